@@ -1,0 +1,134 @@
+"""The hook: what happens around a step, and on which ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+
+    from hooks.state import State
+
+
+class Priority(IntEnum):
+    """When a hook runs among the hooks of one event: the lowest value first (MMEngine's nine levels)."""
+
+    HIGHEST = 0
+    VERY_HIGH = 10
+    HIGH = 30
+    ABOVE_NORMAL = 40
+    NORMAL = 50
+    BELOW_NORMAL = 60
+    LOW = 70
+    VERY_LOW = 90
+    LOWEST = 100
+
+
+class Ranks(StrEnum):
+    """The ranks on which a hook runs."""
+
+    ALL = "all"
+    MASTER = "master"
+    LOCAL_MASTER = "local_master"
+
+
+class Hook:
+    """What happens around a step: every event is a no-op to override. Runs in the worker process.
+
+    A hook is a dataclass whose fields are its parameters. It reads and changes the state it is given, and asks the
+    loop to save or stop; it never does either itself. The events below are listed in the order in which they fire.
+    """
+
+    name: str = ""
+    """The hook's name in the experiment, set by the plan; state and costs are kept under it."""
+
+    priority: ClassVar[Priority | int] = Priority.NORMAL
+    ranks: ClassVar[Ranks] = Ranks.ALL
+    collective: ClassVar[bool] = False
+    """True when the hook calls a collective, so that every rank must run it."""
+
+    best_effort: ClassVar[bool] = False
+    """True when a failure of the hook is logged and must not end the run (trackers)."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuses a method that looks like an event but is none, such as `on_stepp`."""
+        super().__init_subclass__()
+        unknown = [name for name in vars(cls) if name.startswith("on_") and name not in EVENTS]
+        if unknown:
+            raise TypeError(f"{cls.__name__} defines {', '.join(unknown)}, which is no event; events: {', '.join(EVENTS)}")
+        if cls.collective and cls.ranks is not Ranks.ALL:
+            raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
+
+    def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
+        """The model is built and a checkpoint was restored into it; fires before `on_start`, only when resuming."""
+
+    def on_start(self, state: State) -> None:
+        """The run begins: model, optimizer and data are there."""
+
+    def on_phase_start(self, state: State) -> None:
+        """A train, val or test phase begins (`state.phase`); fires again when a phase is resumed in its middle."""
+
+    def on_iteration_start(self, state: State) -> None:
+        """Before the batch is fetched."""
+
+    def on_batch(self, state: State) -> None:
+        """`state.batch` is on the device."""
+
+    def on_forward(self, state: State) -> None:
+        """`state.output` is there."""
+
+    def on_loss(self, state: State) -> None:
+        """`state.loss` is there; in `train` what it holds after this event is what is differentiated."""
+
+    def on_backward(self, state: State) -> None:
+        """After each backward pass; only in `train`."""
+
+    def on_gradients(self, state: State) -> None:
+        """Gradients are accumulated and unscaled, the optimizer has not stepped; only in `train`."""
+
+    def on_update(self, state: State) -> None:
+        """The optimizer changed the parameters; only in `train`. The counters do not count this step yet."""
+
+    def on_step(self, state: State) -> None:
+        """The iteration is over and counted; fires in every phase."""
+
+    def on_phase_end(self, state: State) -> None:
+        """`state.metrics` holds the phase's values, reduced over ranks."""
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is about to be written, on every rank; what is put into it is saved (by the master)."""
+
+    def on_saved(self, state: State, path: str) -> None:
+        """The checkpoint at `path` is written and verified."""
+
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        """Just before `metrics` are handed up to whoever drives the loop."""
+
+    def on_end(self, state: State) -> None:
+        """The run is over, also when it was asked to stop."""
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        """Something failed, anywhere; best effort."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart: tensors, numbers, strings and containers of them. The master's copy is saved."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave, on every rank that runs the hook."""
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, for what differs from rank to rank; saved for each."""
+        return {}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `rank_state_dict` gave on this rank."""
+
+    def handles(self, event: str) -> bool:
+        """Whether this hook overrides an event."""
+        return getattr(type(self), event) is not getattr(Hook, event)
+
+
+EVENTS: tuple[str, ...] = tuple(name for name in vars(Hook) if name.startswith("on_"))
+"""Every event, in the order in which it fires."""

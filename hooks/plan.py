@@ -1,0 +1,112 @@
+"""The plan: which hook runs at which event, in which order, on this rank."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from hooks.hook import EVENTS, Hook, Priority, Ranks
+
+logger = logging.getLogger("hookyard")
+
+
+class HookError(RuntimeError):
+    """A hook failed: its name, the event and the cause."""
+
+    def __init__(self, hook: str, event: str, rank: int, cause: str) -> None:
+        super().__init__(f"hook '{hook}' failed in {event} on rank {rank}: {cause}")
+        self.hook, self.event, self.rank, self.cause = hook, event, rank, cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.hook, self.event, self.rank, self.cause)
+
+
+@dataclass
+class Call:
+    """One hook at one event, with what it has cost so far."""
+
+    name: str
+    event: str
+    run: Callable[..., None]
+    best_effort: bool = False
+    calls: int = 0
+    seconds: float = 0.0
+
+
+def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
+    """Whether a rank runs a hook."""
+    if hook.ranks is Ranks.MASTER:
+        return rank == 0
+    if hook.ranks is Ranks.LOCAL_MASTER:
+        return local_rank == 0
+    return True
+
+
+def in_order(hooks: Mapping[str, Hook]) -> list[tuple[str, Hook]]:
+    """Hooks by priority, then by place in the mapping."""
+    return sorted(hooks.items(), key=lambda item: item[1].priority)
+
+
+class Plan:
+    """The call list of each event on one rank, resolved once at start, with the cost of each call.
+
+    Runs in the worker; the driver makes one too, to print it. Raises nothing by itself: a failing hook raises
+    HookError out of `fire`, except in `on_exception` and for best-effort hooks, whose failures are logged.
+    """
+
+    def __init__(self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0) -> None:
+        self.rank = rank
+        self.hooks: dict[str, Hook] = {}
+        self.calls: dict[str, tuple[Call, ...]] = {}
+        for name, hook in in_order(hooks):
+            hook.name = name
+            if runs_on(hook, rank, local_rank):
+                self.hooks[name] = hook
+        for event in EVENTS:
+            self.calls[event] = tuple(
+                Call(name, event, getattr(hook, event), hook.best_effort)
+                for name, hook in self.hooks.items()
+                if hook.handles(event)
+            )
+
+    def fire(self, event: str, *arguments: Any) -> None:
+        """Calls every hook of an event in order, and adds what each cost to the ledger."""
+        last = perf_counter()
+        for call in self.calls[event]:
+            try:
+                call.run(*arguments)
+            except Exception as error:
+                self._failed(call, error)
+            now = perf_counter()
+            call.calls += 1
+            call.seconds += now - last
+            last = now
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        if not call.best_effort and call.event != "on_exception":
+            raise HookError(call.name, call.event, self.rank, f"{type(error).__name__}: {error}") from error
+        logger.warning("hook '%s' failed in %s (the run goes on): %s", call.name, call.event, error)
+
+    def drain_costs(self) -> list[dict[str, Any]]:
+        """What each hook cost at each event since the last drain: rows of hook, event, calls, seconds."""
+        rows = []
+        for call in (call for calls in self.calls.values() for call in calls if call.calls):
+            rows.append({"hook": call.name, "event": call.event, "calls": call.calls, "seconds": call.seconds})
+            call.calls, call.seconds = 0, 0.0
+        return rows
+
+    def collective_signature(self) -> list[str]:
+        """Names and order of the collective hooks, which must be the same on all ranks."""
+        return [f"{name}:{type(hook).__name__}" for name, hook in self.hooks.items() if hook.collective]
+
+    def table(self) -> dict[str, list[str]]:
+        """Event to hook names in order, for printing; events without hooks are left out."""
+        return {event: [call.name for call in calls] for event, calls in self.calls.items() if calls}
+
+
+def priority_label(value: int) -> str:
+    """`NORMAL (50)`, or the number alone where no level has it."""
+    return f"{Priority(value).name} ({value})" if value in set(Priority) else str(value)

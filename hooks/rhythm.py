@@ -1,0 +1,69 @@
+"""How often: `1`, `2 epochs`, `100 steps`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+
+    from hooks.state import State
+
+Unit = Literal["epochs", "steps"]
+_PATTERN = re.compile(r"^\s*(\d+)\s*(epochs?|steps?|iters?|iterations?)?\s*$")
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Every `count` epochs or optimizer steps, counted from `begin`; a count of 0 means never."""
+
+    count: int
+    unit: Unit = "epochs"
+
+    @classmethod
+    def parse(cls, value: Rhythm | int | str) -> Rhythm:
+        """Reads `1`, `"2 epochs"` or `"100 steps"`; raises ValueError for anything else."""
+        if isinstance(value, Rhythm):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls(value)
+        match = _PATTERN.match(value) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f"{value!r} is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'")
+        return cls(int(match[1]), "epochs" if (match[2] or "e").startswith("e") else "steps")
+
+    def due(self, state: State, begin: int = 0) -> bool:
+        """Whether the epoch or step just completed is one of this rhythm's.
+
+        Ask in `on_step` for steps and in `on_phase_end` of `train` for epochs; both may ask in either event, as an
+        epoch is only due where one was completed, and a step only in the iteration that made it. With `begin` = b the
+        first hit is at b (or at `count` when b is 0), then every `count`: begin 5, count 2 gives 5, 7, 9.
+        """
+        if self.count == 0:
+            return False
+        done = state.epoch if self.unit == "epochs" else state.step
+        fresh = state.epoch_completed if self.unit == "epochs" else state.stepped
+        return fresh and done > 0 and done >= begin and (done - begin) % self.count == 0
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.unit if self.count != 1 else self.unit[:-1]}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(
+            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": r"^\s*\d+\s*(epochs?|steps?|iters?|iterations?)?\s*$"},
+            ],
+            "description": "How often: a number of epochs, '2 epochs' or '100 steps'; 0 is never.",
+        }

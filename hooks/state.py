@@ -1,0 +1,158 @@
+"""The state: all that a hook may see and change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Checkpoints(Protocol):
+    """The run's stored checkpoints, as far as a hook may manage them; only the master's calls have an effect."""
+
+    def retain(self, owner: str, names: Sequence[str]) -> None:
+        """Says which checkpoints `owner` wants kept; one that no owner wants any more is deleted."""
+
+    def mark(self, label: str, name: str) -> None:
+        """Points a label such as `best` at a stored checkpoint."""
+
+    def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
+        """Writes `<folder>/<run>-<hash>.pt` with the chosen parts of a stored checkpoint and returns its path."""
+
+    def names(self) -> list[str]:
+        """The stored checkpoints, oldest first."""
+
+
+class Display(Protocol):
+    """Where rank 0's words go: this terminal, or the driver's, and the run's log."""
+
+    def line(self, text: str) -> None:
+        """Shows one line of plain text and keeps it in the log."""
+
+    def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
+        """Moves a progress bar; one bar per label, gone when `completed` reaches `total`."""
+
+
+class Clock(Protocol):
+    """The phase clock of the loop: where the time of each iteration went."""
+
+    recording: bool
+    """When True, the loop puts the spans of each iteration into its row."""
+
+
+@dataclass
+class State:
+    """What a hook may see and change. One in each worker process, made by the loop.
+
+    Counters (`epoch`, `step`, `iteration`, `samples`) say what has been completed: inside `on_step` and later they
+    include the present iteration. `iteration` counts micro-batches, `step` optimizer steps, `samples` this rank's
+    training samples, `epoch` whole passes over the training data.
+    """
+
+    # Who
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    node: str = ""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    # What is trained
+    model: nn.Module = field(default_factory=nn.Module)
+    """The model as the training step calls it (wrapped for data parallelism)."""
+    module: nn.Module = field(default_factory=nn.Module)
+    """The task's own model, unwrapped: parameters, buffers and names as the task made them."""
+    optimizer: torch.optim.Optimizer | None = None
+    scheduler: Any = None
+    scaler: torch.amp.GradScaler | None = None
+    loaders: Mapping[str, Any] = field(default_factory=dict)
+    """Phase name to loader; `fresh_batches` gives batches without disturbing them."""
+    fresh_batches: Callable[[str], Any] = lambda phase: iter(())
+    """`fresh_batches("train")` iterates over this rank's data once, on the device, outside the training order."""
+    forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch[0])
+    """The task's forward pass under the run's precision: `state.forward(model, batch)`."""
+
+    # Where in the run
+    phase: str = ""
+    epoch: int = 0
+    iteration: int = 0
+    step: int = 0
+    samples: int = 0
+    phase_iteration: int = 0
+    """Iterations completed in the present phase."""
+    phase_length: int = 0
+    """Iterations the present phase has on this rank."""
+    max_epochs: int | None = None
+    max_steps: int | None = None
+    accumulate: int = 1
+    stepped: bool = False
+    """Whether the present iteration made an optimizer step."""
+    epoch_completed: bool = False
+    """Whether the training phase that ended last completed its epoch."""
+
+    # The present iteration
+    batch: Any = None
+    batch_size: int = 0
+    output: Any = None
+    loss: Tensor | None = None
+    row: dict[str, Any] = field(default_factory=dict)
+    """The columns recorded for this iteration; write with `record`."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The values of the phases since the last report, such as `train/loss` and `val/accuracy`, over all ranks."""
+
+    # Where results go
+    name: str = ""
+    """The run's name."""
+    artifacts: Path = field(default_factory=Path)
+    """A local folder; what is written here ends up in the run's folder."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved experiment, as written to experiment.yaml. Read only."""
+    checkpoints: Checkpoints | None = None
+    clock: Clock | None = None
+    display: Display | None = None
+    evaluations: dict[str, Callable[[], AbstractContextManager[Any]]] = field(default_factory=lambda: {"": nullcontext})
+    """What each validation runs with: a label to a context that puts other weights into the model and takes them out
+    again. `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""
+
+    # What hooks asked for; the loop reads and clears these
+    checkpoint_reasons: list[str] = field(default_factory=list)
+    stop_reasons: list[str] = field(default_factory=list)
+    skip_reasons: list[str] = field(default_factory=list)
+    _gradient_norm: Tensor | None = None
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this is global rank 0. To run on the master alone, declare `ranks`; do not ask here."""
+        return self.rank == 0
+
+    def record(self, **columns: Any) -> None:
+        """Adds columns to this iteration's row: numbers, or tensors of one element, which stay on their device."""
+        self.row.update(columns)
+
+    def request_checkpoint(self, reason: str) -> None:
+        """Asks for a checkpoint at the loop's next place for one. Every rank must ask alike (decide from the counters
+        and from `metrics`, which agree over ranks)."""
+        self.checkpoint_reasons.append(reason)
+
+    def request_stop(self, reason: str) -> None:
+        """Asks for the run to end. Any rank may; the loop agrees on it over ranks, soon, and at the latest at the end of the phase."""
+        self.stop_reasons.append(reason)
+
+    def skip_update(self, reason: str) -> None:
+        """In `on_gradients`: leaves out this optimizer step. Every rank must ask alike."""
+        self.skip_reasons.append(reason)
+
+    def gradient_norm(self) -> Tensor:
+        """The global 2-norm of the gradients, computed once per step; valid from `on_gradients` to the step's end."""
+        if self._gradient_norm is None:
+            gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+        return self._gradient_norm
+
+    def forget_gradients(self) -> None:
+        """Drops what `gradient_norm` remembered: call after changing gradients, as the loop does after each step."""
+        self._gradient_norm = None

@@ -1,0 +1,125 @@
+"""The experiment: what a YAML file says, checked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from hooks.rhythm import Rhythm
+
+
+class Model(BaseModel):
+    """The base of every part: unknown keys are errors, values cannot be changed, each field's doc sits under it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Component(Model):
+    """Something named by `type`, with its own parameters beside it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    type: str
+    """A class of torch.optim (or torch.optim.lr_scheduler), or `module:Class`."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What stands beside `type`."""
+        return dict(self.model_extra or {})
+
+
+class Workers(Model):
+    """The processes of one run."""
+
+    count: Annotated[int, Ge(1)] = 1
+    """How many ranks train together."""
+    gpu: bool = False
+    """Whether each rank gets a GPU."""
+    cpus: Annotated[float, Gt(0)] = 1
+    """CPUs asked of Ray for each rank."""
+
+
+class Loader(Model):
+    """Options of the data loaders."""
+
+    num_workers: Annotated[int, Ge(0)] = 0
+    """Processes that fetch data for each rank; 0 fetches in the training process."""
+    pin_memory: bool = False
+    """Page-locks batches, for faster copies to a GPU."""
+    eval_batch_size: Annotated[int, Ge(1)] | None = None
+    """Samples in a batch of val and test; the training batch size where it is not said."""
+    drop_last: bool = False
+    """Leaves out the last training batch of an epoch when it is smaller than the others."""
+
+
+class Sweep(Model):
+    """How trials are drawn and judged."""
+
+    metric: str
+    """What trials are judged by, such as `val/accuracy`."""
+    mode: Literal["max", "min"] = "max"
+    """Whether more or less of it is better."""
+    trials: Annotated[int, Ge(1)] = 1
+    """Trials drawn; with grid search, times each point of the grid."""
+    search: Literal["grid", "random"] = "random"
+    """Where the next configuration comes from."""
+    scheduler: Literal["fifo", "asha"] = "fifo"
+    """Which trials go on: all of them, or the better part at each rung."""
+    grace_reports: Annotated[int, Ge(1)] = 1
+    """Reports a trial makes before ASHA may stop it."""
+    reduction: Annotated[int, Ge(2)] = 2
+    """ASHA keeps one in this many at each rung."""
+    max_concurrent: Annotated[int, Ge(1)] | None = None
+    """Trials at a time; as many as the cluster holds where it is not said."""
+    seed: int = 0
+    """Seeds the search."""
+    space: dict[str, dict[str, Any]]
+    """Dotted path to what it may be: `{choice: [...]}`, `{uniform: [low, high]}`, `{loguniform: [low, high]}` ..."""
+
+
+class Experiment(Model):
+    """One experiment: task, training, hooks, workers."""
+
+    name: str
+    """Names the run's folder."""
+    task: str
+    """The task's class, as `module:Class`."""
+    task_args: dict[str, Any] = Field(default_factory=dict)
+    """The task's fields."""
+    epochs: Annotated[int, Ge(1)] | None = None
+    """Passes over the training data; say this or `steps`."""
+    steps: Annotated[int, Ge(1)] | None = None
+    """Optimizer steps; say this or `epochs`."""
+    batch_size: Annotated[int, Ge(1)] = 32
+    """Samples in a batch of each worker."""
+    optimizer: Component = Component(type="SGD", lr=0.1)  # type: ignore[call-arg]
+    """The optimizer: a class of torch.optim or `module:Class`, and its arguments."""
+    scheduler: Component | None = None
+    """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """What the forward pass computes in; fp16 scales the loss."""
+    accumulate: Annotated[int, Ge(1)] = 1
+    """Micro-batches in one optimizer step."""
+    validate_every: Rhythm = Rhythm(1)
+    """How often the val phase runs: `1` or `2 epochs`, `100 steps`, 0 for never."""
+    seed: int = 0
+    """Seeds weights, data order and everything random."""
+    max_failures: Annotated[int, Ge(-1)] = 3
+    """How often a run whose worker died is started again from its last checkpoint; -1 is without limit."""
+    loader: Loader = Loader()
+    """Options of the data loaders."""
+    workers: Workers = Workers()
+    """The processes of one run."""
+    hooks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Hooks by name, the defaults included."""
+    sweep: Sweep | None = None
+    """How to sweep, where this is a sweep."""
+
+    _import_paths: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def import_paths(self) -> tuple[str, ...]:
+        """Folders appended to the import path, here and on every worker: where the YAML lies, and where it was called."""
+        return self._import_paths

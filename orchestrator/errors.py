@@ -1,0 +1,62 @@
+"""The errors of Hookyard.
+
+HookyardError
+├── UsageError          the call is wrong: a name that exists, a flag that does not fit (exit code 2)
+│   └── ConfigError     a YAML file or an override is wrong: every problem, with its place (exit code 2)
+├── CheckpointError     a checkpoint is missing, incomplete or damaged
+└── RunError            a run failed (exit code 1)
+    └── WorkersDisagree the ranks do not run the same plan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class HookyardError(Exception):
+    """Anything Hookyard raises on purpose."""
+
+
+class UsageError(HookyardError):
+    """The call is wrong; nothing was started."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a config: where, what, and what to do."""
+
+    path: str
+    """Dotted path, such as `hooks.ema.decay`."""
+    message: str
+    file: str | None = None
+    line: int | None = None
+    suggestion: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
+        text = ": ".join(part for part in (place, self.path, self.message) if part)
+        return f"{text} ({self.suggestion})" if self.suggestion else text
+
+
+class ConfigError(UsageError):
+    """A config is wrong; carries every problem found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
+        return type(self), (self.problems,)
+
+
+class CheckpointError(HookyardError):
+    """A checkpoint is missing, incomplete or damaged."""
+
+
+class RunError(HookyardError):
+    """A run failed."""
+
+
+class WorkersDisagree(RunError):
+    """The ranks do not run the same plan of collective hooks."""

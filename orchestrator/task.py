@@ -1,0 +1,78 @@
+"""The task: what an experiment brings."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.utils.data import Dataset, Sampler
+
+
+class Task(ABC):
+    """What an experiment brings: model, data, loss and metrics. Runs in the worker process.
+
+    A task is a dataclass: its fields are its parameters in YAML (`task_args`), and a sweep may vary them. Only
+    `model`, `data` and `loss` must be written.
+    """
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """Builds the model; every rank builds it with the same seed."""
+
+    @abstractmethod
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        """The map-style datasets: `train`, and `val` and `test` where there are."""
+
+    @abstractmethod
+    def loss(self, output: Any, batch: Any) -> Tensor:
+        """A scalar: the mean over the batch."""
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        """Runs the model on a batch."""
+        return model(batch[0])
+
+    def metrics(self, output: Any, batch: Any) -> Mapping[str, Tensor]:
+        """One value per sample for each metric, shape (B,); the loop takes the mean over all samples of all ranks."""
+        return {}
+
+    def meters(self) -> Mapping[str, Any]:
+        """Metrics that are no mean over samples: torchmetrics objects. In val and test `update(output, target)` is
+        called with `target(batch)`, `compute()` at the end of the phase."""
+        return {}
+
+    def target(self, batch: Any) -> Any:
+        """What the meters compare the output with."""
+        return batch[1]
+
+    def batch_size(self, batch: Any) -> int:
+        """How many samples a batch holds."""
+        first = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
+        return len(first)
+
+    def collate(self, samples: list[Any]) -> Any:
+        """Makes a batch of samples."""
+        from torch.utils.data import default_collate
+
+        return default_collate(samples)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
+        """The optimizer, where YAML cannot say it; None takes the YAML's."""
+        return None
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> Any | None:
+        """The scheduler, where YAML cannot say it; None takes the YAML's."""
+        return None
+
+    def loader(self, dataset: Dataset[Any], batches: Sampler[list[int]], phase: str, options: dict[str, Any]) -> Iterable[Any]:
+        """The loader of a phase; `batches` yields this rank's lists of indices and remembers where it is."""
+        from torch.utils.data import DataLoader
+
+        return DataLoader(dataset, batch_sampler=batches, collate_fn=self.collate, **options)
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        """Hooks this task cannot do without: a name to what YAML would say of it; the experiment may refine them."""
+        return {}

@@ -1,0 +1,56 @@
+"""Runs a function on several gloo ranks, each a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "hooks", "pydantic"])
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _enter(function: Callable[..., Any], rank: int, world_size: int, port: int, arguments: tuple[Any, ...], results: Any) -> None:
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+        )
+        value = function(rank, world_size, *arguments)
+        results.put((rank, value, None))
+        dist.destroy_process_group()
+    except BaseException:
+        results.put((rank, None, traceback.format_exc()))
+
+
+def on_ranks(function: Callable[..., Any], world_size: int = 2, *arguments: Any) -> list[Any]:
+    """Calls `function(rank, world_size, *arguments)` on each rank and returns the values in rank order.
+
+    The function must be a module's own; tensors should come back as lists or numbers.
+    """
+    results = _context.Queue()
+    port = _free_port()
+    ranks = [
+        _context.Process(target=_enter, args=(function, rank, world_size, port, arguments, results), daemon=True)
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    answers = [results.get(timeout=120) for _ in ranks]
+    for process in ranks:
+        process.join(timeout=30)
+    failures = [error for _, _, error in answers if error]
+    assert not failures, "\n".join(failures)
+    return [value for _, value, _ in sorted(answers, key=lambda answer: answer[0])]
