@@ -1,0 +1,55 @@
+# The commands of this project; `make help` lists them.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+STAMP := $(shell date +%Y%m%d-%H%M%S)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# torch comes first and alone, so that TORCH can name another build (a CUDA index, a nightly) and nothing replaces it.
+define make_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Hookyard needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make setup PYTHON=python3.12"; exit 1; }
+	@echo "building $(1) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(1)
+	@$(1)/bin/pip install -qq $(TORCH)
+	@$(1)/bin/pip install -qq -c constraints.txt $(2)
+	@touch $@
+endef
+
+.PHONY: help setup demo test lint bench clean
+.DEFAULT_GOAL := help
+
+help: ## lists these commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-6s  %s\n", $$1, $$2}'
+
+setup: .venv/.ready ## builds .venv with everything pinned in constraints.txt
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(call make_venv,.venv,-e ".[demo,dev]")
+
+demo: setup ## trains on two workers, sweeps over eight trials, and prints the tables
+	$(BIN)/hookyard run experiments/digits.yaml --name digits-demo-$(STAMP)
+	$(BIN)/hookyard stats runs/digits-demo-$(STAMP) --by rank
+	$(BIN)/hookyard sweep experiments/digits_ema_sweep.yaml --name digits-ema-demo-$(STAMP)
+	@echo
+	@echo "All of it is in runs/digits-demo-$(STAMP) and runs/digits-ema-demo-$(STAMP)."
+	@echo "Next:  $(BIN)/hookyard show runs/digits-demo-$(STAMP)"
+	@echo "       $(BIN)/hookyard stats runs/digits-demo-$(STAMP) --by hook"
+	@echo "       $(BIN)/hookyard run experiments/digits.yaml hooks.ema.decay=0.5 --name mine"
+
+test: lint ## lint, types and tests: what must pass
+	$(BIN)/pytest
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.venv-bench/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(call make_venv,.venv-bench,-e ".[demo]" -r benchmarks/peers.txt)
+
+bench: .venv-bench/.ready ## every benchmark, its peers beside it; prints Markdown
+	@for script in loop_overhead ema_update recorder cli_start run_overhead sweep_cost; do \
+	  .venv-bench/bin/python -m benchmarks.$$script || exit 1; done
+
+clean: ## removes the environments and caches; keeps runs/
+	rm -rf .venv .venv-bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
