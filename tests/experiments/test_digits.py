@@ -1,0 +1,77 @@
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch.nn import functional
+from torch.utils.data import Dataset, default_collate
+
+from experiments.digits import Digits
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Dataset[Any]]:
+    return dict(Digits().data())
+
+
+def samples(dataset: Any) -> list[tuple[bytes, int]]:
+    return [(image.numpy().tobytes(), int(label)) for image, label in dataset]
+
+
+def test_a_batch_has_images_and_labels(data: dict[str, Any]) -> None:
+    images, labels = default_collate([data["train"][i] for i in range(7)])
+    assert images.shape == (7, 1, 8, 8)
+    assert images.dtype == torch.float32
+    assert labels.dtype == torch.int64
+    assert 0 <= images.min() < images.max() <= 1
+
+
+def test_the_split_holds_every_sample_of_the_source_once(data: dict[str, Any]) -> None:
+    assert (len(data["train"]), len(data["val"])) == (1400, 397)
+    source = load_digits()
+    images = torch.from_numpy(source.images).float() / 16
+    expected = [(image.numpy().tobytes(), int(label)) for image, label in zip(images, source.target, strict=True)]
+    assert sorted(samples(data["train"]) + samples(data["val"])) == sorted(expected)
+
+
+def test_the_split_does_not_depend_on_the_global_seed(data: dict[str, Any]) -> None:
+    torch.manual_seed(123)
+    again = Digits().data()
+    assert samples(again["train"]) == samples(data["train"])
+    assert samples(again["val"]) == samples(data["val"])
+
+
+def test_both_parts_have_every_digit(data: dict[str, Any]) -> None:
+    for part in data.values():
+        assert torch.bincount(part.tensors[1], minlength=10).min() > 20
+
+
+@pytest.mark.parametrize("width", [1, 8])
+def test_the_model_gives_ten_logits_at_any_width(width: int) -> None:
+    model = Digits(width=width).model()
+    assert model(torch.zeros(5, 1, 8, 8)).shape == (5, 10)
+    assert any(isinstance(layer, torch.nn.BatchNorm2d) and layer.num_features == width for layer in model)
+
+
+def test_the_loss_is_cross_entropy_and_accuracy_has_one_value_per_sample() -> None:
+    output = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])
+    batch = (None, torch.tensor([1, 2]))
+    log_probabilities = functional.log_softmax(output, dim=1)
+    assert Digits().loss(output, batch).item() == pytest.approx(-(log_probabilities[0, 1] + log_probabilities[1, 2]).item() / 2)
+    assert Digits().metrics(output, batch)["accuracy"].tolist() == [1.0, 0.0]
+
+
+def test_a_few_steps_of_plain_torch_lower_the_loss(data: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    task = Digits(width=8)
+    model = task.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    batch = data["train"][:256]
+    losses = []
+    for _ in range(10):
+        loss = task.loss(task.forward(model, batch), batch)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] / 2
