@@ -1,0 +1,80 @@
+"""The cluster file at the root, checked by Ray's own validators; nothing is started."""
+
+import copy
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import ray.autoscaler
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+
+
+@pytest.fixture
+def cluster() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+    return loaded
+
+
+def start_commands(cluster: dict[str, Any]) -> list[str]:
+    return [*cluster["head_start_ray_commands"], *cluster["worker_start_ray_commands"]]
+
+
+def test_ray_accepts_the_file_as_it_is_and_with_its_defaults(cluster: dict[str, Any]) -> None:
+    jsonschema.validate(cluster, SCHEMA)
+    prepared = prepare_config(copy.deepcopy(cluster))
+    validate_config(prepared)
+    assert set(prepared["available_node_types"]) == {"head", "gpu"}
+
+
+def test_a_misspelt_key_would_be_noticed(cluster: dict[str, Any]) -> None:
+    cluster["idle_timeout_minute"] = cluster.pop("idle_timeout_minutes")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(cluster, SCHEMA)
+
+
+def test_the_head_trains_nothing_and_workers_come_and_go(cluster: dict[str, Any]) -> None:
+    kinds = cluster["available_node_types"]
+    head = kinds.pop(cluster["head_node_type"])
+    assert head["resources"] == {"CPU": 0, "GPU": 0}
+    assert [kind["min_workers"] for kind in kinds.values()] == [0]
+    assert all(kind["resources"]["GPU"] >= 1 for kind in kinds.values())
+    assert cluster["provider"]["cache_stopped_nodes"] is False
+
+
+def test_every_ray_process_asks_for_the_token_and_every_node_has_it(cluster: dict[str, Any]) -> None:
+    starts = [command for command in start_commands(cluster) if "ray start" in command]
+    assert len(starts) == 2
+    assert all("RAY_AUTH_MODE=token" in command for command in starts)
+    assert cluster["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
+
+
+def test_the_dashboard_listens_on_loopback_alone(cluster: dict[str, Any]) -> None:
+    text = (ROOT / "cluster.yaml").read_text()
+    assert [part for part in text.split() if part.startswith("--dashboard-host")] == ["--dashboard-host=127.0.0.1"]
+    assert "0.0.0.0" not in text
+    assert "security_group" not in cluster["provider"]
+
+
+def test_ray_is_called_by_its_absolute_path(cluster: dict[str, Any]) -> None:
+    for command in start_commands(cluster):
+        assert "~/venv/bin/ray st" in command
+        assert command.count("ray st") == command.count("~/venv/bin/ray st")
+
+
+def test_the_project_is_installed_at_its_own_version_after_torch(cluster: dict[str, Any]) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    torch_pin = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    clone, *installs = [command for command in cluster["setup_commands"] if "git clone" in command or "pip install" in command]
+    assert f"--branch v{version} " in clone
+    assert installs == [
+        f"~/venv/bin/pip install --quiet {torch_pin}",
+        f"~/venv/bin/pip install --quiet --constraint ~/hookyard-{version}/constraints.txt "
+        f"--editable ~/hookyard-{version}[cluster,demo]",
+    ]
