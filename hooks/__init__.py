@@ -7,7 +7,23 @@ from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.plan import HookError, Plan
 from hooks.rhythm import Rhythm
 from hooks.state import State
+from hooks.training.early_stopping import EarlyStopping
+from hooks.training.ema import EMA
+from hooks.training.gradient_clip import GradientClip
+from hooks.training.nan_guard import NanGuard
+from hooks.training.param_scheduler import ParamScheduler
+from hooks.training.sampler_seed import DistSamplerSeed
+from hooks.training.sync_buffers import SyncBuffers
 
-HOOKS: dict[str, type[Hook]] = {}
+HOOKS: dict[str, type[Hook]] = {
+    # training
+    "early_stopping": EarlyStopping,
+    "ema": EMA,
+    "gradient_clip": GradientClip,
+    "nan_guard": NanGuard,
+    "param_scheduler": ParamScheduler,
+    "sampler_seed": DistSamplerSeed,
+    "sync_buffers": SyncBuffers,
+}
 
 __all__ = ["EVENTS", "HOOKS", "Hook", "HookError", "Plan", "Priority", "Ranks", "Rhythm", "State"]

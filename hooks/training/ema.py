@@ -1,0 +1,235 @@
+"""Keeps a moving average of the weights and validates with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor, nn
+
+from hooks import batch_statistics, coalesced
+from hooks.hook import Hook
+from hooks.rhythm import Rhythm
+from hooks.state import State
+
+Slot = tuple[dict[str, Any], str]
+"""Where a module keeps a buffer: its table of buffers and the name; a buffer may be replaced by another tensor."""
+
+
+@dataclass
+class EMA(Hook):
+    """Averages the weights after each optimizer step: average = decay * average + (1 - decay) * weight.
+
+    The first update is a copy. Averages of bf16 and fp16 weights are kept in fp32, where a decay near 1 still moves
+    them; integers are never averaged. Every rank does the same work on the same weights. `applied` puts the averages
+    into the module and takes them out again; the weights in training, and in the checkpoint's `model`, are always the
+    raw ones. A checkpoint gets a record of its own under the hook's name: `model` (a state dict with the averages),
+    `updates`, `decay`. Resumed without such a record, the average starts from the restored weights.
+    Raises ValueError at start for buffers that cannot be recomputed. Source: MMEngine EMAHook, VISSL EmaHook,
+    torch.optim.swa_utils.AveragedModel (the same numbers; this keeps its lists of tensors from step to step).
+    """
+
+    decay: Annotated[float, Ge(0), Lt(1)] = 0.999
+    """How much of the average stays at each update; 0 makes it the weights themselves."""
+    average: Literal["exponential", "annealing", "stochastic"] = "exponential"
+    """Annealing raises the decay from 0 to its value; stochastic is the plain mean of all updates (SWA), without decay."""
+    gamma: Annotated[float, Gt(0)] = 100
+    """How slowly annealing raises the decay: at the n-th update after the copy it is min(decay, n / (gamma + n))."""
+    interval: Annotated[int, Ge(1)] = 1
+    """Optimizer steps between updates."""
+    begin: Rhythm = Rhythm(0)
+    """Epochs or optimizer steps to complete before the first update; until then validation sees the raw weights."""
+    buffers: Literal["copy", "ema", "recompute"] = "copy"
+    """What the averages are validated with: the model's own buffers, their averages (floating-point ones), or BatchNorm
+    statistics computed anew, with the averages, over the training data: a pass for each validation or checkpoint."""
+    evaluate: Literal["ema", "raw", "both"] = "ema"
+    """What validation and test run with; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
+    device: str | None = None
+    """Where the averages are kept, such as cpu; beside the weights where it is not said."""
+    momentum: float | None = None
+    """MMEngine's 1 - decay; refused, with the decay to write instead."""
+
+    collective: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.momentum is not None:
+            decay = f"{1 - self.momentum:.10g}"
+            raise ValueError(f"momentum={self.momentum} is MMEngine's 1 - decay; write decay={decay}")
+        self._updates = 0
+        self._in_use = False
+        self._names: list[str] = []
+        self._parameters: list[nn.Parameter] = []
+        self._averages: list[Tensor] = []
+        self._alike: tuple[list[Tensor], list[Tensor]] = ([], [])
+        self._unlike: list[tuple[Tensor, Tensor]] = []
+        self._buffers: dict[str, tuple[Slot, Tensor]] = {}
+        self._rank_buffers: dict[str, Tensor] = {}
+        self._recomputed: tuple[int, list[Tensor]] | None = None
+
+    # Events
+
+    def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
+        record = checkpoint.get(self._label)
+        if record is not None and record["updates"]:
+            self._copy_weights(state.module)
+            self._restore({**record["model"], **record["exact"], **self._rank_buffers})
+            self._updates = record["updates"]
+
+    def on_start(self, state: State) -> None:
+        synced = any(isinstance(module, nn.SyncBatchNorm) for module in state.module.modules())
+        if self.buffers == "recompute" and synced:
+            raise ValueError("buffers=recompute does not work with SyncBatchNorm, whose ranks wait for each other; use copy")
+        if self.evaluate == "raw":
+            return
+        label = self._label if self.evaluate == "both" else ""
+        if state.evaluations.get(label, nullcontext) is not nullcontext:
+            raise ValueError("another hook validates with its weights already; set evaluate: both or evaluate: raw")
+        state.evaluations[label] = partial(self.applied, state)
+
+    def on_update(self, state: State) -> None:
+        step = state.step + 1
+        if step % self.interval:
+            return
+        if self._updates:
+            self._average()
+        elif (step if self.begin.unit == "steps" else state.epoch) >= self.begin.count:
+            self._copy_weights(state.module)
+        else:
+            return
+        self._updates += 1
+
+    def on_phase_end(self, state: State) -> None:
+        """Averages the buffers' averages over ranks, as each rank's are of its own batches."""
+        if state.phase == "train" and state.world_size > 1:
+            coalesced.average(average for _, average in self._buffers.values())
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        with self.applied(state):
+            model = state.module.state_dict()
+        checkpoint[self._label] = {
+            "model": model,
+            "updates": self._updates,
+            "decay": self.decay,
+            "exact": {name: average for name, average in self._named_averages() if average.dtype != model[name].dtype},
+        }
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        return {"buffers": {name: average for name, (_, average) in self._buffers.items()}} if self._buffers else {}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self._rank_buffers = state["buffers"]
+
+    # The averages
+
+    @property
+    def _label(self) -> str:
+        return self.name or "ema"
+
+    def _weight(self) -> float:
+        """What the next update takes of the new weights."""
+        if self.average == "stochastic":
+            return 1 / (self._updates + 1)
+        if self.average == "annealing":
+            return max(1 - self.decay, self.gamma / (self.gamma + self._updates))
+        return 1 - self.decay
+
+    def _average(self) -> None:
+        weight = self._weight()
+        averages, parameters = self._alike
+        with torch.no_grad():
+            if averages:
+                torch._foreach_lerp_(averages, parameters, weight)
+            for average, parameter in self._unlike:
+                average.lerp_(parameter.to(average), weight)
+            for (owner, name), average in self._buffers.values():
+                average.lerp_(owner[name].to(average), weight)
+
+    def _copy_weights(self, module: nn.Module) -> None:
+        """The first update; from here on the same lists of tensors are averaged."""
+        named = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
+        self._names, self._parameters = list(named), list(named.values())
+        self._averages = [self._copy(parameter) for parameter in self._parameters]
+        pairs = list(zip(self._averages, self._parameters, strict=True))
+        alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
+        self._alike = [a for a, _ in alike], [p for _, p in alike]
+        self._unlike = [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)]
+        if self.buffers == "ema":
+            self._buffers = {name: (slot, self._copy(slot[0][slot[1]])) for name, slot in _floating_buffers(module)}
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        return tensor.detach().to(device=self.device or tensor.device, dtype=wide, copy=True)
+
+    def _named_averages(self) -> Iterator[tuple[str, Tensor]]:
+        yield from zip(self._names, self._averages, strict=True)
+        for name, (_, average) in self._buffers.items():
+            yield name, average
+
+    def _restore(self, values: Mapping[str, Tensor]) -> None:
+        for name, average in self._named_averages():
+            if name not in values or values[name].shape != average.shape:
+                found = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
+                raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(average.shape)}")
+            average.copy_(values[name])
+
+    # Using them
+
+    @contextmanager
+    def applied(self, state: State) -> Iterator[None]:
+        """Within it `state.module` has the averages; the raw weights come back at its end, also after an error.
+
+        Tensors are exchanged, not copied, and optimizer and wrappers keep their Parameter objects. Collective where
+        buffers are recomputed. Before the first update nothing changes. Raises RuntimeError when nested.
+        """
+        if self._in_use:
+            raise RuntimeError("the averaged weights are in the model already; leave applied() before entering it again")
+        if not self._updates:
+            yield
+            return
+        self._in_use = True
+        slots = self._exchanged_buffers(state.module)
+        raw_weights = [parameter.data for parameter in self._parameters]
+        raw_buffers = [owner[name] for owner, name in slots]
+        try:
+            for parameter, average in zip(self._parameters, self._averages, strict=True):
+                parameter.data = average.to(parameter.data)
+            self._put_buffers(state, slots)
+            yield
+        finally:
+            for parameter, raw in zip(self._parameters, raw_weights, strict=True):
+                parameter.data = raw
+            for (owner, name), raw in zip(slots, raw_buffers, strict=True):
+                owner[name] = raw
+            self._in_use = False
+
+    def _exchanged_buffers(self, module: nn.Module) -> list[Slot]:
+        if self.buffers == "recompute":
+            return [(layer._buffers, name) for layer in batch_statistics.tracked_layers(module) for name in layer._buffers]
+        return [slot for slot, _ in self._buffers.values()]
+
+    def _put_buffers(self, state: State, slots: list[Slot]) -> None:
+        if self.buffers == "ema":
+            for (owner, name), average in self._buffers.values():
+                owner[name] = average.to(owner[name])
+        elif self.buffers == "recompute":
+            if self._recomputed is None or self._recomputed[0] != self._updates:
+                for owner, name in slots:
+                    owner[name] = owner[name].clone()
+                batch_statistics.recompute(state)
+                self._recomputed = self._updates, [owner[name] for owner, name in slots]
+            for (owner, name), buffer in zip(slots, self._recomputed[1], strict=True):
+                owner[name] = buffer
+
+
+def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Slot]]:
+    """The floating-point buffers that a checkpoint holds, each once."""
+    saved = module.state_dict().keys()
+    for path, buffer in module.named_buffers():
+        if path in saved and buffer.is_floating_point():
+            owner, _, name = path.rpartition(".")
+            yield path, (module.get_submodule(owner)._buffers, name)

@@ -1,0 +1,68 @@
+"""Steps the learning-rate scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from hooks.hook import Hook, Priority
+from hooks.rhythm import Rhythm
+from hooks.state import State
+
+
+@dataclass
+class ParamScheduler(Hook):
+    """Steps the scheduler and records the learning rate that each training iteration used.
+
+    Records lr for the first parameter group and lr_1, lr_2 ... for further ones, before the scheduler steps. The
+    loop keeps the scheduler's state. Every rank does the same; no communication. Raises ValueError at start where
+    `monitor` does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine
+    ParamSchedulerHook, which steps at every micro-batch; here a step is an optimizer step.
+    """
+
+    every: Rhythm = Rhythm(1)
+    """How often the scheduler steps: epochs or optimizer steps; without meaning where `monitor` is given."""
+    monitor: str | None = None
+    """For ReduceLROnPlateau: a metric such as val/loss; the scheduler steps after each phase that gives it."""
+
+    priority: ClassVar[Priority] = Priority.ABOVE_NORMAL
+    """Before the hooks that show a row."""
+
+    def on_start(self, state: State) -> None:
+        plateau = isinstance(state.scheduler, ReduceLROnPlateau)
+        kind = type(state.scheduler).__name__
+        if plateau and self.monitor is None:
+            raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
+        if self.monitor and isinstance(state.scheduler, LRScheduler) and not plateau:
+            raise ValueError(f"{kind} takes no metric; leave out monitor={self.monitor!r}")
+
+    def on_step(self, state: State) -> None:
+        if state.phase != "train":
+            return
+        if state.optimizer is not None:
+            for index, group in enumerate(state.optimizer.param_groups):
+                lr = group["lr"]
+                # a rate that is a tensor is changed in place later
+                state.record(**{f"lr_{index}" if index else "lr": lr.clone() if isinstance(lr, Tensor) else lr})
+        if self.every.unit == "steps":
+            self._step_when_due(state)
+
+    def on_phase_end(self, state: State) -> None:
+        if self.monitor is not None:
+            self._step_on_metric(state, self.monitor)
+        elif state.phase == "train" and self.every.unit == "epochs":
+            self._step_when_due(state)
+
+    def _step_when_due(self, state: State) -> None:
+        if state.scheduler is not None and self.monitor is None and self.every.due(state):
+            state.scheduler.step()
+
+    def _step_on_metric(self, state: State, monitor: str) -> None:
+        if state.scheduler is None or monitor.split("/")[0] != state.phase:
+            return
+        if monitor not in state.metrics:
+            raise KeyError(f"monitor={monitor!r} is no metric of this run; there are: {', '.join(state.metrics)}")
+        state.scheduler.step(state.metrics[monitor])
