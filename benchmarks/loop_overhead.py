@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from benchmarks.timing import Pause, print_table, ratio, take_turns
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from benchmarks.timing import Pause, print_table, ratio, take_turns
 
 BATCH = 32
 REPEATS = 10

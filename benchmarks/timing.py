@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
