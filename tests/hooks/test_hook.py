@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from hooks import EVENTS, Hook, Ranks
+
+
+def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
+    with pytest.raises(TypeError, match=r"Typo defines on_stepp, which is no event; events: on_load, on_start"):
+
+        class Typo(Hook):
+            def on_stepp(self) -> None: ...
+
+
+def test_events_are_listed_in_the_order_of_the_design() -> None:
+    assert EVENTS == (
+        "on_load",
+        "on_start",
+        "on_phase_start",
+        "on_iteration_start",
+        "on_batch",
+        "on_forward",
+        "on_loss",
+        "on_backward",
+        "on_gradients",
+        "on_update",
+        "on_step",
+        "on_phase_end",
+        "on_save",
+        "on_saved",
+        "on_report",
+        "on_end",
+        "on_exception",
+    )
+
+
+@pytest.mark.parametrize("ranks", [Ranks.MASTER, Ranks.LOCAL_MASTER])
+def test_a_collective_hook_must_run_on_all_ranks(ranks: Ranks) -> None:
+    with pytest.raises(TypeError, match=f"Lonely is collective, so it must run on all ranks, not on {ranks}"):
+        type("Lonely", (Hook,), {"collective": True, "ranks": ranks})
+
+
+def test_a_hook_handles_the_events_it_overrides_and_no_other() -> None:
+    @dataclass
+    class Steps(Hook):
+        priority: ClassVar[int] = 5
+
+        def on_step(self, state: object) -> None: ...
+
+    assert [event for event in EVENTS if Steps().handles(event)] == ["on_step"]
+
+
+def test_a_hook_that_keeps_nothing_saves_nothing() -> None:
+    assert Hook().state_dict() == {} == Hook().rank_state_dict()

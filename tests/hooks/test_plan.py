@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import pytest
+
+from hooks import Hook, HookError, Plan, Priority, Ranks, State
+from hooks.plan import priority_label
+
+
+class Noting(Hook):
+    """Writes its name down at each step."""
+
+    def __init__(self, notes: list[str] | None = None, **attributes: Any) -> None:
+        self.notes = [] if notes is None else notes
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def on_step(self, state: State) -> None:
+        self.notes.append(self.name)
+
+
+class Failing(Hook):
+    def on_step(self, state: State) -> None:
+        raise KeyError("loss")
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        raise OSError("disk full")
+
+
+class Tracker(Failing):
+    best_effort = True
+
+
+def test_hooks_run_by_priority_and_then_by_place() -> None:
+    notes: list[str] = []
+    plan = Plan(
+        {
+            "late": Noting(notes, priority=Priority.LOW),
+            "second": Noting(notes),
+            "third": Noting(notes),
+            "first": Noting(notes, priority=31),
+        }
+    )
+    plan.fire("on_step", State())
+    assert notes == ["first", "second", "third", "late"]
+    assert plan.table() == {"on_step": ["first", "second", "third", "late"]}
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "expected"),
+    [(0, 0, ["all", "master", "local"]), (2, 0, ["all", "local"]), (3, 1, ["all"])],
+)
+def test_a_rank_runs_only_the_hooks_it_should(rank: int, local_rank: int, expected: list[str]) -> None:
+    hooks = {"all": Noting(), "master": Noting(ranks=Ranks.MASTER), "local": Noting(ranks=Ranks.LOCAL_MASTER)}
+    assert list(Plan(hooks, rank, local_rank).hooks) == expected
+
+
+def test_a_failure_names_the_hook_the_event_the_rank_and_the_cause() -> None:
+    with pytest.raises(HookError, match="hook 'broken' failed in on_step on rank 3: KeyError: 'loss'") as caught:
+        Plan({"broken": Failing()}, rank=3).fire("on_step", State())
+    assert (caught.value.hook, caught.value.event, caught.value.rank) == ("broken", "on_step", 3)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_hook_error_crosses_processes() -> None:
+    error = pickle.loads(pickle.dumps(HookError("ema", "on_update", 1, "ValueError: no")))
+    assert (error.hook, error.event, error.rank, error.cause) == ("ema", "on_update", 1, "ValueError: no")
+    assert str(error) == "hook 'ema' failed in on_update on rank 1: ValueError: no"
+
+
+def test_a_best_effort_failure_is_logged_and_the_next_hook_runs(caplog: pytest.LogCaptureFixture) -> None:
+    notes: list[str] = []
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        Plan({"tracker": Tracker(), "next": Noting(notes)}).fire("on_step", State())
+    assert notes == ["next"]
+    assert "hook 'tracker' failed in on_step (the run goes on): 'loss'" in caplog.text
+
+
+def test_a_failure_in_on_exception_never_hides_the_first_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        Plan({"broken": Failing()}).fire("on_exception", State(), ValueError("the cause"))
+    assert "disk full" in caplog.text
+
+
+def test_the_ledger_counts_calls_and_starts_anew_when_drained() -> None:
+    plan = Plan({"a": Noting(), "idle": Hook()})
+    for _ in range(3):
+        plan.fire("on_step", State())
+    (row,) = plan.drain_costs()
+    assert (row["hook"], row["event"], row["calls"]) == ("a", "on_step", 3)
+    assert row["seconds"] > 0
+    assert plan.drain_costs() == []
+
+
+def test_the_signature_lists_collective_hooks_in_order() -> None:
+    hooks = {"b": Noting(collective=True), "plain": Noting(), "a": Noting(collective=True, priority=Priority.HIGH)}
+    assert Plan(hooks).collective_signature() == ["a:Noting", "b:Noting"]
+
+
+def test_priority_labels() -> None:
+    assert [priority_label(value) for value in (0, 50, 100, 55)] == ["HIGHEST (0)", "NORMAL (50)", "LOWEST (100)", "55"]

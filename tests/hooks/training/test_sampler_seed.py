@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from hooks import State
+from hooks.training.sampler_seed import DistSamplerSeed
+
+DATA = TensorDataset(torch.arange(20))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+def order_of(loader: Any) -> list[int]:
+    return [int(value) for (batch,) in loader for value in batch]
+
+
+def start_phase(hook: DistSamplerSeed, loader: Any, epoch: int, phase: str = "train", world_size: int = 2) -> None:
+    hook.on_phase_start(State(phase=phase, epoch=epoch, world_size=world_size, loaders={"train": loader}))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_each_epoch_has_the_order_of_torchs_own_sampler(wrapped: bool) -> None:
+    sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
+    loader: DataLoader[Any] = (
+        DataLoader(DATA, batch_sampler=BatchSampler(sampler, 4, False)) if wrapped else DataLoader(DATA, 4, sampler=sampler)
+    )
+    hook = DistSamplerSeed()
+    reference: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
+    for epoch in (0, 1, 5):
+        start_phase(hook, loader, epoch)
+        reference.set_epoch(epoch)
+        assert order_of(loader) == list(reference)
+
+
+def test_the_epoch_does_not_depend_on_how_often_validation_runs() -> None:
+    sampler, hook = Listener(), DistSamplerSeed()
+    for phase, epoch in [("train", 0), ("val", 0), ("train", 0), ("val", 1), ("val", 1), ("train", 1), ("test", 2)]:
+        start_phase(hook, SimpleNamespace(sampler=sampler), epoch, phase)
+    assert sampler.epochs == [0, 0, 1]
+
+
+def test_everything_that_can_be_told_is_told_once() -> None:
+    sampler, batch_sampler, inner = Listener(), Listener(), Listener()
+    batch_sampler.sampler = inner  # type: ignore[attr-defined]
+    loader, dataset = Listener(), Listener()
+    vars(loader).update(sampler=sampler, batch_sampler=batch_sampler, dataset=dataset)
+    start_phase(DistSamplerSeed(), loader, 3)
+    assert [one.epochs for one in (sampler, batch_sampler, inner, dataset, loader)] == [[3]] * 5
+    same = Listener()
+    start_phase(DistSamplerSeed(), SimpleNamespace(sampler=same, batch_sampler=SimpleNamespace(sampler=same)), 3)
+    assert same.epochs == [3]
+
+
+@pytest.mark.parametrize(("world_size", "warnings"), [(1, 0), (2, 1)])
+def test_warns_once_where_several_ranks_have_nothing_to_tell(
+    world_size: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data: Dataset[Any] = DATA
+    hook, loader = DistSamplerSeed(), DataLoader(data, 4)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        for epoch in range(3):
+            start_phase(hook, loader, epoch, world_size=world_size)
+    assert len(caplog.records) == warnings
+    assert all("nothing in the training loader (DataLoader) has set_epoch" in record.message for record in caplog.records)

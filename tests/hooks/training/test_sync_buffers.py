@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import State
+from hooks.training.sync_buffers import SyncBuffers
+from tests.ranks import on_ranks
+
+
+class Buffered(nn.Module):
+    """A BatchNorm whose buffers differ from rank to rank, and buffers of other types."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        assert self.norm.running_mean is not None
+        assert self.norm.num_batches_tracked is not None
+        self.norm.running_mean += rank
+        self.norm.num_batches_tracked.fill_(10 + 5 * rank)
+        self.register_buffer("wide", torch.tensor([0.25, 4.0 * rank], dtype=torch.float64))
+        self.register_buffer("mask", torch.tensor([rank == 0, True]))
+
+
+def _buffers_after(rank: int, world_size: int, phase: str) -> dict[str, Any]:
+    module = Buffered(rank)
+    SyncBuffers().on_phase_end(State(module=module, rank=rank, world_size=world_size, phase=phase))
+    return {name: buffer.tolist() for name, buffer in module.named_buffers()}
+
+
+def test_floats_are_averaged_and_the_rest_comes_from_rank_0() -> None:
+    for buffers in on_ranks(_buffers_after, 2, "train"):
+        assert buffers == {
+            "wide": [0.25, 2.0],
+            "mask": [True, True],
+            "norm.running_mean": [0.5, 0.5, 0.5],
+            "norm.running_var": [1.0, 1.0, 1.0],
+            "norm.num_batches_tracked": 10,  # MMEngine's mean of 10 and 15 would be 12
+        }
+
+
+@pytest.mark.parametrize(("phase", "world_size"), [("train", 1), ("val", 2), ("test", 2)])
+def test_does_nothing_on_one_rank_or_after_evaluation(
+    phase: str, world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a collective was called")
+
+    monkeypatch.setattr("torch.distributed.all_reduce", refuse)
+    monkeypatch.setattr("torch.distributed.broadcast", refuse)
+    SyncBuffers().on_phase_end(State(module=Buffered(0), world_size=world_size, phase=phase))
+
+
+def test_is_one_collective_for_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, torch.dtype]] = []
+
+    def all_reduce(tensor: Tensor) -> None:
+        calls.append(("mean", tensor.dtype))
+
+    def broadcast(tensor: Tensor, src: int) -> None:
+        calls.append((f"from {src}", tensor.dtype))
+
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    monkeypatch.setattr("torch.distributed.broadcast", broadcast)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    module = nn.Sequential(Buffered(0), nn.BatchNorm1d(2), nn.BatchNorm1d(5))
+    SyncBuffers().on_phase_end(State(module=module, world_size=2, phase="train"))
+    expected = [("from 0", torch.bool), ("from 0", torch.int64), ("mean", torch.float32), ("mean", torch.float64)]
+    assert sorted(calls, key=str) == expected
