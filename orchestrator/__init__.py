@@ -1,0 +1,60 @@
+"""Hookyard: hooked PyTorch experiments on Ray, and one table of what every rank measured.
+
+This is the public API. Names are imported when they are first used, so that `import orchestrator` brings neither ray
+nor torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.config.experiment import Experiment
+    from orchestrator.config.load import load_experiment
+    from orchestrator.errors import ConfigError, HookyardError, RunError, UsageError
+    from orchestrator.runs.driver import resume, run
+    from orchestrator.runs.result import Run, open_run
+    from orchestrator.sweeps.driver import sweep
+    from orchestrator.sweeps.result import Sweep, open_sweep
+    from orchestrator.task import Task
+
+_HOMES = {
+    "ConfigError": "orchestrator.errors",
+    "Experiment": "orchestrator.config.experiment",
+    "HookyardError": "orchestrator.errors",
+    "Run": "orchestrator.runs.result",
+    "RunError": "orchestrator.errors",
+    "Sweep": "orchestrator.sweeps.result",
+    "Task": "orchestrator.task",
+    "UsageError": "orchestrator.errors",
+    "load_experiment": "orchestrator.config.load",
+    "open_run": "orchestrator.runs.result",
+    "open_sweep": "orchestrator.sweeps.result",
+    "resume": "orchestrator.runs.driver",
+    "run": "orchestrator.runs.driver",
+    "sweep": "orchestrator.sweeps.driver",
+}
+
+__all__ = [
+    "ConfigError",
+    "Experiment",
+    "HookyardError",
+    "Run",
+    "RunError",
+    "Sweep",
+    "Task",
+    "UsageError",
+    "load_experiment",
+    "open_run",
+    "open_sweep",
+    "resume",
+    "run",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'orchestrator' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""Checkpoints: the format, how they are written and verified, which are kept."""

@@ -1,0 +1,1 @@
+"""The hooked loop: a generator of reports that knows no Ray."""

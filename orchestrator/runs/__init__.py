@@ -1,0 +1,1 @@
+"""Runs: one experiment, from its start to its tables."""

@@ -1,0 +1,37 @@
+"""The position: how far a run had come when a checkpoint was made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Stage(IntEnum):
+    """What of the present round had been done."""
+
+    TRAIN = 0
+    """In the middle of a training phase (or before the first)."""
+    TRAINED = 1
+    """The training phase has ended; validation is to come."""
+    VALIDATED = 2
+    """Validation is done; the report is to come."""
+    REPORTED = 3
+    """The round is over."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: what is completed, and what of the present epoch."""
+
+    epoch: int = 0
+    """Completed passes over the training data."""
+    step: int = 0
+    iteration: int = 0
+    samples: int = 0
+    offset: int = 0
+    """Samples of the present epoch that all ranks together have consumed."""
+    phase_iteration: int = 0
+    """Iterations of the present epoch that each rank has completed."""
+    eval_iterations: int = 0
+    """Validation iterations completed since the present epoch began."""
+    stage: Stage = Stage.TRAIN

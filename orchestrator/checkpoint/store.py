@@ -1,0 +1,211 @@
+"""The store: a run's checkpoints on disk, written whole or not at all.
+
+A checkpoint is a folder: `model.pt`, `optimizer.pt`, `hooks.pt`, one `rank-0000.pt` for each rank (random state, its
+own buffers and hook states), a file for whatever else a hook adds (`ema.pt`), and `manifest.json` with the sha256 of
+each. The folder is written beside its place, verified and renamed; a folder without a manifest is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from io import BytesIO
+from typing import IO, Any, cast
+
+import torch
+
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.errors import CheckpointError
+from orchestrator.storage import Storage
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+_INDEX = "index.json"
+
+
+class _HashingWriter:
+    """Passes bytes on and keeps their hash and number."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._hash, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        self.size += len(data)
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def entry(self) -> dict[str, Any]:
+        return {"sha256": self._hash.hexdigest(), "bytes": self.size}
+
+
+class CheckpointStore:
+    """The checkpoints of one run. Each rank has one; only the master's `commit`, `retain`, `mark` and `publish` act.
+
+    `retain` is reference counting by owner: a checkpoint that an owner has given up and nobody else wants is deleted.
+    Folders this store did not write are never touched.
+    """
+
+    def __init__(self, storage: Storage, run_name: str = "run", master: bool = True) -> None:
+        self.storage, self.run_name, self.master = storage, run_name, master
+
+    # Writing, in three acts: every rank writes its files, the master commits, everybody goes on.
+
+    def _staging(self, name: str) -> str:
+        return f".{name}.partial" if self.storage.local else name
+
+    def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Writes objects into the unfinished checkpoint `name`; returns the manifest's entries for them."""
+        entries = {}
+        for file, content in files.items():
+            with self.storage.create(f"{self._staging(name)}/{file}") as stream:
+                writer = _HashingWriter(stream)
+                torch.save(content, writer)  # type: ignore[arg-type]
+            entries[file] = writer.entry()
+        return entries
+
+    def discard_unfinished(self, name: str) -> None:
+        """Clears what an interrupted save left behind."""
+        if self.master:
+            self.storage.delete(self._staging(name))
+
+    def commit(self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, about: Mapping[str, Any]) -> None:
+        """Verifies the files of all ranks, writes the manifest and puts the checkpoint in its place."""
+        staging = self._staging(name)
+        manifest = {
+            "format": FORMAT,
+            "name": name,
+            "position": {**asdict(position), "stage": position.stage.name.lower()},
+            "files": dict(sorted(entries.items())),
+            "torch": torch.__version__,
+            **about,
+        }
+        self._verify(staging, manifest)
+        self.storage.write(f"{staging}/{_MANIFEST}", json.dumps(manifest, indent=1))
+        if staging != name:
+            self._replace(staging, name)
+
+    def _replace(self, staging: str, name: str) -> None:
+        if self.storage.exists(name):
+            self.storage.rename(name, f".{name}.old")
+        self.storage.rename(staging, name)
+        self.storage.delete(f".{name}.old")
+
+    def _verify(self, folder: str, manifest: Mapping[str, Any]) -> None:
+        for file, entry in manifest["files"].items():
+            try:
+                data = self.storage.read(f"{folder}/{file}")
+            except FileNotFoundError:
+                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {file} is missing") from None
+            if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+                raise CheckpointError(
+                    f"checkpoint {self.storage}/{folder}: {file} is damaged ({len(data)} bytes, {entry['bytes']} were written)"
+                )
+
+    # Reading
+
+    def path(self, name: str) -> str:
+        """Where a checkpoint lies."""
+        return f"{self.storage}/{name}"
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """A checkpoint's manifest; raises CheckpointError where there is none."""
+        try:
+            return cast(dict[str, Any], json.loads(self.storage.read(f"{name}/{_MANIFEST}")))
+        except FileNotFoundError:
+            there = ", ".join(self.names()) or "none"
+            raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {there}") from None
+
+    def names(self) -> list[str]:
+        """The stored checkpoints, oldest first."""
+        found = [name for name in self.storage.names() if not name.startswith(".") and self.storage.exists(f"{name}/{_MANIFEST}")]
+        return sorted(found, key=self._order)
+
+    def _order(self, name: str) -> tuple[int, int]:
+        position = self.manifest(name)["position"]
+        return position["step"], Stage[position["stage"].upper()]
+
+    def latest(self) -> str | None:
+        """The newest checkpoint that is whole; damaged ones are passed over."""
+        for name in reversed(self.names()):
+            try:
+                self._verify(name, self.manifest(name))
+            except CheckpointError:
+                continue
+            return name
+        return None
+
+    def resolve(self, label: str) -> str:
+        """The name behind `last`, a label such as `best`, or a name itself; raises CheckpointError where there is none."""
+        if label == "last":
+            names = self.names()
+            if not names:
+                raise CheckpointError(f"no checkpoint in {self.storage}")
+            return names[-1]
+        return str(self.index()["labels"].get(label) or self.manifest(label)["name"])
+
+    def position(self, name: str) -> Position:
+        """How far the run had come."""
+        found = self.manifest(name)["position"]
+        return Position(**{**found, "stage": Stage[found["stage"].upper()]})
+
+    def load(self, name: str, file: str) -> Any:
+        """One file of a checkpoint, on the CPU. Loads tensors and plain data only."""
+        data = self.storage.read(f"{name}/{file}")
+        return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+
+    def files(self, name: str) -> list[str]:
+        """The files of a checkpoint."""
+        return list(self.manifest(name)["files"])
+
+    # What hooks may ask
+
+    def index(self) -> dict[str, Any]:
+        """Owners and labels as stored."""
+        if not self.storage.exists(_INDEX):
+            return {"owners": {}, "labels": {}}
+        return cast(dict[str, Any], json.loads(self.storage.read(_INDEX)))
+
+    def retain(self, owner: str, names: Sequence[str]) -> None:
+        """Says which checkpoints `owner` wants kept; deletes what it gave up and nobody wants."""
+        if not self.master:
+            return
+        index = self.index()
+        given_up = set(index["owners"].get(owner, [])) - set(names)
+        index["owners"][owner] = list(dict.fromkeys(names))
+        wanted = {name for owned in index["owners"].values() for name in owned}
+        index["labels"] = {label: name for label, name in index["labels"].items() if name not in given_up - wanted}
+        self._write_index(index)
+        for name in sorted(given_up - wanted):
+            self.storage.delete(name)
+
+    def mark(self, label: str, name: str) -> None:
+        """Points a label at a stored checkpoint."""
+        if not self.master:
+            return
+        index = self.index()
+        index["labels"][label] = name
+        self._write_index(index)
+
+    def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
+        """Writes `<folder>/<run>-<hash>.pt` with the chosen parts of a checkpoint; `folder` is relative to the checkpoints."""
+        if not self.master:
+            return ""
+        available = {file.removesuffix(".pt"): file for file in self.files(name) if not file.startswith("rank-")}
+        unknown = [key for key in keys if key not in available]
+        if unknown:
+            raise CheckpointError(f"cannot publish {', '.join(unknown)} of '{name}'; it holds {', '.join(available)}")
+        content = {key: self.load(name, available[key]) for key in keys}
+        buffer = BytesIO()
+        torch.save(content, buffer)
+        target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
+        self.storage.write(target, buffer.getvalue())
+        return self.path(target)
+
+    def _write_index(self, index: Mapping[str, Any]) -> None:
+        self.storage.write(_INDEX, json.dumps(index, indent=1))

@@ -1,0 +1,125 @@
+"""Data: who gets which sample, in which order, and where an epoch stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, Sampler
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.loop.world import World
+from orchestrator.task import Task
+
+
+class ShardedSampler(Sampler[int]):
+    """This rank's share of a dataset, which can begin in the middle of an epoch. Worker process.
+
+    With `shuffle` and `even`, the order and the shares are those of torch's DistributedSampler. `even` repeats a few
+    samples so that all ranks have the same number, as training needs; without it every sample is seen exactly once.
+    `offset` counts the samples all ranks together have consumed of this epoch: because shares are interleaved these
+    are a prefix of the epoch's order, so an epoch may be resumed with another number of ranks.
+    """
+
+    def __init__(self, length: int, rank: int, world_size: int, *, shuffle: bool, even: bool, seed: int = 0) -> None:
+        self.length, self.rank, self.world_size = length, rank, world_size
+        self.shuffle, self.even, self.seed = shuffle, even, seed
+        self.epoch = 0
+        self.offset = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the order of an epoch; does not move the offset."""
+        self.epoch = epoch
+
+    def _order(self) -> list[int]:
+        if not self.shuffle:
+            order = list(range(self.length))
+        else:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = torch.randperm(self.length, generator=generator).tolist()
+        if self.even and order:
+            missing = -len(order) % self.world_size
+            order += (order * (missing // len(order) + 1))[:missing]
+        return order
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order()[self.offset :][self.rank :: self.world_size])
+
+    def __len__(self) -> int:
+        total = self.length + (-self.length % self.world_size if self.even else 0)
+        return max(0, -(-(total - self.offset - self.rank) // self.world_size))
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Moves the tensors of a batch, however it is nested."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return type(batch)(to_device(value, device) for value in batch)  # type: ignore[call-arg]
+    return batch
+
+
+class Data:
+    """The loaders of all phases, and the training sampler's place in its epoch. Worker process."""
+
+    def __init__(self, task: Task, experiment: Experiment, world: World) -> None:
+        self._task, self._experiment, self._world = task, experiment, world
+        self._datasets: dict[str, Any] = dict(task.data())
+        if "train" not in self._datasets:
+            raise ConfigError([Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(self._datasets)}")])
+        for phase, dataset in self._datasets.items():
+            self._check(phase, dataset)
+        self._generator = torch.Generator()
+        self.sampler = self._shard("train", shuffle=True, even=True)
+        self.loaders = {"train": self._loader("train", self.sampler)}
+        for phase in ("val", "test"):
+            if phase in self._datasets:
+                self.loaders[phase] = self._loader(phase, self._shard(phase, shuffle=False, even=False))
+
+    def _check(self, phase: str, dataset: Any) -> None:
+        if phase not in ("train", "val", "test"):
+            raise ConfigError([Problem("task", f"data() gives a phase '{phase}'; phases are train, val and test")])
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has no length or no index; a map-style dataset is needed")])
+        if phase == "train" and len(dataset) == 0:
+            raise ConfigError([Problem("task", "the train dataset is empty")])
+
+    def _shard(self, phase: str, *, shuffle: bool, even: bool) -> ShardedSampler:
+        return ShardedSampler(
+            len(self._datasets[phase]), self._world.rank, self._world.world_size, shuffle=shuffle, even=even, seed=self._experiment.seed
+        )
+
+    def _loader(self, phase: str, sampler: ShardedSampler) -> Any:
+        options = self._experiment.loader
+        training = phase == "train"
+        size = self._experiment.batch_size if training else options.eval_batch_size or self._experiment.batch_size
+        batches = BatchSampler(sampler, size, drop_last=training and options.drop_last)
+        # A generator of its own: making an iterator must not draw from the generators that a resume restores.
+        arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": options.pin_memory}
+        if options.num_workers:
+            arguments |= {"num_workers": options.num_workers, "persistent_workers": True}
+        return self._task.loader(self._datasets[phase], batches, phase, arguments)
+
+    def epoch_length(self) -> int:
+        """Training iterations in a whole epoch, the same on every rank."""
+        offset, self.sampler.offset = self.sampler.offset, 0
+        length = len(self.loaders["train"])
+        self.sampler.offset = offset
+        return length
+
+    def train_iterator(self, epoch: int, offset: int) -> Iterator[Any]:
+        """The training batches of this rank from `offset` on, which counts the samples of all ranks."""
+        self.sampler.offset = offset
+        self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
+        return iter(self.loaders["train"])
+
+    def fresh_batches(self, phase: str) -> Iterator[Any]:
+        """This rank's batches of a phase once, unshuffled, on the device; the training order is not disturbed."""
+        loader = self._loader(phase, self._shard(phase, shuffle=False, even=False))
+        return (to_device(batch, self._world.device) for batch in loader)

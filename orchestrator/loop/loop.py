@@ -1,0 +1,509 @@
+"""The hooked loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from hooks.hook import Hook
+from hooks.plan import Plan
+from hooks.state import Display, State
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.components import build_optimizer, build_scheduler
+from orchestrator.config.experiment import Experiment
+from orchestrator.errors import WorkersDisagree
+from orchestrator.loop.clock import BACKWARD, CHECKPOINT, DATA_WAIT, FORWARD, HOOKS, LOSS, OPTIMIZER, TO_DEVICE, clock_for
+from orchestrator.loop.data import Data, to_device
+from orchestrator.loop.means import Means
+from orchestrator.loop.precision import Precision
+from orchestrator.loop.randomness import restore_random_state, seed_all
+from orchestrator.loop.saving import Saving
+from orchestrator.loop.world import Agreement, World
+from orchestrator.stats.recorder import Recorder
+from orchestrator.task import Task
+
+logger = logging.getLogger("hookyard")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the loop hands up at the end of each round of training and validation, on every rank at the same places."""
+
+    metrics: dict[str, Any]
+    """Counters and the values of the phases, the same on all ranks but for what hooks added."""
+    checkpoint: str | None = None
+    """The newest stored checkpoint."""
+    stopped: tuple[str, ...] = field(default=())
+    """Why the run ends here, where somebody asked it to."""
+    interrupted: bool = False
+    """True when the run was asked from outside to stop and can be resumed."""
+
+
+class Loop:
+    """Trains a task with hooks: `for report in loop.run(): ...`. One in each worker process; knows no Ray.
+
+    The hooks are fired by `_train_iteration`, `_evaluate`, and the methods that call them, and from nowhere else, in
+    the order of `hooks.hook.EVENTS`. All ranks yield the same number of reports at the same places.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        *,
+        world: World | None = None,
+        recorder: Recorder | None = None,
+        store: CheckpointStore | None = None,
+        artifacts: Path = Path("."),
+        display: Display | None = None,
+        config: Mapping[str, Any] | None = None,
+        name: str = "",
+        stop_asked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.task, self.experiment = task, experiment
+        self.world = world or World()
+        self.recorder = recorder or Recorder()
+        self.plan = Plan(hooks, self.world.rank, self.world.local_rank)
+        self._check_plans_agree()
+        seed_all(experiment.seed)
+        self.data = Data(task, experiment, self.world)
+        self.precision = Precision(experiment.precision, self.world.device)
+        self.clock = clock_for(self.world.device)
+        self.means = Means()
+        self.stage = Stage.REPORTED
+        self.eval_iterations = 0
+        self._stop_asked = stop_asked
+        self._agreement = Agreement(self.world)
+        self._iterator: Iterator[Any] | None = None
+        self._stopped: tuple[str, ...] = ()
+        self._interrupted = False
+        self._epoch_length = self.data.epoch_length()
+        self.state = self._make_state(artifacts, display, config or {}, name or experiment.name, store)
+        self.saving = Saving(self, store)
+        seed_all(experiment.seed + self.world.rank)
+
+    def _check_plans_agree(self) -> None:
+        signatures = self.world.gather(self.plan.collective_signature())
+        for rank, signature in enumerate(signatures):
+            if signature != signatures[0]:
+                raise WorkersDisagree(
+                    f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the same, "
+                    "in the same order, or the ranks would wait for each other for ever"
+                )
+
+    def _make_state(
+        self, artifacts: Path, display: Display | None, config: Mapping[str, Any], name: str, store: CheckpointStore | None
+    ) -> State:
+        module = self.task.model().to(self.world.device)
+        model: torch.nn.Module = module
+        if self.world.world_size > 1 and any(p.requires_grad for p in module.parameters()):
+            devices = [self.world.device] if self.world.device.type == "cuda" else None
+            # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass.
+            model = DistributedDataParallel(module, device_ids=devices, broadcast_buffers=False)
+        optimizer = build_optimizer(self.experiment, self.task, module)
+        return State(
+            rank=self.world.rank,
+            world_size=self.world.world_size,
+            local_rank=self.world.local_rank,
+            node=self.world.node,
+            device=self.world.device,
+            model=model,
+            module=module,
+            optimizer=optimizer,
+            scheduler=build_scheduler(self.experiment, self.task, optimizer),
+            scaler=self.precision.scaler,
+            loaders=self.data.loaders,
+            fresh_batches=self.data.fresh_batches,
+            forward=self._forward,
+            max_epochs=self.experiment.epochs,
+            max_steps=self.experiment.steps,
+            accumulate=self.experiment.accumulate,
+            artifacts=artifacts,
+            config=config,
+            name=name,
+            checkpoints=store,
+            clock=self.clock,
+            display=display,
+        )
+
+    def _forward(self, model: torch.nn.Module, batch: Any) -> Any:
+        with self.precision.autocast():
+            return self.task.forward(model, batch)
+
+    # The run
+
+    def restore(self, name: str) -> None:
+        """Puts a stored checkpoint back; call it on every rank, before `run`. Fires `on_load`."""
+        self.saving.restore(name)
+
+    def save(self) -> str | None:
+        """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
+        return self.saving.save(self._checkpoint_name())
+
+    def run(self) -> Iterator[Report]:
+        """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
+        try:
+            self.plan.fire("on_start", self.state)
+            yield from self._rounds()
+            self._end()
+        except GeneratorExit:
+            self._end()
+            raise
+        except BaseException as error:
+            self.plan.fire("on_exception", self.state, error)
+            self._flush_quietly()
+            raise
+
+    def _end(self) -> None:
+        self.plan.fire("on_end", self.state)
+        self.record_costs()
+        self.recorder.close()
+
+    def record_costs(self) -> None:
+        """Hands what hooks and saving cost since the last time to the recorder."""
+        costs = self.plan.drain_costs() + self.saving.drain_costs()
+        place = {"epoch": self._epoch_label(), "iteration": self.state.iteration, "step": self.state.step}
+        self.recorder.append_costs([{**place, **cost} for cost in costs])
+
+    def _flush_quietly(self) -> None:
+        try:
+            self.record_costs()
+            self.recorder.close()
+        except Exception as error:
+            logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
+
+    def _rounds(self) -> Iterator[Report]:
+        self._restore_randomness_unless_mid_phase()
+        while True:
+            if self.stage in (Stage.REPORTED, Stage.TRAIN):
+                if self._finished():
+                    break
+                self._train()
+                if self._interrupted:
+                    yield self._report()
+                    return
+            if self.stage is Stage.TRAINED:
+                if self._validation_due():
+                    self._evaluate("val")
+                self.stage = Stage.VALIDATED
+                self._save_if_asked()
+            self._agree_on_stop()
+            yield self._report()
+            if self._stopped:
+                break
+        if "test" in self.data.loaders and not self._interrupted:
+            self._evaluate("test")
+            yield self._report()
+
+    def _finished(self) -> bool:
+        state = self.state
+        if self.stage is Stage.TRAIN:
+            return False
+        if state.max_steps is not None:
+            return state.step >= state.max_steps
+        return state.max_epochs is not None and state.epoch >= state.max_epochs
+
+    def _report(self) -> Report:
+        state = self.state
+        metrics: dict[str, Any] = {
+            "epoch": self._epoch_label(),
+            "step": state.step,
+            "iteration": state.iteration,
+            "samples": state.samples,
+            **state.metrics,
+        }
+        self.plan.fire("on_report", state, metrics)
+        self.record_costs()
+        self.recorder.sync()
+        self.stage = Stage.REPORTED if not self._interrupted else self.stage
+        state.metrics = {}
+        return Report(metrics, self.saving.last_path, self._stopped, self._interrupted)
+
+    def _epoch_label(self) -> int:
+        """The epoch that rows and reports belong to, from 0: the one under way, or the last one after its end."""
+        state = self.state
+        return state.epoch - 1 if state.phase_iteration == 0 and state.epoch > 0 else state.epoch
+
+    # Training
+
+    def _train(self) -> None:
+        state = self.state
+        resumed = self.stage is Stage.TRAIN and self.saving.random_state is not None
+        self.stage = Stage.TRAIN
+        state.phase, state.epoch_completed, state.stepped = "train", False, False
+        state.phase_length = self._epoch_length
+        if self._iterator is None and state.phase_iteration == 0:
+            self.eval_iterations = 0
+        state.module.train()
+        state.model.train()
+        self.plan.fire("on_phase_start", state)
+        if self._iterator is None:
+            self._iterator = self.data.train_iterator(state.epoch, self.consumed())
+        if resumed:
+            self._restore_randomness()
+        self.clock.restart()
+        while not self._phase_over():
+            self._train_iteration(self._iterator)
+            if not self._phase_over() and state.stepped and self._stop_in_phase():
+                return
+        self._end_train_phase()
+
+    def consumed(self) -> int:
+        """Samples of the present epoch that all ranks together have consumed."""
+        return self.state.phase_iteration * self.experiment.batch_size * self.world.world_size + self.saving.offset_shift
+
+    def continue_epoch_with_other_ranks(self, position: Position) -> None:
+        """Goes on in an epoch that another number of ranks began: what was consumed is a prefix of the epoch's order."""
+        if position.phase_iteration == 0:
+            return
+        per_iteration = self.experiment.batch_size * self.world.world_size
+        self.state.phase_iteration = position.offset // per_iteration
+        self.saving.offset_shift = position.offset % per_iteration
+        self.data.sampler.offset = position.offset
+        self._epoch_length = self.state.phase_iteration + len(self.data.loaders["train"])
+
+    def _phase_over(self) -> bool:
+        state = self.state
+        if state.phase_iteration >= state.phase_length:
+            return True
+        if not state.stepped:
+            return False
+        return state.step == state.max_steps or self._validation_step_due()
+
+    def _validation_step_due(self) -> bool:
+        every = self.experiment.validate_every
+        return "val" in self.data.loaders and every.unit == "steps" and every.due(self.state)
+
+    def _end_train_phase(self) -> None:
+        state = self.state
+        if state.phase_iteration >= state.phase_length:
+            state.epoch += 1
+            state.epoch_completed = True
+            state.phase_iteration = 0
+            self.saving.offset_shift = 0
+            self._epoch_length = self.data.epoch_length()
+            self._iterator = None
+        self._reduce_into_metrics("train")
+        self.plan.fire("on_phase_end", state)
+        self.stage = Stage.TRAINED
+        self._save_if_asked()
+
+    def _train_iteration(self, batches: Iterator[Any]) -> None:
+        state, lap = self.state, self.clock.lap
+        self._fire("on_iteration_start")
+        batch = next(batches)
+        lap(DATA_WAIT)
+        if self.world.device.type != "cpu":
+            batch = to_device(batch, self.world.device)
+        state.batch = batch
+        state.batch_size = self.task.batch_size(batch)
+        lap(TO_DEVICE)
+        self._fire("on_batch")
+        position, group = self._place_in_step()
+        last = position == group - 1
+        with nullcontext() if last or state.model is state.module else state.model.no_sync():  # type: ignore[operator]
+            with self.precision.autocast():
+                state.output = self.task.forward(state.model, batch)
+                lap(FORWARD)
+                self._fire("on_forward")
+                state.loss = self.task.loss(state.output, batch)
+                lap(LOSS)
+            self._count("train")
+            self._fire("on_loss")
+            self.precision.backward(state.loss if group == 1 else state.loss / group)
+        lap(BACKWARD)
+        self._fire("on_backward")
+        state.stepped = last and self._update()
+        state.iteration += 1
+        state.phase_iteration += 1
+        state.samples += state.batch_size
+        state.step += state.stepped
+        self._finish_iteration(state.iteration, state.epoch)
+
+    def _place_in_step(self) -> tuple[int, int]:
+        """Which micro-batch of its optimizer step this is, and how many that step has; the epoch's last may have fewer."""
+        state = self.state
+        position = state.phase_iteration % state.accumulate
+        begun = state.phase_iteration - position
+        return position, min(state.accumulate, state.phase_length - begun)
+
+    def _update(self) -> bool:
+        """The optimizer step; False where it was left out."""
+        state, optimizer = self.state, self.state.optimizer
+        assert optimizer is not None
+        self.precision.unscale(optimizer)
+        self.clock.lap(OPTIMIZER)
+        self._fire("on_gradients")
+        if state.skip_reasons:
+            state.skip_reasons.clear()
+            self.precision.skip()
+            done = False
+        else:
+            done = self.precision.step(optimizer)
+        self.clock.lap(OPTIMIZER)
+        if done:
+            self._fire("on_update")
+        optimizer.zero_grad(set_to_none=True)
+        state.forget_gradients()
+        self.clock.lap(OPTIMIZER)
+        return done
+
+    def _finish_iteration(self, iteration: int, epoch: int) -> None:
+        """Fires `on_step`, saves if asked, and closes the row."""
+        state = self.state
+        self._fire("on_step")
+        if state.checkpoint_reasons and state.phase == "train" and not self._phase_over():
+            self._save_if_asked()
+        row = state.row
+        row["phase"], row["epoch"], row["iteration"] = state.phase, epoch, iteration
+        row["step"], row["samples"], row["batch_size"] = state.step, state.samples, state.batch_size
+        self.clock.close(row)
+        self.recorder.append(row)
+        state.row = {}
+        state.batch = state.output = state.loss = None
+
+    def _save_if_asked(self) -> None:
+        if not self.state.checkpoint_reasons:
+            return
+        self.state.checkpoint_reasons.clear()
+        self.saving.save(self._checkpoint_name())
+        self.clock.lap(CHECKPOINT)
+
+    def _checkpoint_name(self) -> str:
+        state = self.state
+        if state.phase_iteration == 0 and state.epoch > 0:
+            return f"epoch-{state.epoch:04d}"
+        return f"step-{state.step:08d}"
+
+    def _stop_in_phase(self) -> bool:
+        """Whether the run ends here, in the middle of a phase, agreed over ranks; saves what is needed to go on."""
+        state = self.state
+        asked = bool(state.stop_reasons) or self._stop_asked()
+        if not self._agreement.reached(state.iteration, asked, self.clock.iteration_s):
+            return False
+        self._agree_on_stop()
+        if self._stopped:
+            self._interrupted = True
+            self.saving.save(self._checkpoint_name())
+        return bool(self._stopped)
+
+    def _agree_on_stop(self) -> None:
+        """Joins the reasons of all ranks; collective."""
+        mine = (list(self.state.stop_reasons), self._stop_asked())
+        everybody = self.world.gather(mine)
+        reasons = list(dict.fromkeys(reason for reasons, _ in everybody for reason in reasons))
+        self._interrupted = any(asked for _, asked in everybody)
+        self._stopped = tuple(reasons + ["interrupted"] * self._interrupted)
+        if self._interrupted and self.stage is not Stage.TRAIN and self.saving.last_step != self.state.step:
+            self.saving.save(self._checkpoint_name())
+
+    # Evaluation
+
+    def _validation_due(self) -> bool:
+        if "val" not in self.data.loaders:
+            return False
+        every, state = self.experiment.validate_every, self.state
+        if every.count == 0:
+            return False
+        last = state.step == state.max_steps or (state.max_epochs is not None and state.epoch >= state.max_epochs)
+        return last or every.due(state)
+
+    def _evaluate(self, phase: str) -> None:
+        """A val or test phase: once with each set of weights that hooks registered in `state.evaluations`."""
+        state = self.state
+        loader = self.data.loaders[phase]
+        state.phase, state.stepped = phase, False
+        begun, trained = self.eval_iterations if phase == "val" else 0, state.phase_iteration
+        epoch = self._epoch_label()
+        state.phase_iteration, state.phase_length = 0, len(loader) * len(state.evaluations)
+        self.plan.fire("on_phase_start", state)
+        self.clock.restart()
+        for label, weights in state.evaluations.items():
+            meters = {name: meter.to(state.device) for name, meter in self.task.meters().items()}
+            with weights(), torch.no_grad():
+                state.module.eval()
+                for batch in self._eval_batches(loader):
+                    self._eval_iteration(batch, phase, meters)
+                    self._finish_iteration(begun + state.phase_iteration, epoch)
+            state.module.train()
+            self._reduce_into_metrics(f"{phase}/{label}" if label else phase, meters)
+        if phase == "val":
+            self.eval_iterations = begun + state.phase_iteration
+        self.plan.fire("on_phase_end", state)
+        state.phase_iteration, state.phase_length = trained, self._epoch_length
+
+    def _eval_batches(self, loader: Any) -> Iterator[Any]:
+        iterator = iter(loader)
+        while True:
+            self._fire("on_iteration_start")
+            batch = next(iterator, None)
+            if batch is None:
+                return
+            self.clock.lap(DATA_WAIT)
+            yield batch
+
+    def _eval_iteration(self, batch: Any, phase: str, meters: Mapping[str, Any]) -> None:
+        state, lap = self.state, self.clock.lap
+        state.batch = batch = to_device(batch, self.world.device)
+        state.batch_size = self.task.batch_size(batch)
+        lap(TO_DEVICE)
+        self._fire("on_batch")
+        with self.precision.autocast():
+            state.output = self.task.forward(state.module, batch)
+            lap(FORWARD)
+            self._fire("on_forward")
+            state.loss = self.task.loss(state.output, batch)
+        for meter in meters.values():
+            meter.update(state.output, self.task.target(batch))
+        lap(LOSS)
+        self._count(phase)
+        self._fire("on_loss")
+        state.phase_iteration += 1
+
+    # What both share
+
+    def _fire(self, event: str) -> None:
+        if self.plan.calls[event]:
+            self.plan.fire(event, self.state)
+            self.clock.lap(HOOKS)
+
+    def _count(self, phase: str) -> None:
+        """Adds the loss and the task's metrics of this batch to the phase's means, and the loss to the row."""
+        state = self.state
+        assert state.loss is not None
+        on_cpu = self.world.device.type == "cpu"
+        loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
+        state.row["loss"] = loss
+        self.means.add("loss", loss * state.batch_size, state.batch_size)
+        for name, values in self.task.metrics(state.output, state.batch).items():
+            total: Any = values.detach().double().sum()
+            self.means.add(name, total.item() if on_cpu else total, values.numel())
+        self.clock.lap(LOSS)
+
+    def _reduce_into_metrics(self, prefix: str, meters: Mapping[str, Any] | None = None) -> None:
+        means = self.means.reduce(self.world)
+        values = means | {name: float(meter.compute()) for name, meter in (meters or {}).items()}
+        self.state.metrics |= {f"{prefix}/{name}": value for name, value in values.items()}
+        self.means = Means()
+        for name, value in values.items():
+            if math.isnan(value):
+                logger.warning("%s/%s is not a number", prefix, name)
+
+    def _restore_randomness_unless_mid_phase(self) -> None:
+        if self.stage is not Stage.TRAIN:
+            self._restore_randomness()
+
+    def _restore_randomness(self) -> None:
+        if self.saving.random_state is not None:
+            restore_random_state(self.saving.random_state)
+            self.saving.random_state = None

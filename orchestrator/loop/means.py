@@ -1,0 +1,45 @@
+"""Means: the average of a value over all samples of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from orchestrator.loop.world import World
+
+
+class Means:
+    """Sums and counts by name, reduced over ranks at the end of a phase. Worker process.
+
+    A sum stays on its device until it is read, so adding to it never waits for the device; on the CPU it is a Python
+    float, which is faster and as exact as float64.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, total: float | Tensor, count: int) -> None:
+        """Adds the sum of a value over `count` samples."""
+        self._totals[name] = self._totals.get(name, 0.0) + total
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """This rank's sums and counts."""
+        return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        """Takes back what `state_dict` gave."""
+        self._totals = {name: total for name, (total, _) in state.items()}
+        self._counts = {name: int(count) for name, (_, count) in state.items()}
+
+    def reduce(self, world: World) -> dict[str, float]:
+        """The means over all ranks, the same on each; collective. Ranks without a sample take part."""
+        totals: dict[str, float] = {}
+        counts: dict[str, float] = {}
+        for rank_state in world.gather(self.state_dict()):
+            for name, (total, count) in rank_state.items():
+                totals[name] = totals.get(name, 0.0) + total
+                counts[name] = counts.get(name, 0) + count
+        return {name: total / counts[name] for name, total in totals.items() if counts[name]}

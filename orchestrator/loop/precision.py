@@ -1,0 +1,49 @@
+"""Precision: what the forward pass computes in, and how the loss is scaled."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """fp32, bf16 or fp16 (with a GradScaler). Worker process."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        self._dtype = _AUTOCAST.get(name)
+        self._device_type = device.type
+        self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of the forward pass and the loss."""
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device_type, dtype=self._dtype)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Differentiates the loss, scaled where fp16 needs it."""
+        (self.scaler.scale(loss) if self.scaler else loss).backward()  # type: ignore[no-untyped-call]
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gives the gradients their true size."""
+        if self.scaler:
+            self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Steps the optimizer; False where the scaler left it out because a gradient overflowed."""
+        if self.scaler is None:
+            optimizer.step()
+            return True
+        before = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= before
+
+    def skip(self) -> None:
+        """Leaves this step out, keeping the scaler's count in order."""
+        if self.scaler:
+            self.scaler.update()

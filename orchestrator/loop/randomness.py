@@ -1,0 +1,44 @@
+"""Randomness: seeding, and the state of every generator a rank uses."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+
+
+def seed_all(seed: int) -> None:
+    """Seeds Python, NumPy and torch (all devices)."""
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every generator, as plain data and tensors."""
+    import numpy
+
+    kind, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
+    version, words, gauss = random.getstate()
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Puts back what `random_state` gave."""
+    import numpy
+
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

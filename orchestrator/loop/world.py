@@ -1,0 +1,89 @@
+"""The world: which rank this process is, and how it agrees with the others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+CHECK_EVERY_S = 0.25
+"""Ranks ask each other about this often whether one of them wants to stop."""
+
+
+@dataclass
+class World:
+    """This process among the ranks of a run. Worker process.
+
+    The process group is made and destroyed by whoever starts the ranks; messages between ranks go over gloo, beside
+    the gradients' own backend.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    node: str = field(default_factory=socket.gethostname)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        needs_group = self.world_size > 1 and dist.get_backend() != "gloo"
+        self._group = dist.new_group(backend="gloo") if needs_group else None
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this is global rank 0."""
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def broadcast(self, make: Callable[[], Any]) -> Any:
+        """Rank 0's value on every rank; `make` is called on rank 0 alone."""
+        if self.world_size == 1:
+            return make()
+        values = [make() if self.is_master else None]
+        dist.broadcast_object_list(values, src=0, group=self._group)
+        return values[0]
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        if self.world_size > 1:
+            dist.barrier(group=self._group)
+
+    def maximum(self, values: list[float]) -> list[float]:
+        """The largest of each value over ranks."""
+        if self.world_size == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
+        return [float(value) for value in tensor]
+
+
+class Agreement:
+    """Tells all ranks, at the same iteration, that one of them was asked to stop. Worker process.
+
+    A collective in every step would cost more than a small step itself, so ranks ask each other every few iterations:
+    as many as take about `CHECK_EVERY_S`, a number they agree on when they ask. With one rank it costs nothing.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._next = 0
+
+    def reached(self, iteration: int, asked: bool, iteration_s: float) -> bool:
+        """Whether anybody asked; collective at the iterations it chose itself, which are the same on all ranks."""
+        if self._world.world_size == 1:
+            return asked
+        if iteration < self._next:
+            return False
+        flag, slowest = self._world.maximum([float(asked), iteration_s])
+        self._next = iteration + max(1, min(1000, int(CHECK_EVERY_S / max(slowest, 1e-6))))
+        return flag > 0

@@ -1,0 +1,50 @@
+"""What must be known to run an experiment again: versions, code, command line. No secrets."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("hookyard", "torch", "ray", "pandas", "pyarrow", "numpy", "pydantic", "tensorboard")
+_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAY_ADDRESS", "NCCL_DEBUG", "PYTHONHASHSEED")
+_DIFF_LIMIT = 200_000
+
+
+def captured(folder: Path) -> dict[str, Any]:
+    """Command line, versions, git state of a folder, and the few environment variables that matter. Driver."""
+    return {
+        "argv": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        "git": _git(folder),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(folder: Path) -> dict[str, Any] | None:
+    commit = _ask_git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    diff = _ask_git(folder, "diff", "HEAD") or ""
+    return {"commit": commit.strip(), "dirty": bool(diff), "diff": diff[:_DIFF_LIMIT], "diff_complete": len(diff) <= _DIFF_LIMIT}
+
+
+def _ask_git(folder: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout if answer.returncode == 0 else None

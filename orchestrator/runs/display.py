@@ -1,0 +1,81 @@
+"""The display: progress on a terminal, plain lines elsewhere, and the log of both."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from orchestrator.storage import Storage
+
+PLAIN_EVERY_S = 30.0
+"""Without a terminal, a progress line appears this often."""
+
+
+class TerminalDisplay:
+    """Shows lines and progress bars on stderr and keeps the lines in `log.txt`. Driver, or a run in one process."""
+
+    def __init__(self, log: Storage | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._log, self._clock = log, clock
+        self._pending: list[str] = []
+        self._last_plain: dict[str, float] = {}
+        self._bars: dict[str, Any] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+        self.flush()
+
+    def line(self, text: str) -> None:
+        """One line on stderr and in the log."""
+        self._console.print(text, markup=False)
+        self._pending.append(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
+        if len(self._pending) >= 20:
+            self.flush()
+
+    def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
+        """A bar on a terminal; elsewhere a plain line now and then."""
+        if not self._console.is_terminal:
+            self._plain(label, completed, total, text)
+            return
+        if label not in self._bars:
+            self._bars[label] = self._progress.add_task(label, total=total, text=text)
+        self._progress.update(self._bars[label], completed=completed, total=total, text=text)
+        if completed >= total:
+            self._progress.remove_task(self._bars.pop(label))
+
+    def _plain(self, label: str, completed: int, total: int, text: str) -> None:
+        last = self._last_plain.setdefault(label, self._clock())
+        if self._clock() - last >= PLAIN_EVERY_S:
+            self._last_plain[label] = self._clock()
+            self.line(f"{label} {completed}/{total} {text}".rstrip())
+
+    def flush(self) -> None:
+        """Writes pending lines to the log."""
+        if self._log is not None and self._pending:
+            self._log.append("log.txt", "".join(self._pending))
+        self._pending = []
+
+
+def say(text: str) -> None:
+    """One line of talk on stderr."""
+    print(text, file=sys.stderr, flush=True)

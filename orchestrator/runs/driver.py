@@ -1,0 +1,197 @@
+"""The driver of a run: starts it, watches it, and keeps what it made."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict, resolved, to_yaml
+from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.runs.capture import captured
+from orchestrator.runs.display import TerminalDisplay, say
+from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, refuse_unless_fits
+from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
+from orchestrator.runs.interrupts import Interrupts
+from orchestrator.runs.result import Run
+from orchestrator.runs.session import Assignment
+from orchestrator.stats.tables import compact
+
+POLL_S = 0.2
+
+
+@dataclass
+class Outcome:
+    """How a run ended, as far as its workers said."""
+
+    stopped: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def status(self) -> str:
+        """The run's status."""
+        if self.interrupted:
+            return "interrupted"
+        return "stopped" if self.stopped else "finished"
+
+
+def run(
+    experiment: Experiment,
+    storage: str | Path = DEFAULT_STORAGE,
+    name: str | None = None,
+    *,
+    local: bool = False,
+    address: str | None = None,
+) -> Run:
+    """Runs an experiment to its end and returns what it made: on Ray Train workers, or with `local` in this process.
+
+    Raises UsageError where the name is taken or the machine is too small, before anything is started; RunError where
+    the run failed. A run that was interrupted is returned with the status `interrupted`.
+    """
+    if experiment.sweep is not None:
+        raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
+    address = chosen_address(address)
+    if not local:
+        _refuse_unless_fits(experiment, address)
+    about = {
+        **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
+        "import_paths": list(experiment.import_paths),
+        "local": local,
+        "seed": experiment.seed,
+    }
+    folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), about)
+    return _drive(folder, experiment, local, address)
+
+
+def resume(path: str | Path, *, address: str | None = None) -> Run:
+    """Goes on with a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
+
+    Raises UsageError where there is nothing to go on with, or where the run is still under way.
+    """
+    folder = RunFolder.open(path)
+    status = folder.status()
+    if status in ENDED:
+        raise UsageError(f"{folder} has {status}; there is nothing to resume")
+    if status == "running":
+        raise UsageError(f"{folder} is still running (process {folder.about()['pid']}); end that first")
+    about = folder.about()
+    experiment = experiment_from_dict(Run(folder).config, about["import_paths"])
+    folder.update(status="running", error=None, resumed=[*about.get("resumed", []), now()], **driver_identity())
+    return _drive(folder, experiment, about["local"], chosen_address(address))
+
+
+def resume_command(folder: RunFolder) -> str:
+    """What to type to go on with a run."""
+    return f"hookyard resume {shlex.quote(str(folder))}"
+
+
+def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
+    if address is not None:
+        return
+    workers = experiment.workers
+    asked = Resources(workers.count * workers.cpus, workers.count if workers.gpu else 0)
+    refuse_unless_fits(asked, local_resources(), f"{experiment.name} with {workers.count} workers")
+
+
+def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str | None) -> Run:
+    assignment = Assignment(resolved(experiment), experiment.import_paths, str(folder))
+    pushed: dict[str, list[bytes]] = {}
+    try:
+        with TerminalDisplay(folder.storage) as display, Interrupts(resume_command(folder)) as interrupts:
+            if local:
+                outcome = _in_process(assignment, display, interrupts)
+            else:
+                outcome, pushed = _on_ray(assignment, display, interrupts, address, experiment.workers.count)
+    except BaseException as error:
+        _end(folder, "failed", pushed, error=str(error) or type(error).__name__)
+        if isinstance(error, HookyardError) or not isinstance(error, Exception):
+            raise
+        raise RunError(f"{type(error).__name__}: {error}") from error
+    _end(folder, outcome.status, pushed, stopped=list(outcome.stopped))
+    if outcome.interrupted:
+        say(f"Interrupted after a checkpoint. To go on: {resume_command(folder)}")
+    return Run(folder)
+
+
+def _end(folder: RunFolder, status: str, pushed: dict[str, list[bytes]], **about: Any) -> None:
+    if status in ENDED:
+        compact(folder.storage, folder.attempts(), pushed)
+    folder.update(status=status, ended=now(), attempts=len(folder.attempts()), **about)
+
+
+def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
+    from orchestrator.runs.inprocess import run_in_process
+
+    if assignment.experiment["workers"]["count"] > 1:
+        display.line(f"local: one process instead of {assignment.experiment['workers']['count']} workers")
+    last = run_in_process(assignment, display, lambda: interrupts.asked)
+    return Outcome(last.stopped, last.interrupted) if last else Outcome()
+
+
+def _on_ray(
+    assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts, address: str | None, workers: int
+) -> tuple[Outcome, dict[str, list[bytes]]]:
+    display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
+    with Ray(address) as ray:
+        from orchestrator.runs.train_worker import fit
+        from orchestrator.stats.collector import Collector
+
+        name = f"hookyard-{uuid.uuid4().hex[:12]}"
+        collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1).remote()
+        display.line(f"training on {workers} Ray Train worker{'s' if workers > 1 else ''}")
+        work = _Background(lambda: fit(replace(assignment, collector=name)))
+        outcome = _watch(ray, collector, work, display, interrupts)
+        pushed = {table: ray.get(collector.batches.remote(table)) for table in ("rows", "costs")}
+        work.result()
+    return outcome, pushed
+
+
+class _Background:
+    """A call in a thread of its own, so that the main thread hears signals; its error is raised by `result`."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._error = error
+
+    def over(self, timeout_s: float) -> bool:
+        """Waits a little; whether the call has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def result(self) -> None:
+        """Raises what the call raised."""
+        if self._error is not None:
+            raise self._error
+
+
+def _watch(ray: Any, collector: Any, work: _Background, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
+    """Shows what rank 0 has to show until the work is over, and hands on a wish to stop."""
+    outcome, told = Outcome(), False
+    over = False
+    while not over:
+        over = work.over(POLL_S)
+        if interrupts.asked and not told:
+            collector.stop.remote()
+            told = True
+        drained = collector.drain.remote()
+        ready, _ = ray.wait([drained], timeout=5 if over else 2)
+        for kind, *news in ray.get(ready[0]) if ready else ():
+            if kind == "line":
+                display.line(*news)
+            elif kind == "progress":
+                display.progress(*news)
+            else:
+                outcome = Outcome(tuple(news[0]), news[1])
+    return outcome

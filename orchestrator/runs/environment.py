@@ -1,0 +1,102 @@
+"""Ray's environment: every setting in one place, made before ray is imported. Driver."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RunError, UsageError
+
+_SETTINGS = {
+    # The controller takes one report per poll; the default of 2 s would be the pace of short epochs.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+    # A rank that never reaches a report would hang the others for ever.
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    # Workers stay in the driver's folder, so that relative paths in a task mean what they say.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "RAY_raylet_start_wait_time_s": "120",
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a cluster has, or a run asks for."""
+
+    cpus: float
+    gpus: float = 0
+
+    def __str__(self) -> str:
+        return f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
+
+
+def set_environment(address: str | None) -> None:
+    """Sets what Ray reads when it is imported; what the user has set stays."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    if address is None and "RAY_AUTH_TOKEN" not in os.environ and not token_file.exists():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def chosen_address(address: str | None) -> str | None:
+    """The cluster to join: what was asked for, else RAY_ADDRESS; None starts Ray on this machine."""
+    return address or os.environ.get("RAY_ADDRESS") or None
+
+
+def local_resources() -> Resources:
+    """What this machine has, without asking Ray."""
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) if Path("/proc/driver/nvidia/gpus").exists() else 0
+    return Resources(os.cpu_count() or 1, gpus)
+
+
+def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:
+    """Raises UsageError with the arithmetic where a machine can never hold what is asked."""
+    if asked.cpus > present.cpus or asked.gpus > present.gpus:
+        raise UsageError(
+            f"{what} asks for {asked}, this machine has {present}. Ask for fewer workers, or less of each "
+            "(workers.count, workers.cpus), or join a cluster with --address."
+        )
+
+
+class Ray:
+    """Ray, started on this machine or joined at an address, and left again. Driver."""
+
+    def __init__(self, address: str | None = None, **local_options: Any) -> None:
+        self.address = chosen_address(address)
+        self._options = local_options
+
+    def __enter__(self) -> Any:
+        set_environment(self.address)
+        import ray
+
+        self._owned = not ray.is_initialized()
+        if not self._owned:
+            return ray
+        common = {"log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            if self.address:
+                ray.init(address=self.address, **common)
+            else:
+                ray.init(address="local", include_dashboard=False, object_store_memory=200 * 2**20, **common, **self._options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
+            raise RunError(f"could not {where}: {error}") from error
+        return ray
+
+    def __exit__(self, *error: object) -> None:
+        if not self._owned:
+            return
+        import ray
+
+        ray.shutdown()

@@ -1,0 +1,162 @@
+"""A run on disk: where each thing lies, and who wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from orchestrator.checkpoint.position import Position
+from orchestrator.errors import UsageError
+from orchestrator.storage import Storage
+
+DEFAULT_STORAGE = "runs"
+ENDED = ("finished", "stopped")
+"""Statuses after which there is nothing to resume."""
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One life of a worker group: which number it has and where it began."""
+
+    number: int
+    checkpoint: str | None = None
+    position: Position | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """As kept in `attempt.json`."""
+        return {"attempt": self.number, "checkpoint": self.checkpoint, "position": asdict(self.position) if self.position else None}
+
+
+class RunFolder:
+    """The files of one run. Imports neither ray nor torch; used by driver and workers alike.
+
+    The driver owns `run.json`, `experiment.yaml` and `log.txt`; rank 0 writes `metrics.jsonl` and the checkpoints; each
+    rank its own files under `stats/`.
+    """
+
+    def __init__(self, storage: str | Path, name: str = "") -> None:
+        self.storage = Storage(storage) / name if name else Storage(storage)
+        self.name = name or self.storage.location.rstrip("/").rsplit("/", 1)[-1]
+
+    def __str__(self) -> str:
+        return str(self.storage)
+
+    @classmethod
+    def create(cls, storage: str | Path, name: str, experiment: str, about: Mapping[str, Any]) -> RunFolder:
+        """Makes a new run; raises UsageError where the name is taken, so that nothing is resumed or lost by accident."""
+        folder = cls(storage, name)
+        if folder.storage.names():
+            raise UsageError(
+                f"{folder} exists already. To go on with it: hookyard resume {folder}\n"
+                "To start another run beside it, give a --name."
+            )
+        folder.storage.write("experiment.yaml", experiment)
+        folder.write_about({"name": name, "status": "running", "started": now(), **driver_identity(), **about})
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """A run that exists; raises UsageError where there is none."""
+        folder = cls(path)
+        if not folder.storage.exists("run.json"):
+            raise UsageError(f"{path} is no run: it has no run.json. `hookyard ls` lists the runs there are.")
+        return folder
+
+    # run.json
+
+    def about(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        return cast(dict[str, Any], json.loads(self.storage.read("run.json")))
+
+    def write_about(self, about: Mapping[str, Any]) -> None:
+        """Replaces `run.json`."""
+        self.storage.write("run.json", json.dumps(about, indent=1, default=str))
+
+    def update(self, **changes: Any) -> None:
+        """Changes entries of `run.json`."""
+        self.write_about({**self.about(), **changes})
+
+    def status(self) -> str:
+        """The run's status; `lost` where it says running and its driver is gone."""
+        return status_of(self.about())
+
+    # Attempts
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """Every attempt made, oldest first."""
+        numbers = [int(name.split("=")[1]) for name in self.storage.names("stats") if name.startswith("attempt=")]
+        return [json.loads(self.storage.read(f"stats/attempt={n}/attempt.json")) for n in sorted(numbers)]
+
+    def begin_attempt(self, checkpoint: str | None, position: Position | None, about: Mapping[str, Any]) -> Attempt:
+        """Numbers a new attempt and writes down where it begins. Rank 0."""
+        numbers = [entry["attempt"] for entry in self.attempts()]
+        attempt = Attempt(max(numbers, default=-1) + 1, checkpoint, position)
+        description = {**attempt.describe(), "started": now(), **about}
+        self.storage.write(f"stats/attempt={attempt.number}/attempt.json", json.dumps(description, indent=1))
+        return attempt
+
+    @staticmethod
+    def rank_folder(attempt: int, rank: int) -> str:
+        """Where a rank's rows of an attempt lie."""
+        return f"stats/attempt={attempt}/rank={rank}"
+
+    # The rest
+
+    def checkpoints(self, out_dir: str | None = None) -> Storage:
+        """Where the checkpoints lie: in the run, or under the checkpoint hook's `out_dir`."""
+        return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        """Adds one report to `metrics.jsonl`. Rank 0."""
+        self.storage.append("metrics.jsonl", json.dumps(line) + "\n")
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Every line of `metrics.jsonl`; a last line cut short by a kill is left out."""
+        if not self.storage.exists("metrics.jsonl"):
+            return []
+        lines = self.storage.read("metrics.jsonl").decode().split("\n")
+        return [json.loads(line) for line in lines[:-1] if line]
+
+
+def driver_identity() -> dict[str, Any]:
+    """Which process drives the run."""
+    return {"pid": os.getpid(), "host": socket.gethostname()}
+
+
+def status_of(about: Mapping[str, Any]) -> str:
+    """A run's status from its `run.json`; `lost` where its driver is gone."""
+    status = str(about["status"])
+    if status != "running" or about.get("host") != socket.gethostname():
+        return status
+    return "running" if _alive(int(about["pid"])) else "lost"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def list_runs(storage: str | Path) -> list[tuple[RunFolder, dict[str, Any]]]:
+    """The runs and sweeps in a storage, newest last."""
+    found = []
+    for name in Storage(storage).names():
+        folder = RunFolder(storage, name)
+        if folder.storage.exists("run.json"):
+            found.append((folder, folder.about()))
+    return sorted(found, key=lambda entry: str(entry[1].get("started")))

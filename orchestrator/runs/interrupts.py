@@ -1,0 +1,37 @@
+"""Ctrl-C: the first asks the run to save and end, the second leaves at once. Driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any, Self
+
+from orchestrator.runs.display import say
+
+
+class Interrupts:
+    """Counts SIGINT and SIGTERM while the block runs; `asked` is true after the first."""
+
+    def __init__(self, how_to_resume: str) -> None:
+        self.asked = False
+        self._how = how_to_resume
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            say(f"Leaving at once. To go on from the last checkpoint: {self._how}")
+            os._exit(130)
+        self.asked = True
+        say("Saving a checkpoint, then ending. Ctrl-C again leaves at once.")

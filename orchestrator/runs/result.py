@@ -1,0 +1,113 @@
+"""A run's result: what is on disk, as DataFrames. Needs no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from orchestrator.errors import UsageError
+from orchestrator.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from orchestrator.checkpoint.store import CheckpointStore
+
+
+class Run:
+    """One run, under way or over. Reads files alone; each table is read when it is asked for."""
+
+    def __init__(self, folder: RunFolder, pushed: dict[str, list[bytes]] | None = None) -> None:
+        self.folder = folder
+        self._pushed = pushed or {}
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, status={self.status!r})"
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.folder.name
+
+    @property
+    def path(self) -> str:
+        """Where the run lies."""
+        return str(self.folder)
+
+    @property
+    def status(self) -> str:
+        """running, finished, stopped (a hook asked), interrupted (can be resumed), failed, or lost (its driver died)."""
+        return self.folder.status()
+
+    @property
+    def error(self) -> str | None:
+        """Why the run failed, where it did."""
+        error: str | None = self.folder.about().get("error")
+        return error
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved experiment."""
+        config: dict[str, Any] = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
+        return config
+
+    @property
+    def stats(self) -> pd.DataFrame:
+        """One row per rank, phase, epoch and iteration of the training that counted."""
+        from orchestrator.stats.tables import read_recorded, stats_table
+
+        return stats_table(read_recorded(self.folder.storage, "rows", self._pushed.get("rows", ())), self.folder.attempts())
+
+    @property
+    def hook_costs(self) -> pd.DataFrame:
+        """Calls and seconds of each hook at each event on each rank."""
+        from orchestrator.stats.tables import costs_table, read_recorded
+
+        return costs_table(read_recorded(self.folder.storage, "costs", self._pushed.get("costs", ())), self.folder.attempts())
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per report of the training that counted."""
+        import pandas as pd
+
+        return pd.DataFrame(self.reports())
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The reports that counted, as plain data."""
+        from orchestrator.stats.reports import counted_reports
+
+        return [dict(line) for line in counted_reports(self.folder.reports(), self.folder.attempts())]
+
+    def summary(self, by: str | None = None) -> pd.DataFrame:
+        """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, hook or phase."""
+        from orchestrator.stats import tables
+
+        if by is None:
+            return tables.summarize(self.stats)
+        if by == "hook":
+            return tables.by_hook(self.hook_costs, self.stats)
+        makers = {"rank": tables.by_rank, "phase": tables.by_phase}
+        if by not in makers:
+            raise UsageError(f"by={by!r} is none of rank, hook, phase")
+        return makers[by](self.stats)
+
+    def checkpoint(self, label: str = "last") -> Path | str:
+        """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine."""
+        store = self._store()
+        path = store.path(store.resolve(label))
+        return Path(path) if store.storage.local else path
+
+    def _store(self) -> CheckpointStore:
+        from orchestrator.checkpoint.store import CheckpointStore
+
+        out_dir = (self.config["hooks"].get("checkpoint") or {}).get("out_dir")
+        return CheckpointStore(self.folder.checkpoints(out_dir), self.name)
+
+
+def open_run(path: str | Path) -> Run:
+    """Opens a run that exists; raises UsageError where there is none."""
+    return Run(RunFolder.open(path))
+
+

@@ -1,0 +1,92 @@
+"""A run on Ray Train: what each worker does, and how the workers are started."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from orchestrator.errors import RunError
+from orchestrator.runs.folder import RunFolder
+from orchestrator.runs.session import Assignment
+
+
+def train_on_worker(assignment: Assignment) -> None:
+    """Trains as one rank of a Ray Train worker group. Each report of the loop becomes one of Ray's."""
+    import ray.train
+    from ray.train.torch import get_device
+
+    from orchestrator.loop.world import World
+    from orchestrator.runs.session import reports
+    from orchestrator.stats.collector import CollectorLink
+
+    context = ray.train.get_context()
+    assert assignment.collector is not None
+    link = CollectorLink(assignment.collector)
+    world = World(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        local_rank=context.get_local_rank(),
+        device=get_device(),
+    )
+    display = link if world.is_master else None
+    for report in reports(assignment, world, sink=link, display=display, stop_asked=link.stop_asked):
+        ray.train.report(report.metrics)
+        if report.stopped and world.is_master:
+            link.ended(report.stopped, report.interrupted)
+    link.finish()
+
+
+def fit(assignment: Assignment) -> None:
+    """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver.
+
+    Raises RunError with the first failing rank's own words.
+    """
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+    from ray.train.torch import TorchTrainer
+
+    experiment = assignment.experiment
+    workers = experiment["workers"]
+    folder = RunFolder(assignment.location)
+    trainer = TorchTrainer(
+        train_on_worker,
+        train_loop_config=assignment,
+        scaling_config=ScalingConfig(
+            num_workers=workers["count"],
+            use_gpu=workers["gpu"],
+            resources_per_worker={"CPU": workers["cpus"], **({"GPU": 1} if workers["gpu"] else {})},
+        ),
+        run_config=RunConfig(
+            # A name of its own for each driver: Ray would take up its own notes of an earlier one, and ours decide.
+            name=f"ray-{uuid.uuid4().hex[:8]}",
+            storage_path=f"{folder}/.ray",
+            failure_config=FailureConfig(max_failures=experiment["max_failures"], controller_failure_limit=3),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        raise RunError(first_failure(error)) from error
+    finally:
+        folder.storage.delete(".ray")
+
+
+def first_failure(error: BaseException) -> str:
+    """What the failing rank with the lowest number said, without Ray's wrapping."""
+    failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
+    for rank, failure in sorted(failures.items(), key=lambda item: _is_echo(item[1])):
+        return f"rank {rank}: {_own_words(failure)}"
+    return _own_words(error)
+
+
+def _is_echo(failure: BaseException) -> bool:
+    """Whether a rank failed only because it lost its peer."""
+    text = str(failure)
+    return "gloo" in text or "Connection" in text or "NCCL" in text
+
+
+def _own_words(error: BaseException) -> str:
+    cause: Any = error
+    while getattr(cause, "cause", None) is not None and isinstance(cause.cause, BaseException):
+        cause = cause.cause
+    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(cause).__name__
