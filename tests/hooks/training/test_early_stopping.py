@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+
+from hooks import State
+from hooks.training.early_stopping import EarlyStopping
+
+
+def stops_at(hook: EarlyStopping, values: Iterable[float]) -> int | None:
+    """The index of the first value after which the hook asks for the end."""
+    state = State(phase="val")
+    for index, value in enumerate(values):
+        state.metrics = {hook.monitor: value}
+        hook.on_phase_end(state)
+        if state.stop_reasons:
+            return index
+    return None
+
+
+def a_hook(**fields: Any) -> EarlyStopping:
+    return EarlyStopping(**{"monitor": "val/accuracy", "mode": "max", "patience": 3, **fields})
+
+
+def test_a_constant_metric_stops() -> None:
+    """MMEngine with min_delta 0 never stops here. The first value is the best; three more fail to beat it."""
+    assert stops_at(a_hook(), [0.5] * 10) == 3
+
+
+def test_a_run_that_climbs_slowly_goes_on() -> None:
+    """MMEngine's default min_delta of 0.1 stops this one."""
+    assert stops_at(a_hook(), [0.80, 0.85, 0.90, 0.95, 0.97, 0.99, 0.991, 0.992]) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "expected"),
+    [
+        ("max", [1, 2, 3, 2, 2, 4, 3, 3, 3, 9], 8),
+        ("min", [3, 2, 1, 2, 2, 0.5, 3, 3, 3, 0], 8),
+        ("max", [3, 2, 1, 0], 3),
+        ("min", [0, 1, 2, 3], 3),
+    ],
+)
+def test_patience_counts_values_in_a_row(mode: str, values: list[float], expected: int) -> None:
+    assert stops_at(a_hook(mode=mode), values) == expected
+
+
+def test_an_improvement_beats_the_best_by_more_than_min_delta() -> None:
+    assert stops_at(a_hook(min_delta=0.25, patience=1), [1.0, 1.25]) == 1
+    assert stops_at(a_hook(min_delta=0.25, patience=1), [1.0, 1.375, 1.75]) is None
+    assert stops_at(a_hook(min_delta=0.25, patience=1, mode="min"), [1.0, 0.75]) == 1
+    # measured from the best, not from the value before
+    assert stops_at(a_hook(min_delta=0.25, patience=3), [1.0, 1.125, 1.25, 1.375]) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_stops_at_once(value: float) -> None:
+    assert stops_at(a_hook(), [0.1, value, 0.2]) == 1
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("first", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_the_best(mode: str, first: float) -> None:
+    hook = a_hook(mode=mode, check_finite=False, patience=2)
+    assert stops_at(hook, [first, 0.5]) is None
+    assert hook.state_dict() == {"best": 0.5, "wait": 0}
+    assert stops_at(hook, [math.nan, math.nan]) == 1
+
+
+@pytest.mark.parametrize(("mode", "values"), [("max", [0.1, 0.9, 0.95]), ("min", [2.0, 0.9, 0.8])])
+def test_the_threshold_stops_at_once(mode: str, values: list[float]) -> None:
+    hook = a_hook(mode=mode, stopping_threshold=0.9)
+    state = State(phase="val", metrics={"val/accuracy": values[0]})
+    hook.on_phase_end(state)
+    assert state.stop_reasons == []
+    state.metrics = {"val/accuracy": values[1]}
+    hook.on_phase_end(state)
+    assert state.stop_reasons == ["val/accuracy is 0.9, as good as stopping_threshold=0.9"]
+
+
+def test_the_reason_says_what_did_not_improve() -> None:
+    state, hook = State(phase="val", metrics={"val/accuracy": 0.5}), a_hook(patience=1)
+    hook.on_phase_end(state)
+    hook.on_phase_end(state)
+    assert state.stop_reasons == ["val/accuracy has not improved on 0.5 by more than 0.0 in 1 values"]
+
+
+def test_several_stoppers_add_their_reasons() -> None:
+    """Lightning's overwrote each other."""
+    state = State(phase="val", metrics={"val/accuracy": math.nan, "val/loss": math.nan})
+    a_hook().on_phase_end(state)
+    a_hook(monitor="val/loss", mode="min").on_phase_end(state)
+    assert state.stop_reasons == ["val/accuracy is nan", "val/loss is nan"]
+
+
+def test_only_the_phase_that_gives_the_metric_counts() -> None:
+    hook = a_hook(monitor="val/ema/accuracy")
+    state = State(metrics={"val/ema/accuracy": 0.5, "val/accuracy": 0.1, "train/loss": 1.0})
+    for state.phase in ("val", "train", "train", "test"):
+        hook.on_phase_end(state)
+    assert hook.state_dict() == {"best": 0.5, "wait": 0}
+
+
+def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
+    state = State(phase="train", metrics={"train/loss": 1.0})
+    hook = a_hook(monitor="val/top1")
+    hook.on_phase_end(state)
+    state.phase, state.metrics = "val", {"train/loss": 1.0, "val/accuracy": 0.5}
+    with pytest.raises(KeyError, match="monitor='val/top1' is no metric of this run; there are: train/loss, val/accuracy"):
+        hook.on_phase_end(state)
+
+
+@pytest.mark.parametrize("resume_after", range(1, 6))
+def test_a_restart_changes_nothing(resume_after: int) -> None:
+    """MMEngine loses best and wait."""
+    values = [0.5, 0.6, 0.55, 0.58, 0.6, 0.9]
+    hook, resumed = a_hook(), a_hook()
+    assert stops_at(a_hook(), values) == 4
+    stopped = stops_at(hook, values[:resume_after])
+    file = io.BytesIO()
+    torch.save(hook.state_dict(), file)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    rest = stops_at(resumed, values[resume_after:])
+    assert (stopped if stopped is not None else rest + resume_after if rest is not None else None) == 4

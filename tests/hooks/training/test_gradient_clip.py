@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from hooks import Plan, State
+from hooks.training.gradient_clip import GradientClip
+from hooks.training.nan_guard import NanGuard
+from tests.hooks.training.steps import batches, new_state, small_model, train
+
+
+def with_gradients(scale: float = 1.0) -> nn.Module:
+    module = small_model()
+    (module(batches(1)[0][0]).square().mean() * scale).backward()
+    return module
+
+
+def gradients(module: nn.Module) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("max_norm", [0.01, 1000.0])
+def test_clips_as_torch_does_and_records_the_norm_before(norm_type: float, max_norm: float) -> None:
+    module, reference = with_gradients(), with_gradients()
+    state = State(module=module)
+    GradientClip(max_norm=max_norm, norm_type=norm_type).on_gradients(state)
+    norm = clip_grad_norm_(reference.parameters(), max_norm, norm_type)
+    assert all(torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True))
+    assert isinstance(state.row["grad_norm"], torch.Tensor)  # read later: no synchronization on the step path
+    assert state.row["grad_norm"].item() == norm.item()
+
+
+def test_clips_values_as_torch_does() -> None:
+    module, reference = with_gradients(), with_gradients()
+    before = torch.nn.utils.get_total_norm(gradients(reference)).item()
+    state = State(module=module)
+    GradientClip(max_value=0.01).on_gradients(state)
+    clip_grad_value_(reference.parameters(), 0.01)
+    assert all(torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True))
+    assert state.row["grad_norm"].item() == before
+
+
+def test_later_hooks_see_the_clipped_norm() -> None:
+    state = State(module=with_gradients(scale=100))
+    assert state.gradient_norm() > 1
+    GradientClip(max_norm=0.5).on_gradients(state)
+    assert state.gradient_norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_clips_once_per_optimizer_step_on_accumulated_gradients() -> None:
+    """iMIX clips each micro-batch's part."""
+    module, data = small_model(), batches(6)
+    reference = deepcopy(module)
+    rows = train(new_state(module, accumulate=2), {"clip": GradientClip(max_norm=0.05)}, data)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+    norms = []
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        for (batch,) in (first, second):
+            (reference(batch).square().mean() / 2).backward()
+        norms.append(clip_grad_norm_(reference.parameters(), 0.05).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [row["grad_norm"].item() for row in rows if "grad_norm" in row] == norms
+    assert len(norms) == 3
+    assert all(torch.equal(*pair) for pair in zip(module.parameters(), reference.parameters(), strict=True))
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = with_gradients()
+    frozen: Any = module[0]
+    frozen.weight.grad = None
+    state = State(module=module)
+    GradientClip().on_gradients(state)
+    expected = math.sqrt(sum(g.square().sum().item() for g in gradients(with_gradients())[1:]))
+    assert state.row["grad_norm"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_nan_guard_runs_first() -> None:
+    assert Plan({"clip": GradientClip(), "guard": NanGuard()}).table()["on_gradients"] == ["guard", "clip"]

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import HookError, State
+from hooks.training.nan_guard import NanGuard
+from tests.hooks.training.steps import batches, new_state, small_model, train
+
+INF = math.inf
+
+
+def poisoned(count: int, *bad: int, value: float = math.nan) -> list[tuple[Tensor]]:
+    """Batches, some with a value that spoils loss and gradients."""
+    data = batches(count)
+    for index in bad:
+        data[index][0][0, 0] = value
+    return data
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def same(left: list[Tensor], right: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def gradients_only(scale: float) -> State:
+    """A state whose loss is finite and whose gradients are not."""
+    module = nn.Linear(2, 1)
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, scale)
+    return State(module=module, phase="train", loss=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("value", [math.nan, INF, -INF])
+def test_raises_before_the_weights_are_harmed(value: float, tmp_path: Path) -> None:
+    module = small_model()
+    state = new_state(module, artifacts=tmp_path)
+    train(state, {"guard": NanGuard()}, batches(2))
+    before = weights(module)
+    with pytest.raises(HookError, match=r"not finite at step 3 on rank 0: loss=nan, gradient norm=nan") as caught:
+        train(state, {"guard": NanGuard()}, poisoned(1, 0, value=value))
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+    assert same(weights(module), before)
+
+
+def test_skips_the_step_and_goes_on_as_if_the_batch_had_not_been(tmp_path: Path) -> None:
+    module = nn.Linear(4, 2)
+    reference = deepcopy(module)
+    state = new_state(module, artifacts=tmp_path)
+    rows = train(state, {"guard": NanGuard(action="skip")}, poisoned(6, 2, 4))
+    train(new_state(reference), {}, [batch for index, batch in enumerate(batches(6)) if index not in (2, 4)])
+    assert same(weights(module), weights(reference))
+    assert [row.get("nonfinite") for row in rows] == [None, None, 1, None, 1, None]
+    assert state.step == 4
+
+
+def test_patience_counts_hits_in_a_row(tmp_path: Path) -> None:
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
+    train(state, {"guard": NanGuard(action="skip", patience=2)}, poisoned(8, 0, 1, 3, 4, 6, 7))
+    with pytest.raises(HookError, match="FloatingPointError"):
+        train(state, {"guard": NanGuard(action="skip", patience=2)}, poisoned(8, 1, 2, 3))
+    assert state.iteration == 11
+
+
+def test_stop_asks_for_the_end_and_leaves_the_weights_alone(tmp_path: Path) -> None:
+    module = nn.Linear(4, 2)
+    before = weights(module)
+    state = new_state(module, artifacts=tmp_path)
+    train(state, {"guard": NanGuard(action="stop")}, poisoned(1, 0))
+    assert same(weights(module), before)
+    assert len(state.stop_reasons) == 1
+    assert state.stop_reasons[0].startswith("not finite at step 1 on rank 0: loss=nan")
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_every_micro_batch_of_a_step_counts(bad: int, tmp_path: Path) -> None:
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path, accumulate=2)
+    rows = train(state, {"guard": NanGuard(action="skip")}, poisoned(4, bad))
+    assert [row.get("nonfinite") for row in rows] == [None, 1, None, None]
+
+
+def test_finite_loss_with_infinite_gradients_is_a_hit(tmp_path: Path) -> None:
+    state = gradients_only(INF)
+    state.artifacts, state.rank, state.world_size = tmp_path, 1, 2
+    guard = NanGuard()
+    guard.on_loss(state)
+    with pytest.raises(FloatingPointError, match=r"on rank 1: loss=1.0, gradient norm=inf \(the loss of another rank may be"):
+        guard.on_gradients(state)
+
+
+def test_a_loss_that_is_not_finite_but_harms_nothing_is_not_skipped(tmp_path: Path) -> None:
+    """Only this rank sees its loss, so skipping for it alone would part the ranks."""
+    state = gradients_only(1.0)
+    state.artifacts, state.loss = tmp_path, torch.tensor(math.nan)
+    guard = NanGuard(action="skip")
+    guard.on_loss(state)
+    guard.on_gradients(state)
+    assert state.row == {"nonfinite": 1}
+    assert state.skip_reasons == []
+
+
+@pytest.mark.parametrize("loss", [1.0, math.nan])
+def test_with_a_scaler_only_the_loss_counts(loss: float, tmp_path: Path) -> None:
+    """Under fp16 infinite gradients are ordinary: the scaler leaves out the step and lowers its scale."""
+    state = gradients_only(INF)
+    state.scaler, state.loss, state.artifacts = torch.amp.GradScaler("cpu"), torch.tensor(loss), tmp_path
+    guard = NanGuard(action="stop")
+    guard.on_loss(state)
+    guard.on_gradients(state)
+    assert bool(state.stop_reasons) == bool(state.row) == math.isnan(loss)
+
+
+def test_between_checks_a_hit_is_remembered(tmp_path: Path) -> None:
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
+    optimizer: Any = state.optimizer
+    optimizer.param_groups[0]["lr"] = 0.0  # so that the weights stay finite, and the hit must be remembered
+    optimizer.param_groups[0]["momentum"] = 0.0
+    data = batches(7)
+    guard = NanGuard(action="stop", interval=3)
+
+    class SpoilsOneLoss(NanGuard):
+        def on_loss(self, state: State) -> None:
+            if state.iteration == 3:
+                state.loss = state.loss * math.nan if state.loss is not None else None
+
+        def on_gradients(self, state: State) -> None:
+            for parameter in state.module.parameters():
+                if state.iteration == 3:
+                    parameter.grad = torch.zeros_like(parameter)
+
+    rows = train(state, {"spoiler": SpoilsOneLoss(), "guard": guard}, data)
+    assert [index for index, row in enumerate(rows) if "nonfinite" in row] == [5]
+    assert len(state.stop_reasons) == 1
+
+
+def test_skip_cannot_look_later_than_each_step() -> None:
+    with pytest.raises(ValueError, match="action=skip must look at each step before it is made; interval=4 has to be 1"):
+        NanGuard(action="skip", interval=4)
+
+
+def test_evaluation_is_not_its_business() -> None:
+    guard, state = NanGuard(), gradients_only(1.0)
+    state.phase, state.loss = "val", torch.tensor(math.nan)
+    guard.on_loss(state)
+    state.phase, state.loss = "train", torch.tensor(1.0)
+    guard.on_loss(state)
+    guard.on_gradients(state)
+    assert state.row == {}
+
+
+def test_a_hit_is_written_out_with_nested_batch_and_output(tmp_path: Path) -> None:
+    """VISSL's check fails on outputs that are dicts."""
+    state = gradients_only(math.nan)
+    state.artifacts, state.rank, state.step, state.iteration = tmp_path, 3, 41, 83
+    state.batch = {"image": torch.tensor([1.0, math.nan]), "meta": {"ids": [1, 2], "names": ("a", "b")}}
+    weight = nn.Parameter(torch.tensor([2.0]))
+    state.output = {"logits": weight * 3, "parts": [(weight * 2, {"deep": weight})]}
+    guard = NanGuard(action="stop", dumps=1)
+    guard.on_loss(state)
+    guard.on_gradients(state)
+    found = torch.load(tmp_path / "nonfinite" / "step-42-rank-3.pt", weights_only=True)
+    assert (found["step"], found["iteration"], found["loss"].item()) == (42, 84, 1.0)
+    assert math.isnan(found["gradient_norm"].item())
+    assert found["batch"]["meta"] == {"ids": [1, 2], "names": ("a", "b")}
+    assert found["batch"]["image"].isnan().tolist() == [False, True]
+    assert found["output"]["parts"][0][0].tolist() == [4.0]
+
+
+@pytest.mark.parametrize("dumps", [0, 1, 2])
+def test_no_more_is_written_than_asked(dumps: int, tmp_path: Path) -> None:
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
+    train(state, {"guard": NanGuard(action="skip", dumps=dumps)}, poisoned(5, 0, 2, 4))
+    assert len(list(tmp_path.rglob("*.pt"))) == min(dumps, 3)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
+
+from hooks import Plan, Rhythm, State
+from hooks.training.param_scheduler import ParamScheduler
+from tests.hooks.training.steps import batches, new_state, small_model, train
+
+
+def an_optimizer(lr: Any = 0.1) -> Optimizer:
+    return SGD(nn.Linear(2, 2).parameters(), lr=lr)
+
+
+def epochs(state: State, hook: ParamScheduler, count: int, iterations: int = 3, accumulate: int = 1) -> list[Any]:
+    """Runs the events of whole epochs; returns the recorded learning rates."""
+    hook.on_start(state)
+    rates = []
+    for _ in range(count):
+        state.phase, state.epoch_completed = "train", False
+        for iteration in range(1, iterations + 1):
+            state.stepped, state.row = iteration % accumulate == 0, {}
+            if state.stepped:
+                state.optimizer.step()  # type: ignore[union-attr]
+            state.step += state.stepped
+            hook.on_step(state)
+            rates.append(state.row["lr"])
+        state.epoch, state.epoch_completed = state.epoch + 1, True
+        hook.on_phase_end(state)
+        state.phase, state.row, state.stepped = "val", {}, False
+        hook.on_step(state)
+        hook.on_phase_end(state)
+        assert state.row == {}
+    return rates
+
+
+def stepped_by_hand(scheduler: Any, count: int, repeat: int) -> list[float]:
+    """The learning rate at each iteration where the scheduler steps after every `repeat` of them."""
+    rates: list[float] = []
+    while len(rates) < count:
+        rates += [scheduler.get_last_lr()[0]] * repeat
+        scheduler.optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def test_steps_at_each_epochs_end_and_records_the_rate_that_was_used() -> None:
+    optimizer = an_optimizer()
+    state = State(optimizer=optimizer, scheduler=CosineAnnealingLR(optimizer, T_max=4))
+    expected = stepped_by_hand(CosineAnnealingLR(an_optimizer(), T_max=4), 12, repeat=3)
+    assert epochs(state, ParamScheduler(), 4) == expected
+    assert len(set(expected)) == 4
+
+
+def test_every_second_epoch() -> None:
+    optimizer = an_optimizer()
+    state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1, gamma=0.5))
+    assert epochs(state, ParamScheduler(every=Rhythm(2)), 5, iterations=1) == [0.1, 0.1, 0.05, 0.05, 0.025]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_steps_at_optimizer_steps_and_never_at_micro_batches(accumulate: int) -> None:
+    """MMEngine steps its schedulers at every micro-batch."""
+    optimizer = an_optimizer()
+    state = State(optimizer=optimizer, scheduler=OneCycleLR(optimizer, max_lr=1.0, total_steps=20))
+    expected = stepped_by_hand(OneCycleLR(an_optimizer(), max_lr=1.0, total_steps=20), 12, repeat=accumulate)
+    assert epochs(state, ParamScheduler(every=Rhythm(1, "steps")), 2, 6, accumulate) == expected
+
+
+def test_a_step_the_optimizer_left_out_does_not_count() -> None:
+    state = new_state(small_model())
+    state.scheduler = StepLR(state.optimizer, 1, gamma=0.5)  # type: ignore[arg-type]
+
+    class SkipSecond(ParamScheduler):
+        def on_gradients(self, state: State) -> None:
+            if state.iteration == 1:
+                state.skip_update("test")
+
+    rows = train(state, {"schedule": SkipSecond(every=Rhythm(1, "steps"))}, batches(4))
+    assert [row["lr"] for row in rows] == [0.1, 0.05, 0.05, 0.025]
+
+
+def test_the_phase_end_of_a_step_based_validation_is_no_epoch() -> None:
+    optimizer = an_optimizer()
+    state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1), phase="train", epoch=3, epoch_completed=False)
+    ParamScheduler().on_phase_end(state)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_step_rhythm_steps_once_for_the_last_step_of_a_phase() -> None:
+    optimizer = an_optimizer()
+    state = State(optimizer=optimizer, scheduler=StepLR(optimizer, 1, gamma=0.5), phase="train")
+    state.step, state.stepped, state.epoch, state.epoch_completed = 7, True, 1, True
+    optimizer.step()
+    hook = ParamScheduler(every=Rhythm(1, "steps"))
+    hook.on_step(state)
+    hook.on_phase_end(state)
+    assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_every_group_is_recorded_in_full_precision() -> None:
+    """Other systems round 1e-6 to zero, or record the first group alone."""
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (1.23456789e-7, 0.5, 3e-12)]
+    state = State(optimizer=SGD(groups), phase="train")
+    ParamScheduler().on_step(state)
+    assert state.row == {"lr": 1.23456789e-7, "lr_1": 0.5, "lr_2": 3e-12}
+
+
+def test_a_rate_that_is_a_tensor_is_recorded_as_it_was() -> None:
+    optimizer = an_optimizer(torch.tensor(0.1))
+    state = State(optimizer=optimizer, phase="train")
+    ParamScheduler().on_step(state)
+    optimizer.param_groups[0]["lr"].fill_(9.0)
+    assert isinstance(state.row["lr"], Tensor)
+    assert state.row["lr"].item() == pytest.approx(0.1)
+
+
+def test_reduce_on_plateau_sees_the_metric_of_each_validation() -> None:
+    losses = [1.0, 0.9, 0.95, 0.93, 0.92, 0.8, 0.81, 0.82]
+    optimizer, reference = an_optimizer(), an_optimizer()
+    expected = ReduceLROnPlateau(reference, patience=1, factor=0.1)
+    state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer, patience=1, factor=0.1))
+    hook = ParamScheduler(monitor="val/loss")
+    hook.on_start(state)
+    for loss in losses:
+        for state.phase in ("train", "val", "test"):
+            state.metrics["val/loss"] = loss
+            hook.on_phase_end(state)
+        expected.step(loss)
+        assert optimizer.param_groups[0]["lr"] == reference.param_groups[0]["lr"]
+    assert reference.param_groups[0]["lr"] < 0.1
+
+
+def test_a_missing_metric_is_an_error_that_names_those_there_are() -> None:
+    optimizer = an_optimizer()
+    state = State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer), phase="val")
+    state.metrics = {"train/loss": 1.0, "val/accuracy": 0.5}
+    with pytest.raises(KeyError, match=r"monitor='val/lost' is no metric of this run; there are: train/loss, val/accuracy"):
+        ParamScheduler(monitor="val/lost").on_phase_end(state)
+
+
+def test_a_monitor_must_fit_the_scheduler() -> None:
+    optimizer = an_optimizer()
+    with pytest.raises(ValueError, match="ReduceLROnPlateau needs a metric; set monitor"):
+        ParamScheduler().on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
+    with pytest.raises(ValueError, match="StepLR takes no metric; leave out monitor='val/loss'"):
+        ParamScheduler(monitor="val/loss").on_start(State(scheduler=StepLR(optimizer, 1)))
+
+
+def test_without_a_scheduler_the_rate_is_still_recorded() -> None:
+    assert epochs(State(optimizer=an_optimizer()), ParamScheduler(), 2, iterations=1) == [0.1, 0.1]
+
+
+def test_runs_before_hooks_of_ordinary_priority() -> None:
+    from hooks import Hook
+
+    class Shows(Hook):
+        def on_step(self, state: State) -> None: ...
+
+    assert Plan({"shows": Shows(), "schedule": ParamScheduler()}).table()["on_step"] == ["schedule", "shows"]
