@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from hooks.rhythm import Rhythm
 
@@ -75,15 +75,24 @@ class Sweep(Model):
     """Trials at a time; as many as the cluster holds where it is not said."""
     seed: int = 0
     """Seeds the search."""
-    space: dict[str, dict[str, Any]]
-    """Dotted path to what it may be: `{choice: [...]}`, `{uniform: [low, high]}`, `{loguniform: [low, high]}` ..."""
+    space: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    """Dotted path to what it may be, one of: `{choice: [...]}`, `{grid: [...]}`, `{uniform: [low, high]}`,
+    `{loguniform: [low, high]}`, `{quniform: [low, high, step]}`, `{randint: [low, high]}`, `{lograndint: [low, high]}`
+    (high not included), `{normal: [mean, sd]}`."""
+
+
+def wrong_length(epochs: object, steps: object) -> str | None:
+    """What is wrong where the length of training is said twice or not at all."""
+    if epochs is not None and steps is not None:
+        return "has both epochs and steps; say one of them (epochs=null takes the other away)"
+    return "has neither epochs nor steps; say how long to train" if epochs is None and steps is None else None
 
 
 class Experiment(Model):
     """One experiment: task, training, hooks, workers."""
 
-    name: str
-    """Names the run's folder."""
+    name: Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
+    """Names the run's folder: letters, digits, `_`, `-` and `.`."""
     task: str
     """The task's class, as `module:Class`."""
     task_args: dict[str, Any] = Field(default_factory=dict)
@@ -112,12 +121,26 @@ class Experiment(Model):
     """Options of the data loaders."""
     workers: Workers = Workers()
     """The processes of one run."""
-    hooks: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Hooks by name, the defaults included."""
+    hooks: dict[str, dict[str, Any] | bool | None] = Field(default_factory=dict)
+    """Hooks by name, the defaults included once it is loaded; null or false switches one off."""
     sweep: Sweep | None = None
     """How to sweep, where this is a sweep."""
 
     _import_paths: tuple[str, ...] = PrivateAttr(default=())
+    _written: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        message = wrong_length(self.epochs, self.steps)
+        if message:
+            raise ValueError(message)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two experiments say the same, wherever they were read."""
+        return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def import_paths(self) -> tuple[str, ...]:

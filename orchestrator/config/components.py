@@ -1,0 +1,267 @@
+"""Builds what an experiment names: its task, hooks, optimizer and scheduler. Runs in the driver and in each worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from hooks import HOOKS, Hook, Priority
+from orchestrator.config.experiment import Component, Experiment
+from orchestrator.config.imports import did_you_mean, extend_import_path, resolve
+from orchestrator.config.parameters import check, construct, model_of_signature, parameters
+from orchestrator.config.reader import join
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.task import Task
+
+T = TypeVar("T")
+
+ENTRY_POINTS = "hookyard.hooks"
+"""The entry point group in which other packages offer hooks."""
+
+DEFAULT_HOOKS = (
+    "sampler_seed",
+    "sync_buffers",
+    "param_scheduler",
+    "perf_stats",
+    "memory_stats",
+    "console",
+    "checkpoint",
+)
+"""The hooks of an experiment that does not say otherwise, in this order."""
+
+IMIX_LEVELS = {
+    "HIGHEST": (0, 0),
+    "HIGHER": (10, 10),
+    "HIGH": (20, 20),
+    "NORMAL": (30, 50),
+    "LOW": (40, 70),
+    "LOWER": (50, 80),
+    "LOWEST": (60, 100),
+}
+"""iMIX's PriorityStatus: a name to its value there and to the priority it means here."""
+
+
+def _subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
+    classes = {
+        name: value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")
+    }
+    return {name: value for name, value in classes.items() if issubclass(value, base) and value is not base}
+
+
+OPTIMIZERS = _subclasses_in(torch.optim, Optimizer)
+SCHEDULERS = _subclasses_in(torch.optim.lr_scheduler, LRScheduler)
+
+
+# Task
+
+
+def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
+    """The task of class `name` (`module:Class`) and all its arguments; raises ConfigError."""
+    cls: type[Task] = resolve(name, Task, {}, "task")  # type: ignore[type-abstract]
+    if arguments and not dataclasses.is_dataclass(cls):
+        message = f"{name} is no dataclass, so it takes no arguments, got {', '.join(arguments)}"
+        raise ConfigError([Problem("task_args", message, suggestion="put @dataclass above the class")])
+    return construct(cls, arguments, "task_args")
+
+
+def build_task(experiment: Experiment) -> Task:
+    """The experiment's task; raises ConfigError."""
+    extend_import_path(experiment.import_paths)
+    return make_task(experiment.task, experiment.task_args)[0]
+
+
+# Hooks
+
+
+class MadeHook(NamedTuple):
+    """A hook and what a config says of it in full: type, parameters, and its priority where that is not the class's."""
+
+    hook: Hook
+    entry: dict[str, Any]
+
+
+def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, MadeHook | None]:
+    """Every hook by name, None where it is switched off: the defaults, then what the task requires, then the others.
+
+    `entries` is what the experiment says: a mapping, null or false for off, true for as it is. Raises ConfigError
+    with every problem of every hook.
+    """
+    made: dict[str, MadeHook | None] = {}
+    problems: list[Problem] = []
+    for name in dict.fromkeys([*(d for d in DEFAULT_HOOKS if d in HOOKS), *required, *entries]):
+        try:
+            made[name] = _make_hook(name, _entry(name, entries, required))
+        except ConfigError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ConfigError(problems)
+    return made
+
+
+def build_hooks(experiment: Experiment, task: Task) -> dict[str, Hook]:
+    """Fresh hooks by name, in the order of the experiment, without those switched off; raises ConfigError."""
+    extend_import_path(experiment.import_paths)
+    made = make_hooks(experiment.hooks, task.required_hooks())
+    return {name: one.hook for name, one in made.items() if one}
+
+
+def hook_class(name: str, path: str = "") -> type[Hook]:
+    """The hook called `name`: in HOOKS, an entry point of `hookyard.hooks`, or `module:Class`; raises ConfigError."""
+    cls = resolve(name, Hook, HOOKS, path, ENTRY_POINTS)
+    if not hasattr(cls, "__dataclass_fields__"):
+        raise ConfigError([Problem(path, f"'{name}' is no dataclass", suggestion="put @dataclass above the class")])
+    return cls
+
+
+def _entry(name: str, entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any] | None:
+    own = _as_mapping(name, entries.get(name, True))
+    if name not in required:
+        return own
+    if own is None:
+        raise ConfigError([Problem(f"hooks.{name}", "is required by the task and cannot be switched off")])
+    return {**(_as_mapping(name, required[name]) or {}), **own}
+
+
+def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return {}
+    if isinstance(value, Mapping):
+        return dict(value)
+    message = f"must be a mapping of the hook's parameters, or null or false to switch it off, got {value!r}"
+    raise ConfigError([Problem(f"hooks.{name}", message)])
+
+
+def _make_hook(name: str, entry: dict[str, Any] | None) -> MadeHook | None:
+    if entry is None:
+        return None
+    path = f"hooks.{name}"
+    kind = entry.pop("type", name)
+    if not isinstance(kind, str):
+        raise ConfigError([Problem(f"{path}.type", f"must be text, got {kind!r}")])
+    cls = hook_class(kind, f"{path}.type" if kind != name else path)
+    problems: list[Problem] = []
+    priority = None
+    try:
+        priority = _take_priority(entry, cls, path)
+    except ConfigError as error:
+        problems.extend(error.problems)
+    try:
+        hook, settings = construct(cls, entry, path)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from error
+    if problems:
+        raise ConfigError(problems)
+    if priority is None:
+        return MadeHook(hook, {"type": kind, **settings})
+    hook.priority = priority  # type: ignore[misc]  # this instance's alone
+    return MadeHook(hook, {"type": kind, **settings, "priority": int(priority)})
+
+
+def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
+    """Takes `priority` or iMIX's `level` out of an entry, unless the hook has a parameter of that name."""
+    own = {field.name for field in parameters(cls)}
+    given = {key: entry.pop(key) for key in ("priority", "level") if key in entry and key not in own}
+    if len(given) == 2:
+        raise ConfigError([Problem(path, "has both priority and level; say one of them")])
+    if "priority" in given:
+        return _priority(given["priority"], join(path, "priority"))
+    return _level(given["level"], join(path, "level")) if "level" in given else None
+
+
+def _priority(value: Any, path: str) -> int:
+    if isinstance(value, str) and value.upper() in Priority.__members__:
+        return Priority[value.upper()]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100:
+        return value
+    message = f"must be 0 to 100, or one of {', '.join(Priority.__members__)}, got {value!r}"
+    raise ConfigError([Problem(path, message, suggestion=did_you_mean(str(value), Priority.__members__))])
+
+
+def _level(value: Any, path: str) -> int:
+    name = value.upper() if isinstance(value, str) else value
+    for level, (number, priority) in IMIX_LEVELS.items():
+        if name == level or (name == number and not isinstance(value, bool)):
+            return priority
+    allowed = ", ".join(f"{level} ({number})" for level, (number, _) in IMIX_LEVELS.items())
+    message = f"must be one of iMIX's levels, {allowed}, got {value!r}"
+    raise ConfigError([Problem(path, message, suggestion=did_you_mean(str(value), IMIX_LEVELS))])
+
+
+# Optimizer and scheduler
+
+
+def build_optimizer(experiment: Experiment, task: Task, model: nn.Module) -> Optimizer:
+    """The task's own optimizer, or else the experiment's over all parameters of the model; raises ConfigError."""
+    own = task.optimizer(model)
+    if own is not None:
+        return own
+    extend_import_path(experiment.import_paths)
+    made: Optimizer = _made_of(
+        _optimizer_class(experiment.optimizer), model.parameters(), experiment.optimizer, "optimizer"
+    )
+    return made
+
+
+def build_scheduler(experiment: Experiment, task: Task, optimizer: Optimizer) -> Any | None:
+    """The task's own scheduler, or else the experiment's; None where neither has one. Raises ConfigError."""
+    own = task.scheduler(optimizer)
+    if own is not None or experiment.scheduler is None:
+        return own
+    extend_import_path(experiment.import_paths)
+    return _made_of(_scheduler_class(experiment.scheduler), optimizer, experiment.scheduler, "scheduler")
+
+
+def check_optimizer(optimizer: Component, scheduler: Component | None) -> None:
+    """Refuses an optimizer or scheduler that could not be built, before there is a model; raises ConfigError.
+
+    Names and types of the arguments are checked against the signature. torch's own classes are made once, on a
+    parameter of one element, so that what they refuse by themselves is known too.
+    """
+    problems: list[Problem] = []
+    trial: Optimizer = torch.optim.SGD(_parameter(), lr=0.1, momentum=0.9)
+    try:
+        cls = _optimizer_class(optimizer)
+        if cls in OPTIMIZERS.values():
+            trial = _made_of(cls, _parameter(), optimizer, "optimizer")
+    except ConfigError as error:
+        problems.extend(error.problems)
+    try:
+        other = _scheduler_class(scheduler) if scheduler else None
+        if scheduler and other in SCHEDULERS.values():
+            _made_of(other, trial, scheduler, "scheduler")
+    except ConfigError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _parameter() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(1, 1))]
+
+
+def _optimizer_class(optimizer: Component) -> type[Optimizer]:
+    cls = resolve(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
+    check(model_of_signature(cls), optimizer.arguments, "optimizer")
+    return cls
+
+
+def _scheduler_class(scheduler: Component) -> type[LRScheduler]:
+    cls = resolve(scheduler.type, LRScheduler, SCHEDULERS, "scheduler.type")
+    check(model_of_signature(cls), scheduler.arguments, "scheduler")
+    return cls
+
+
+def _made_of(cls: Any, first: Any, component: Component, path: str) -> Any:
+    try:
+        return cls(first, **component.arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError([Problem(path, f"{component.type} refuses this: {error}")]) from error

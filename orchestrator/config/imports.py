@@ -1,0 +1,121 @@
+"""Finds the class that a config names: in a table, at an entry point, or as `module:Class`."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from orchestrator.errors import ConfigError, Problem
+
+T = TypeVar("T")
+
+_IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
+
+
+def extend_import_path(paths: Iterable[str | Path]) -> None:
+    """Appends folders to the import path; never in front, so that no file of the user's hides an installed module."""
+    for path in paths:
+        if str(path) not in sys.path:
+            sys.path.append(str(path))
+    importlib.invalidate_caches()
+
+
+def resolve(
+    name: str, base: type[T], table: Mapping[str, type[T]], path: str = "", group: str | None = None
+) -> type[T]:
+    """The class called `name`: in `table`, an installed entry point of `group`, or `module:Class`.
+
+    It must be a subclass of `base`. Raises ConfigError at `path` when there is none, when its module cannot be
+    imported, or when it is something else. Imports the module; evaluates nothing.
+    """
+    found: Any = table.get(name)
+    if found is None:
+        found = _at_entry_point(name, path, group) if group else None
+    if found is None:
+        found = _imported(name, base, table, path)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise _wrong(path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}")
+    return found
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A suggestion of the nearest known name, upper and lower case aside; None when none is near."""
+    names = {candidate.lower(): candidate for candidate in known}
+    near = get_close_matches(name.lower(), names, n=1)
+    return f"did you mean '{names[near[0]]}'?" if near else None
+
+
+def _at_entry_point(name: str, path: str, group: str) -> Any:
+    for point in entry_points(group=group, name=name):
+        try:
+            return point.load()
+        except Exception as error:
+            raise _wrong(path, f"entry point '{name}' ({point.value}) cannot be loaded: {_cause(error)}") from error
+    return None
+
+
+def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str) -> Any:
+    if not _IMPORT_PATH.match(name):
+        known = f"one of {', '.join(sorted(table))}, or " if table else ""
+        message = f"there is no {base.__name__.lower()} '{name}'; allowed: {known}module:Class"
+        raise _wrong(path, message, did_you_mean(name, table) or _as_import_path(name))
+    module_name, _, class_name = name.partition(":")
+    module = _module(module_name, path)
+    if not hasattr(module, class_name):
+        classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
+        message = f"module '{module_name}' ({module.__file__}) has no '{class_name}'"
+        raise _wrong(
+            path, message, did_you_mean(class_name, classes) or (f"it has {', '.join(classes)}" if classes else None)
+        )
+    return getattr(module, class_name)
+
+
+def _module(name: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise _wrong(path, f"no module '{error.name}' in {_searched(error.name)}") from None
+        raise _wrong(path, f"module '{name}' cannot be imported: {_cause(error)}") from error
+    except Exception as error:
+        raise _wrong(path, f"module '{name}' cannot be imported: {_cause(error)}") from error
+
+
+def _searched(module: str) -> str:
+    parent = sys.modules.get(module.rpartition(".")[0])
+    folders = list(getattr(parent, "__path__", sys.path))
+    return ", ".join(folder or "." for folder in folders)
+
+
+def _cause(error: Exception) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    own = [frame for frame in frames if frame.filename != __file__]
+    place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _as_import_path(name: str) -> str | None:
+    """For `pack.module.Class` and `pack/module.py:Class`, what was probably meant."""
+    file, colon, class_name = name.partition(".py:")
+    if colon:
+        return f"write it as '{file.strip('./').replace('/', '.')}:{class_name}'"
+    module, dot, last = name.rpartition(".")
+    return f"write it as '{module}:{last}'" if dot and _IMPORT_PATH.match(f"{module}:{last}") else None
+
+
+def _described(found: Any) -> str:
+    return (
+        f"the class {found.__module__}.{found.__qualname__}" if isinstance(found, type) else f"a {type(found).__name__}"
+    )
+
+
+def _wrong(path: str, message: str, suggestion: str | None = None) -> ConfigError:
+    return ConfigError([Problem(path, message, suggestion=suggestion)])

@@ -1,0 +1,240 @@
+"""From a YAML file to a checked experiment, and back. Runs in the driver; a worker gets the plain data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from orchestrator.config.components import check_optimizer, make_hooks, make_task
+from orchestrator.config.experiment import Component, Experiment, Sweep, wrong_length
+from orchestrator.config.imports import extend_import_path
+from orchestrator.config.overrides import apply_overrides, set_path
+from orchestrator.config.parameters import check, plain
+from orchestrator.config.reader import Document, dump_yaml, join, read_yaml
+from orchestrator.config.space import candidates, overlaps, wrong_domain
+from orchestrator.errors import ConfigError, Problem
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Reads an experiment or a sweep over one, lays `key=value` overrides over it, and checks everything.
+
+    Imports the task and the hooks it names, from the folder of the file or the current one where they are not
+    installed. Raises ConfigError with every problem found, each with its place.
+    """
+    document, folders = _read(Path(path))
+    apply_overrides(document, overrides)
+    return _checked(document, [*folders, Path.cwd()])
+
+
+def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
+    """An experiment from plain data, such as `resolved` gives; raises ConfigError."""
+    return _checked(Document(_plain(data)), import_paths)
+
+
+def with_overrides(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """The experiment of one trial: `{"hooks.ema.decay": 0.9}` laid over it and checked again; raises ConfigError."""
+    data = _single(experiment._written or resolved(experiment))
+    for path, value in values.items():
+        set_path(data, path, _plain(value))
+    return _checked(Document(data), experiment.import_paths)
+
+
+def resolved(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as plain data with every default filled in."""
+    return experiment.model_dump(mode="json")
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """The resolved experiment as YAML, ready to be run again."""
+    return dump_yaml(resolved(experiment))
+
+
+# Reading
+
+
+def _read(path: Path) -> tuple[Document, list[Path]]:
+    """A file laid over its base, and the folders of both."""
+    document = read_yaml(path)
+    folder = path.resolve().parent
+    base = document.data.pop("base", None)
+    if base is None:
+        return document, [folder]
+    if not isinstance(base, str):
+        raise ConfigError([document.locate(Problem("base", f"must be a file, got {base!r}"))])
+    file = path.parent / base
+    if not file.is_file():
+        raise ConfigError([document.locate(Problem("base", f"there is no file {file}"))])
+    below = read_yaml(file)
+    if "base" in below.data:
+        raise ConfigError([below.locate(Problem("base", f"a base has no base of its own; {path} builds on this file"))])
+    return _laid_over(below, document), [folder, file.resolve().parent]
+
+
+def _laid_over(below: Document, above: Document) -> Document:
+    merged = Document(copy.deepcopy(below.data), dict(below.places), [*below.problems, *above.problems])
+    _merge(merged, merged.data, above.data, "")
+    merged.places.update(above.places)
+    return merged
+
+
+def _merge(document: Document, below: dict[str, Any], above: Mapping[str, Any], path: str) -> None:
+    """Mappings are merged; anything else replaces, and so does a mapping that names another `type`."""
+    for key, value in above.items():
+        inner = join(path, key)
+        old = below.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and value.get("type", old.get("type")) == old.get("type"):
+            _merge(document, old, value, inner)
+            continue
+        below[key] = value
+        document.forget(inner)
+
+
+# Checking
+
+
+def _checked(document: Document, import_paths: Iterable[str | Path]) -> Experiment:
+    folders = tuple(dict.fromkeys(str(Path(folder).absolute()) for folder in import_paths))
+    extend_import_path(folders)
+    problems = list(document.problems)
+    experiment = _attempt(problems, _experiment, document.data)
+    problems.extend(_space_problems(document.data, problems))
+    if problems or experiment is None:
+        raise ConfigError(sorted((document.locate(problem) for problem in problems), key=_in_order))
+    experiment._import_paths = folders
+    experiment._written = copy.deepcopy(document.data)
+    return experiment
+
+
+def _in_order(problem: Problem) -> tuple[str, int]:
+    return problem.file or "", problem.line or 0
+
+
+def _attempt(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """The function's value, or None once its problems are noted."""
+    try:
+        return function(*args, **kwargs)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _experiment(data: dict[str, Any]) -> Experiment:
+    """The experiment with its components filled in; raises ConfigError with the problems of all of them."""
+    data = {key: value for key, value in data.items() if value is not None}
+    problems: list[Problem] = []
+    experiment = _attempt(problems, check, Experiment, data, "")
+    if experiment is None and all(problem.path for problem in problems):
+        message = wrong_length(data.get("epochs"), data.get("steps"))
+        problems.extend([Problem("", message)] if message else [])
+    filled = {**data, **_components(data, problems)}
+    if problems:
+        raise ConfigError(problems)
+    return check(Experiment, filled, "")
+
+
+def _components(data: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """Task arguments and hooks in full; checks whatever has the right shape, so that one mistake hides no other."""
+    name, arguments, entries = data.get("task"), data.get("task_args", {}), data.get("hooks", {})
+    made = None
+    if isinstance(name, str) and isinstance(arguments, dict):
+        made = _attempt(problems, make_task, name, arguments)
+    task, task_args = made or (None, arguments)
+    hooks = {}
+    if isinstance(entries, dict):
+        hooks = _attempt(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
+    _attempt(problems, _check_optimizer, data)
+    return {"task_args": task_args, "hooks": {name: one.entry if one else None for name, one in hooks.items()}}
+
+
+def _check_optimizer(data: Mapping[str, Any]) -> None:
+    default = Experiment.model_fields["optimizer"].default
+    optimizer, scheduler = (_component(data.get(key)) for key in ("optimizer", "scheduler"))
+    check_optimizer(optimizer or default, scheduler)
+
+
+def _component(value: Any) -> Component | None:
+    shaped = isinstance(value, dict) and isinstance(value.get("type"), str)
+    return check(Component, value, "") if shaped else None
+
+
+# Sweeping
+
+
+def _single(data: Mapping[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy({key: value for key, value in data.items() if key != "sweep"})
+
+
+def _space_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
+    """Tries the values of each domain in the experiment they are for, one at a time; leaves out what is known."""
+    given = data.get("sweep")
+    sweep = _attempt([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
+    if sweep is None:
+        return []
+    names = list(sweep.space)
+    problems = overlaps(names)
+    for name, domain in sweep.space.items():
+        wrong = wrong_domain(name, domain, sweep.search)
+        problems.extend([wrong] if wrong else _refused(name, domain, names, _single(data), known))
+    return problems
+
+
+def _refused(
+    name: str, domain: Mapping[str, list[Any]], names: Sequence[str], data: dict[str, Any], known: Sequence[Problem]
+) -> list[Problem]:
+    """The problems of a domain's values, each told once, at the domain's place."""
+    ((kind, values),) = domain.items()
+    problems: dict[str, Problem] = {}
+    for value in candidates(kind, values):
+        for problem in _problems_with(name, value, data):
+            if problem not in known and _is_about(problem.path, name, names):
+                message = _at(name, problem)
+                problems.setdefault(message, replace(problem, path=join("sweep.space", name), message=message))
+    return list(problems.values())
+
+
+def _at(name: str, problem: Problem) -> str:
+    """The problem's message as seen from `name`: with the rest of its path where it lies below."""
+    below = problem.path.removeprefix(f"{name}.") if problem.path.startswith(f"{name}.") else ""
+    return f"{below}: {problem.message}" if below else problem.message
+
+
+def _problems_with(name: str, value: Any, data: Mapping[str, Any]) -> Sequence[Problem]:
+    trial = copy.deepcopy(dict(data))
+    try:
+        set_path(trial, name, value)
+        _experiment(trial)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def _is_about(path: str, name: str, names: Sequence[str]) -> bool:
+    """Whether a problem at `path` is due to the value of `name` alone.
+
+    A problem of the whole component (a check across its fields) counts only where nothing else of it is swept: other
+    values of the others may make it right.
+    """
+    if path == name or path.startswith(f"{name}.") or not path:
+        return True
+    component = _component_of(name)
+    return _component_of(path) == component and sum(_component_of(other) == component for other in names) == 1
+
+
+def _component_of(path: str) -> str:
+    keys = path.split(".")
+    return ".".join(keys[:2]) if keys[0] == "hooks" else keys[0]
+
+
+def _plain(value: Any) -> Any:
+    """A copy that holds only what YAML can say."""
+    try:
+        return json.loads(json.dumps(value, default=plain))
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem("", f"is no plain data: {error}")]) from None

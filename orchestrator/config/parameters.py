@@ -1,0 +1,163 @@
+"""Checks what a config gives to a class against the class itself: names, types, ranges, one problem for each mistake."""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import dataclasses
+import inspect
+import json
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any, Literal, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from orchestrator.config.wording import problems_of
+from orchestrator.errors import ConfigError, Problem
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, dict[str, Any]]:
+    """Makes an instance of a dataclass from checked values; returns it with all its parameters as plain data.
+
+    Raises ConfigError with every problem: unknown, missing and wrong values below `path`, and at `path` what the
+    class itself says when it is made.
+    """
+    model = model_of(cls, path)
+    checked = check(model, values, path)
+    given = {name: getattr(checked, name) for name in checked.model_fields_set}
+    try:
+        instance = cls(**given)
+    except Exception as error:
+        said = str(error) if isinstance(error, ValueError) and str(error) else f"{type(error).__name__}: {error}"
+        raise ConfigError([Problem(path, said)]) from error
+    return instance, checked.model_dump(mode="json", warnings=False, fallback=str)
+
+
+def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
+    """Validates as a config means it: a number in quotes is text, `true` is no number; raises ConfigError."""
+    try:
+        text = json.dumps(values, default=plain)
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(path, f"is no plain data: {error}")]) from None
+    try:
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, model, json.loads(text), path)) from None
+
+
+def plain(value: Any) -> Any:
+    """What a config may hold, for the scalars of NumPy and for paths; raises TypeError for anything else."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{value!r} is a {type(value).__name__}")
+
+
+def parameters(cls: type) -> list[dataclasses.Field[Any]]:
+    """The fields of a dataclass that a config may set."""
+    if not dataclasses.is_dataclass(cls):
+        return []
+    return [field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")]
+
+
+@cache
+def docs_of(cls: type) -> dict[str, str]:
+    """The docstring below each field, parents included."""
+    docs: dict[str, str] = {}
+    for parent in reversed(cls.__mro__):
+        docs.update(_own_docs(parent))
+    return docs
+
+
+def _own_docs(cls: type) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
+    below = (
+        (field.target, text.value)
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    )
+    return {
+        target.id: inspect.cleandoc(text.value)
+        for target, text in below
+        if isinstance(target, ast.Name) and isinstance(text, ast.Constant) and isinstance(text.value, str)
+    }
+
+
+def model_of(cls: type, path: str = "") -> type[BaseModel]:
+    """A pydantic model with the fields of a dataclass: types, constraints, defaults and docs."""
+    declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
+    if declared and "__dataclass_fields__" not in cls.__dict__:
+        message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is no dataclass"
+        raise ConfigError([Problem(path, message, suggestion="put @dataclass above the class")])
+    try:
+        return _model_of(cls)
+    except Exception as error:
+        message = f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read: {error}"
+        raise ConfigError([Problem(path, message)]) from error
+
+
+@cache
+def _model_of(cls: type) -> type[BaseModel]:
+    hints = get_type_hints(cls, include_extras=True)
+    fields = {field.name: (hints[field.name], _pydantic_field(field, docs_of(cls))) for field in parameters(cls)}
+    return _model(cls, fields)
+
+
+def _pydantic_field(field: dataclasses.Field[Any], docs: Mapping[str, str]) -> Any:
+    description = docs.get(field.name)
+    if field.default is not dataclasses.MISSING:
+        return Field(default=field.default, description=description)
+    if field.default_factory is not dataclasses.MISSING:
+        return Field(default_factory=field.default_factory, description=description)
+    return Field(description=description)
+
+
+def _model(
+    cls: Callable[..., Any], fields: Mapping[str, Any], extra: Literal["forbid", "allow"] = "forbid"
+) -> type[BaseModel]:
+    settings = ConfigDict(
+        extra=extra, arbitrary_types_allowed=True, protected_namespaces=(), ser_json_inf_nan="constants"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a parameter may be called `copy` or `json`, as BaseModel's methods are
+        return create_model(cls.__name__, __config__=settings, __module__=cls.__module__, **fields)
+
+
+def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
+    """A pydantic model with the arguments of a class that is no dataclass, without the first `skip` of them.
+
+    What is not annotated takes the type of its default where that is a number.
+    """
+    arguments = list(inspect.signature(cls).parameters.values())[skip:]
+    hints = _hints(getattr(cls, "__init__", cls))
+    fields: dict[str, Any] = {}
+    for argument in arguments:
+        if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
+            default = ... if argument.default is argument.empty else argument.default
+            fields[argument.name] = (hints.get(argument.name, _type_of(default)), default)
+    takes_more = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
+    return _model(cls, fields, "allow" if takes_more else "forbid")
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
+    except Exception:
+        return {}
+
+
+def _type_of(default: Any) -> Any:
+    return type(default) if type(default) in (int, float) else Any

@@ -1,0 +1,212 @@
+"""Reads YAML into plain data and remembers where everything stood; writes it back so that it reads the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from orchestrator.errors import ConfigError, Problem
+
+
+class Place(NamedTuple):
+    """Where something was written: a file and a line, or an override."""
+
+    file: str
+    line: int | None = None
+
+
+@dataclass
+class Document:
+    """Plain data, the place of each dotted path, and what was wrong with the text itself."""
+
+    data: dict[str, Any]
+    places: dict[str, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, path: str) -> Place | None:
+        """Where `path` was written, or the nearest of its parents."""
+        while path and path not in self.places:
+            path = path.rpartition(".")[0]
+        return self.places.get(path)
+
+    def locate(self, problem: Problem) -> Problem:
+        """The problem with its file and line, where it has none yet and they are known."""
+        place = self.place(problem.path)
+        if problem.file or place is None:
+            return problem
+        return replace(problem, file=place.file, line=place.line)
+
+    def forget(self, path: str) -> None:
+        """Drops the places of `path` and of all below it."""
+        below = f"{path}."
+        self.places = {key: place for key, place in self.places.items() if key != path and not key.startswith(below)}
+
+
+def join(path: str, key: object) -> str:
+    """A dotted path with one more part."""
+    return f"{path}.{key}" if path else str(key)
+
+
+def read_yaml(path: Path) -> Document:
+    """Reads a YAML file whose top level is a mapping; raises ConfigError when there is no such file or no such YAML."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (
+            error.strerror if isinstance(error, OSError) else f"is no UTF-8 text: {error.reason} at byte {error.start}"
+        )
+        raise ConfigError([Problem("", f"cannot be read: {reason}", str(path))]) from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, file: str) -> Document:
+    """As `read_yaml`, for text that came from `file`."""
+    value, document = parse_value(text, file)
+    if not isinstance(value, dict):
+        found = "nothing" if value is None else repr(value)
+        raise ConfigError([Problem("", f"must hold keys and values, got {found}", file, 1)])
+    document.data = value
+    return document
+
+
+def parse_value(text: str, file: str) -> tuple[Any, Document]:
+    """Any YAML value, and a document with its places and problems; raises ConfigError for a syntax error."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError([Problem("", f"is no YAML: {what}", file, line)]) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise ConfigError([Problem("", f"is no YAML: {what}", file)]) from None
+    document = Document({}, {"": Place(file, 1)})
+    return _Plain(document, file).value(node, "", ()) if node else None, document
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """YAML text that `parse_yaml` reads as the same data."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+# YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and `2024-01-01` are text;
+# `.nan` is text too, as no comparison refuses it.
+_SCALARS = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)",
+    "merge": r"<<",
+}
+_TAG = "tag:yaml.org,2002:"
+_LARGEST = 100_000
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that this reader or one of YAML 1.1 would take for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _name, _pattern in _SCALARS.items():
+    for _side in (_Loader, _Dumper):
+        _side.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), None)
+
+
+def _number(text: str) -> int | float:
+    text = text.replace("_", "").lower()
+    if text[:2] in ("0o", "0x"):
+        return int(text, 0)
+    return int(text) if re.fullmatch(r"[-+]?[0-9]+", text) else float(text.replace(".inf", "inf"))
+
+
+class _Plain:
+    """Turns a node graph into plain data, and notes places and problems in the document."""
+
+    def __init__(self, document: Document, file: str) -> None:
+        self.document = document
+        self.file = file
+        self.visited = 0
+
+    def value(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
+        self.visited += 1
+        if self.visited > _LARGEST:
+            raise ConfigError(
+                [Problem("", f"holds more than {_LARGEST} values once its aliases are expanded", self.file)]
+            )
+        if any(parent is node for parent in parents):
+            return self.problem(node, path, "contains itself; an alias must not point at what it stands in")
+        parents = (*parents, node)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self.mapping(node, path, parents)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self.item(child, join(path, index), parents) for index, child in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node, path)
+        return self.problem(node, path, f"has the tag {_short(node.tag)}, which is not allowed; write plain values")
+
+    def item(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
+        self.document.places[path] = self.at(node)
+        return self.value(node, path, parents)
+
+    def mapping(self, node: yaml.MappingNode, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        own: dict[str, yaml.Node] = {}
+        for key, child in sorted(node.value, key=lambda pair: pair[0].tag != _TAG + "merge"):
+            if key.tag == _TAG + "merge":
+                found.update(self.merged(child, path, parents))
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                self.problem(key, path, "has a key that is no plain text")
+                continue
+            inner = join(path, key.value)
+            if key.value in own:
+                self.problem(key, inner, f"is given twice; first in line {self.at(own[key.value]).line}")
+                continue
+            own[key.value] = key
+            self.document.places[inner] = self.at(key)
+            found[key.value] = self.value(child, inner, parents)
+        return found
+
+    def merged(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
+        """What `<<: *name` or `<<: [*name, *other]` brings; earlier ones win over later ones."""
+        found: dict[str, Any] = {}
+        for child in reversed(node.value) if isinstance(node, yaml.SequenceNode) else [node]:
+            value = self.value(child, path, parents)
+            if isinstance(value, dict):
+                found.update(value)
+            else:
+                self.problem(child, path, "merges (<<) something that is no mapping")
+        return found
+
+    def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+        kind = node.tag.removeprefix(_TAG)
+        if kind in ("str", "merge"):
+            return node.value
+        if kind not in _SCALARS:
+            return self.problem(node, path, f"has the tag {_short(node.tag)}, which is not allowed; write plain values")
+        if not re.fullmatch(_SCALARS[kind], node.value):
+            return self.problem(node, path, f"is no {kind}: {node.value!r}")
+        if kind == "null":
+            return None
+        return node.value.lower() == "true" if kind == "bool" else _number(node.value)
+
+    def problem(self, node: yaml.Node, path: str, message: str) -> None:
+        self.document.problems.append(Problem(path, message, *self.at(node)))
+
+    def at(self, node: yaml.Node) -> Place:
+        return Place(self.file, node.start_mark.line + 1)
+
+
+def _short(tag: str) -> str:
+    return tag.replace(_TAG, "!!")

@@ -1,0 +1,114 @@
+"""The JSON Schema of experiment files, for editors: every key, every hook and its parameters, with their docs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic_core import PydanticOmit
+
+from hooks import HOOKS, Hook, Priority
+from orchestrator.config.components import IMIX_LEVELS
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.parameters import model_of
+from orchestrator.config.space import LISTS, RANGES
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+OFF = {"anyOf": [{"type": "null"}, {"type": "boolean"}]}
+
+
+class _Lenient(GenerateJsonSchema):
+    """Leaves out the type of what JSON cannot say."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        raise PydanticOmit
+
+
+def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
+    """The schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each of `hooks`."""
+    models: dict[str, type[BaseModel]] = {name: model_of(cls) for name, cls in hooks.items()}
+    every: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values())]
+    references, shared = models_json_schema([(model, "validation") for model in every], schema_generator=_Lenient)
+    definitions: dict[str, Any] = shared["$defs"]
+    schema: dict[str, Any] = definitions.pop(_name(references[Experiment, "validation"]))
+    for name, model in models.items():
+        definitions[f"hook_{name}"] = _hook(hooks[name], definitions[_name(references[model, "validation"])])
+    for model in every[1:]:
+        definitions.pop(_name(references[model, "validation"]))
+    definitions["hook"] = _any_hook(hooks)
+    definitions["domain"] = _domain()
+    definitions["Sweep"]["properties"]["space"]["additionalProperties"] = {"$ref": "#/$defs/domain"}
+    properties = schema["properties"]
+    properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
+    properties["base"] = {"type": "string", "description": "A file that this one is laid over, relative to this one."}
+    schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _complete()]}
+    del schema["required"]
+    return schema
+
+
+def _name(reference: Mapping[str, Any]) -> str:
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _complete() -> dict[str, Any]:
+    lengths = [{"required": [key], "properties": {key: {"type": "integer"}}} for key in ("epochs", "steps")]
+    return {"required": ["name", "task"], "oneOf": lengths}
+
+
+def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
+    common = {
+        "type": {"type": "string", "description": "The hook's class: a name of `hookyard hooks`, or module:Class."},
+        "priority": {
+            "anyOf": [{"type": "integer", "minimum": 0, "maximum": 100}, _any_case(Priority.__members__)],
+            "description": "When it runs among the hooks of one event: the lowest value first.",
+        },
+        "level": {
+            "anyOf": [{"enum": [number for number, _ in IMIX_LEVELS.values()]}, _any_case(IMIX_LEVELS)],
+            "description": "iMIX's name for the priority.",
+        },
+    }
+    return {**model, "properties": {**common, **model.get("properties", {})}, "description": inspect.getdoc(cls) or ""}
+
+
+def _any_case(names: Mapping[str, Any]) -> dict[str, Any]:
+    upper = list(names)
+    return {"enum": [*upper, *(name.lower() for name in upper)]}
+
+
+def _entry(name: str | None) -> dict[str, Any]:
+    """What may stand at a hook's name: off, on, or its parameters, which are those of `type` where that is given."""
+    typed = {"$ref": "#/$defs/hook"}
+    if name is None:
+        return {"anyOf": [*OFF["anyOf"], {**typed, "required": ["type"]}]}
+    settings = {"type": "object", "if": {"required": ["type"]}, "then": typed, "else": {"$ref": f"#/$defs/hook_{name}"}}
+    return {"anyOf": [*OFF["anyOf"], settings]}
+
+
+def _any_hook(hooks: Mapping[str, type[Hook]]) -> dict[str, Any]:
+    kinds = [
+        {"if": {"properties": {"type": {"const": name}}}, "then": {"$ref": f"#/$defs/hook_{name}"}} for name in hooks
+    ]
+    named = {"anyOf": [{"enum": list(hooks)}, {"type": "string", "pattern": IMPORT_PATH}]}
+    return {"type": "object", "properties": {"type": named}, "allOf": kinds}
+
+
+def _domain() -> dict[str, Any]:
+    lists = {kind: {"type": "array", "minItems": 1} for kind in LISTS}
+    ranges = {
+        kind: {"type": "array", "items": {"type": "number"}, "minItems": count, "maxItems": count}
+        for kind, count in RANGES.items()
+    }
+    return {
+        "type": "object",
+        "description": "What a swept value may be: one of these.",
+        "properties": {**lists, **ranges},
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    }

@@ -1,0 +1,126 @@
+"""What pydantic found wrong, in our words: one problem for each place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.config.imports import did_you_mean
+from orchestrator.config.reader import join
+from orchestrator.errors import Problem
+
+_WORDS = {
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "finite_number": "must be a finite number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "none_required": "must be null",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "set_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "needs_python_object": "must be an object that YAML cannot say",
+}
+
+
+def problems_of(error: ValidationError, model: type[BaseModel], values: Any, path: str) -> list[Problem]:
+    """The problems of `values`, which were given to `model` at `path`; what the branches of a union say of one place
+    is joined."""
+    places: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
+    for one in error.errors(include_url=False):
+        places.setdefault(_place(one, values), []).append(one)
+    return [_problem(place, found, model, path) for place, found in places.items()]
+
+
+def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
+    """The part of an error's location that is in the data: pydantic adds names of union branches."""
+    location: tuple[int | str, ...] = error["loc"]
+    if error["type"] in ("missing", "extra_forbidden"):
+        return location
+    for depth, part in enumerate(location):
+        inside = part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
+        if not inside:
+            return location[:depth]
+        values = values[part]
+    return location
+
+
+def _problem(
+    place: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], path: str
+) -> Problem:
+    dotted = path
+    for part in place:
+        dotted = join(dotted, part)
+    first = errors[0]
+    if first["type"] == "extra_forbidden":
+        known = _known(model, place[:-1])
+        hint = did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
+        return Problem(dotted, "unknown key", suggestion=hint)
+    if first["type"] == "missing":
+        return Problem(dotted, "is missing")
+    sayable = [one for one in errors if one["type"] != "needs_python_object"] or errors
+    wordings = list(dict.fromkeys(_wording(one) for one in sayable))
+    joined = " or ".join([wordings[0], *(wording.removeprefix("must be ") for wording in wordings[1:])])
+    if not joined.startswith("must "):
+        return Problem(dotted, joined)
+    return Problem(dotted, f"{joined}, got {_shown(first['input'])}", suggestion=_near(first))
+
+
+def _wording(error: Mapping[str, Any]) -> str:
+    context = error.get("ctx", {})
+    if error["type"] == "value_error":
+        return str(context["error"])
+    template = _WORDS.get(error["type"])
+    if template is None:
+        message = str(error["msg"])
+        return message[:1].lower() + message[1:]
+    return template.format(
+        **{key: _shown(value) if isinstance(value, float) else value for key, value in context.items()}
+    )
+
+
+def _near(error: Mapping[str, Any]) -> str | None:
+    if error["type"] not in ("literal_error", "enum") or not isinstance(error["input"], str):
+        return None
+    return did_you_mean(error["input"], error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", "))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _known(model: type[BaseModel], place: Iterable[int | str]) -> list[str]:
+    """The keys that are allowed at a place inside a model."""
+    for part in place:
+        field = model.model_fields.get(str(part))
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
