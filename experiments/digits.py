@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
-from orchestrator.task import Task
+from orchestrator import Task
 
 TRAIN_SAMPLES = 1400
 SPLIT_SEED = 0
