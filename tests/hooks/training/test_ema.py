@@ -1,0 +1,578 @@
+from __future__ import annotations
+
+import io
+from contextlib import nullcontext
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
+
+from hooks import Hook, Rhythm, State
+from hooks.training.ema import EMA
+from tests.hooks.training.steps import batches, new_state, small_model, train
+from tests.ranks import on_ranks
+
+
+class Reference(Hook):
+    """torch's AveragedModel, updated after each optimizer step."""
+
+    def __init__(self, module: nn.Module, average: Any) -> None:
+        self.averaged = AveragedModel(module, multi_avg_fn=average)
+        self.module = module
+
+    def on_update(self, state: State) -> None:
+        self.averaged.update_parameters(self.module)
+
+
+class Trail(Hook):
+    """Every value the weights had after a step, in float64."""
+
+    def __init__(self) -> None:
+        self.values: list[list[Tensor]] = []
+
+    def on_update(self, state: State) -> None:
+        self.values.append([parameter.detach().double() for parameter in state.module.parameters()])
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def averages(hook: EMA, state: State) -> list[Tensor]:
+    with hook.applied(state):
+        return weights(state.module)
+
+
+def same(left: list[Tensor], right: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def through_a_file(value: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def checkpoint_of(hook: EMA, state: State) -> dict[str, Any]:
+    checkpoint = {"model": state.module.state_dict(), "hook": hook.state_dict(), "rank": hook.rank_state_dict()}
+    hook.on_save(state, checkpoint)
+    return dict(through_a_file(checkpoint))
+
+
+def resume(hook: EMA, module: nn.Module, checkpoint: dict[str, Any], **fields: Any) -> State:
+    """What the loop does: model, hook's state, on_load, on_start."""
+    module.load_state_dict(checkpoint["model"])
+    state = new_state(module, **fields)
+    hook.load_state_dict(checkpoint["hook"])
+    if checkpoint["rank"]:
+        hook.load_rank_state_dict(checkpoint["rank"])
+    hook.on_load(state, checkpoint)
+    hook.on_start(state)
+    return state
+
+
+# The average
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.9999])
+def test_exponential_is_torchs(decay: float) -> None:
+    module = small_model()
+    state, hook, reference = new_state(module), EMA(decay=decay), Reference(module, get_ema_multi_avg_fn(decay))
+    train(state, {"ema": hook, "reference": reference}, batches(12))
+    assert same(averages(hook, state), weights(reference.averaged.module))
+
+
+def test_stochastic_is_torchs_swa() -> None:
+    module = small_model()
+    state, hook, reference = new_state(module), EMA(average="stochastic"), Reference(module, get_swa_multi_avg_fn())
+    train(state, {"ema": hook, "reference": reference}, batches(12))
+    for ours, theirs in zip(averages(hook, state), weights(reference.averaged.module), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_stochastic_is_the_plain_mean() -> None:
+    state, hook, trail = new_state(small_model()), EMA(average="stochastic"), Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(9))
+    for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
+        torch.testing.assert_close(ours.double(), torch.stack(values).mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_annealing_is_mmengines_formula() -> None:
+    """momentum_n = max(momentum, gamma / (gamma + n)), with n = 1 at the first update after the copy."""
+    state, hook, trail = new_state(small_model()), EMA(decay=0.7, average="annealing", gamma=2), Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(10))
+    for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
+        expected = values[0]
+        for n, value in enumerate(values[1:], start=1):
+            momentum = max(0.3, 2 / (2 + n))
+            expected = (1 - momentum) * expected + momentum * value
+        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_decay_0_is_the_weights_themselves() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0)
+    train(state, {"ema": hook}, batches(5))
+    assert same(averages(hook, state), weights(state.module))
+
+
+def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
+    """MMEngine updates at every micro-batch."""
+    module = small_model()
+    state, hook, trail = new_state(module, accumulate=3), EMA(decay=0.5), Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(9))
+    assert len(trail.values) == 3
+    for ours, (first, second, third) in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
+        torch.testing.assert_close(ours.double(), 0.25 * first + 0.25 * second + 0.5 * third)
+
+
+def test_a_step_left_out_is_no_update() -> None:
+    class SkipAll(Hook):
+        def on_gradients(self, state: State) -> None:
+            state.skip_update("test")
+
+    state, hook = new_state(small_model()), EMA()
+    train(state, {"ema": hook}, batches(2))
+    before = averages(hook, state)
+    train(state, {"ema": hook, "skip": SkipAll()}, batches(3))
+    assert same(averages(hook, state), before)
+
+
+def test_interval_counts_optimizer_steps() -> None:
+    state, hook, trail = new_state(small_model()), EMA(decay=0.5, interval=3), Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(8))
+    third, sixth = trail.values[2], trail.values[5]
+    for ours, a, b in zip(averages(hook, state), third, sixth, strict=True):
+        torch.testing.assert_close(ours.double(), 0.5 * a + 0.5 * b)
+
+
+@pytest.mark.parametrize(("begin", "first"), [(Rhythm(0), 0), (Rhythm(1, "steps"), 0), (Rhythm(4, "steps"), 3)])
+def test_begins_with_a_copy_after_so_many_steps(begin: Rhythm, first: int) -> None:
+    state, hook, trail = new_state(small_model()), EMA(decay=0.5, begin=begin), Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(6))
+    expected = trail.values[first]
+    for values in trail.values[first + 1 :]:
+        expected = [0.5 * average + 0.5 * value for average, value in zip(expected, values, strict=True)]
+    for ours, value in zip(averages(hook, state), expected, strict=True):
+        torch.testing.assert_close(ours.double(), value, rtol=1e-5, atol=1e-6)
+
+
+def test_begins_after_so_many_epochs() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.99, begin=Rhythm(2))
+    for state.epoch in (0, 1):
+        train(state, {"ema": hook}, batches(2))
+        assert same(averages(hook, state), weights(state.module))
+    state.epoch = 2
+    train(state, {"ema": hook}, batches(1))
+    copied = weights(state.module)
+    assert same(averages(hook, state), copied)
+    train(state, {"ema": hook}, batches(2))
+    assert not same(averages(hook, state), weights(state.module))
+
+
+def test_before_begin_nothing_is_copied_and_validation_is_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MMEngine copies the whole state dict at each iteration until then."""
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("work was done before begin")
+
+    monkeypatch.setattr(EMA, "_copy_weights", refuse)
+    state, hook = new_state(small_model()), EMA(begin=Rhythm(100, "steps"))
+    train(state, {"ema": hook}, batches(4))
+    assert same(averages(hook, state), weights(state.module))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_are_averaged_in_fp32(dtype: torch.dtype) -> None:
+    """In bf16 a step of 0.001 towards 2 is lost to rounding; ClassyVision leaves such weights out altogether."""
+    module = nn.Linear(3, 2).to(dtype)
+    state, hook = State(module=module, model=module, phase="train"), EMA(decay=0.999)
+    nn.init.constant_(module.weight, 1.0)
+    hook.on_update(state)
+    nn.init.constant_(module.weight, 2.0)
+    for _ in range(700):
+        hook.on_update(state)
+    expected = torch.tensor(2 - 0.999**700, dtype=torch.float64)
+    record = checkpoint_of(hook, state)["ema"]
+    torch.testing.assert_close(record["exact"]["weight"].double(), expected.expand(2, 3), rtol=1e-4, atol=0)
+    assert record["model"]["weight"].dtype == dtype
+    torch.testing.assert_close(record["model"]["weight"].double(), expected.expand(2, 3), rtol=4e-3, atol=0)
+    with hook.applied(state):
+        assert module(torch.ones(1, 3, dtype=dtype)).dtype == dtype
+    assert torch.equal(module.weight, torch.full((2, 3), 2.0, dtype=dtype))
+
+
+def test_float64_stays_float64() -> None:
+    module = small_model().double()
+    state, hook, reference = new_state(module), EMA(decay=0.9), Reference(module, get_ema_multi_avg_fn(0.9))
+    train(state, {"ema": hook, "reference": reference}, [(batch.double(),) for (batch,) in batches(5)])
+    assert same(averages(hook, state), weights(reference.averaged.module))
+
+
+def test_frozen_weights_stay_what_they_are_and_unfrozen_ones_are_averaged() -> None:
+    module = small_model()
+    first: Any = module[0]
+    first.requires_grad_(False)
+    frozen = first.weight.clone()
+    state, hook = new_state(module), EMA(decay=0.5)
+    train(state, {"ema": hook}, batches(3))
+    assert torch.equal(averages(hook, state)[0], frozen)
+    first.weight.requires_grad_(True)
+    train(state, {"ema": hook}, batches(1))
+    torch.testing.assert_close(averages(hook, state)[0], 0.5 * frozen + 0.5 * first.weight.detach())
+
+
+def test_integer_parameters_are_never_averaged() -> None:
+    module = nn.Module()
+    module.codes = nn.Parameter(torch.tensor([1, 2, 3]), requires_grad=False)
+    module.weight = nn.Parameter(torch.tensor([1.0]))
+    state, hook = State(module=module), EMA(decay=0.5)
+    hook.on_update(state)
+    module.codes.data += 10
+    module.weight.data += 1
+    hook.on_update(state)
+    with hook.applied(state):
+        assert (module.codes.tolist(), module.weight.tolist()) == ([11, 12, 13], [1.5])
+
+
+def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    first, second = module[0], module[1]
+    second.weight = first.weight
+    state, hook = new_state(module), EMA(decay=0.5)
+    train(state, {"ema": hook}, batches(3))
+    with hook.applied(state):
+        assert second.weight is first.weight
+    record = checkpoint_of(hook, state)["ema"]["model"]
+    assert torch.equal(record["0.weight"], record["1.weight"])
+
+
+# Putting the averages in and taking them out
+
+
+def test_tensors_are_exchanged_and_parameters_keep_their_identity() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.9)
+    train(state, {"ema": hook}, batches(3))
+    parameters = list(state.module.parameters())
+    raw, places = weights(state.module), [parameter.data_ptr() for parameter in parameters]
+    with hook.applied(state):
+        first = [parameter.data_ptr() for parameter in parameters]
+    with hook.applied(state):
+        assert [parameter.data_ptr() for parameter in parameters] == first  # no copy is made for each use
+        assert set(first).isdisjoint(places)
+        assert all(a is b for a, b in zip(state.module.parameters(), parameters, strict=True))
+    assert [parameter.data_ptr() for parameter in parameters] == places
+    assert same(weights(state.module), raw)
+
+
+def test_the_raw_weights_come_back_after_an_error() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.9, buffers="ema")
+    train(state, {"ema": hook}, batches(3))
+    raw = deepcopy(state.module.state_dict())
+    with pytest.raises(ZeroDivisionError), hook.applied(state):
+        raise ZeroDivisionError
+    assert all(torch.equal(value, raw[name]) for name, value in state.module.state_dict().items())
+    assert not same(averages(hook, state), weights(state.module))  # and they can be applied again
+
+
+def test_nesting_is_refused_and_harms_nothing() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.9)
+    train(state, {"ema": hook}, batches(3))
+    raw = weights(state.module)
+    with pytest.raises(RuntimeError, match=r"leave applied\(\) before entering it again"), hook.applied(state):
+        hook.on_save(state, {})  # a checkpoint from within would take the averages for the raw weights
+    assert same(weights(state.module), raw)
+
+
+@pytest.mark.parametrize("buffers", ["copy", "ema", "recompute"])
+def test_training_goes_on_as_if_nothing_had_been_averaged(buffers: Any) -> None:
+    module = small_model()
+    plain = deepcopy(module)
+    state, reference = new_state(module, fresh_batches=lambda phase: iter(batches(3))), new_state(plain)
+    hook = EMA(decay=0.9, buffers=buffers)
+    hook.on_start(state)
+    for part in range(3):
+        train(state, {"ema": hook}, batches(3, seed=part))
+        with state.evaluations[""]():
+            module.eval()(batches(1)[0][0])
+            module.train()
+        hook.on_save(state, {})
+        train(reference, {}, batches(3, seed=part))
+    ours, theirs = module.state_dict(), plain.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "labels"), [("ema", {"": True}), ("raw", {"": False}), ("both", {"": False, "ema": True})]
+)
+def test_registers_what_validation_runs_with(evaluate: Any, labels: dict[str, bool]) -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.9, evaluate=evaluate)
+    hook.name = "ema"
+    hook.on_start(state)
+    train(state, {"ema": hook}, batches(3))
+    assert list(state.evaluations) == list(labels)
+    raw, averaged = weights(state.module), averages(hook, state)
+    for label, has_averages in labels.items():
+        with state.evaluations[label]():
+            assert same(weights(state.module), averaged if has_averages else raw)
+
+
+def test_two_averages_validate_under_their_own_names_or_not_at_all() -> None:
+    state, fast, slow = new_state(small_model()), EMA(evaluate="both"), EMA(evaluate="both")
+    fast.name, slow.name = "ema", "slow_ema"
+    fast.on_start(state)
+    slow.on_start(state)
+    assert list(state.evaluations) == ["", "ema", "slow_ema"]
+    assert state.evaluations[""] is nullcontext
+    EMA().on_start(state)
+    with pytest.raises(ValueError, match="another hook validates with its weights already; set evaluate: both"):
+        EMA().on_start(state)
+
+
+# Buffers
+
+
+def test_copy_leaves_the_live_buffers_in_place() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.9, buffers="copy")
+    train(state, {"ema": hook}, batches(3))
+    live = dict(state.module.named_buffers())
+    with hook.applied(state):
+        assert all(buffer is live[name] for name, buffer in state.module.named_buffers())
+
+
+def test_ema_averages_float_buffers_and_keeps_integers_live() -> None:
+    """ClassyVision and older Ignite average num_batches_tracked."""
+    state, hook = new_state(small_model()), EMA(decay=0.5, buffers="ema")
+    norm: Any = state.module[1]  # type: ignore[index]
+    expected = None
+    for batch in batches(4):
+        train(state, {"ema": hook}, [batch])
+        now = norm.running_mean.double()
+        expected = now if expected is None else 0.5 * expected + 0.5 * now
+    raw = norm.running_mean
+    with hook.applied(state):
+        torch.testing.assert_close(norm.running_mean.double(), expected)
+        assert norm.num_batches_tracked.item() == 4
+        assert norm.num_batches_tracked.dtype == torch.int64
+    assert norm.running_mean is raw
+
+
+def test_buffers_that_are_replaced_by_new_tensors_are_followed() -> None:
+    class Centered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.register_buffer("center", torch.zeros(1))
+            self.register_buffer("cache", torch.zeros(1), persistent=False)
+
+    module = Centered()
+    state, hook = State(module=module), EMA(decay=0.5, buffers="ema")
+    hook.on_update(state)
+    module.center, module.cache = module.center + 4.0, torch.zeros(7)
+    hook.on_update(state)
+    with hook.applied(state):
+        assert (module.center.item(), module.cache.shape) == (2.0, (7,))
+    assert module.center.item() == 4.0
+
+
+def test_recompute_gives_validation_its_own_statistics_and_takes_them_back() -> None:
+    data = batches(4)
+    state = new_state(small_model(), fresh_batches=lambda phase: iter(data))
+    hook = EMA(decay=0.9, buffers="recompute")
+    train(state, {"ema": hook}, data)
+    linear, norm, *_ = state.module  # type: ignore[misc]
+    raw = deepcopy(norm.state_dict())
+    generator = torch.get_rng_state()
+    with hook.applied(state):
+        inputs = linear(torch.cat([batch for (batch,) in data])).detach()
+        torch.testing.assert_close(norm.running_mean, inputs.mean(0))
+        torch.testing.assert_close(norm.running_var, inputs.var(0))
+        assert norm.training
+    assert all(torch.equal(value, raw[name]) for name, value in norm.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_recomputes_once_for_the_same_averages() -> None:
+    passes = []
+
+    def fresh(phase: str) -> Any:
+        passes.append(phase)
+        return iter(batches(2))
+
+    state, hook = new_state(small_model(), fresh_batches=fresh), EMA(decay=0.9, buffers="recompute")
+    train(state, {"ema": hook}, batches(2))
+    with hook.applied(state):
+        first = deepcopy(state.module.state_dict())
+    record: dict[str, Any] = {}
+    hook.on_save(state, record)
+    assert passes == ["train"]
+    assert all(torch.equal(value, first[name]) for name, value in record["ema"]["model"].items())
+    train(state, {"ema": hook}, batches(1))
+    hook.on_save(state, record)
+    assert passes == ["train", "train"]
+
+
+def test_recompute_is_refused_where_ranks_would_wait_for_each_other() -> None:
+    state = State(module=nn.Sequential(nn.SyncBatchNorm(3)))
+    with pytest.raises(ValueError, match="buffers=recompute does not work with SyncBatchNorm"):
+        EMA(buffers="recompute").on_start(state)
+
+
+# Saving and resuming
+
+
+def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
+    """MMEngine writes the averages as state_dict and hides the raw weights, or the other way round."""
+    state, hook = new_state(small_model()), EMA(decay=0.9)
+    train(state, {"ema": hook}, batches(5))
+    checkpoint = checkpoint_of(hook, state)
+    assert same(list(checkpoint["model"].values()), list(state.module.state_dict().values()))
+    fresh = small_model(seed=9)
+    fresh.load_state_dict(checkpoint["ema"]["model"])
+    assert same(weights(fresh), averages(hook, state))
+    assert (checkpoint["ema"]["updates"], checkpoint["ema"]["decay"]) == (5, 0.9)
+    assert checkpoint["ema"]["exact"] == {}  # nothing is stored twice
+    assert checkpoint["hook"] == checkpoint["rank"] == {}
+
+
+def test_before_begin_the_record_is_the_raw_weights() -> None:
+    state, hook = new_state(small_model()), EMA(begin=Rhythm(9))
+    train(state, {"ema": hook}, batches(2))
+    record = checkpoint_of(hook, state)["ema"]
+    assert record["updates"] == 0
+    assert same(list(record["model"].values()), list(state.module.state_dict().values()))
+
+
+def test_two_averages_have_two_records() -> None:
+    state, checkpoint = new_state(small_model()), {}
+    train(state, hooks := {"ema": EMA(decay=0.5), "slow": EMA(decay=0.9)}, batches(3))
+    for hook in hooks.values():
+        hook.on_save(state, checkpoint)
+    assert {name: record["decay"] for name, record in checkpoint.items()} == {"ema": 0.5, "slow": 0.9}
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 7])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"average": "stochastic"},
+        {"average": "annealing", "gamma": 3},
+        {"begin": Rhythm(4, "steps")},
+        {"interval": 3},
+        {"buffers": "ema"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_resumed_it_gives_the_same_as_without_a_break(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
+    data = [(batch.to(dtype),) for (batch,) in batches(9)]
+    straight, whole = EMA(decay=0.9, **fields), new_state(small_model().to(dtype))
+    train(whole, {"ema": straight}, data[:cut])
+    checkpoint = checkpoint_of(straight, whole)
+    assert whole.optimizer is not None
+    optimizer = through_a_file(whole.optimizer.state_dict())
+    train(whole, {"ema": straight}, data[cut:])
+
+    hook = EMA(decay=0.9, **fields)
+    state = resume(hook, small_model(seed=5).to(dtype), checkpoint, step=cut, iteration=cut)
+    assert state.optimizer is not None
+    state.optimizer.load_state_dict(optimizer)
+    train(state, {"ema": hook}, data[cut:])
+    expected, found = checkpoint_of(straight, whole)["ema"], checkpoint_of(hook, state)["ema"]
+    assert found["updates"] == expected["updates"]
+    for part in ("model", "exact"):
+        assert found[part].keys() == expected[part].keys()
+        assert all(torch.equal(found[part][name], value) for name, value in expected[part].items())
+
+
+def test_validation_right_after_a_resume_sees_the_averages() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.9)
+    train(state, {"ema": hook}, batches(4))
+    resumed = EMA(decay=0.9)
+    new = resume(resumed, small_model(seed=5), checkpoint_of(hook, state), step=4)
+    with new.evaluations[""]():
+        assert same(weights(new.module), averages(hook, state))
+
+
+def test_added_to_a_run_under_way_it_starts_from_the_restored_weights() -> None:
+    state = new_state(small_model())
+    train(state, {}, batches(3))
+    checkpoint = through_a_file({"model": state.module.state_dict(), "hook": {}, "rank": {}})
+    hook, trail = EMA(decay=0.5), Trail()
+    new = resume(hook, small_model(seed=5), checkpoint, step=3, iteration=3)
+    with new.evaluations[""]():
+        assert same(weights(new.module), weights(state.module))
+    train(new, {"ema": hook, "trail": trail}, batches(2))
+    for ours, first, second in zip(averages(hook, new), *trail.values, strict=True):
+        torch.testing.assert_close(ours.double(), 0.5 * first + 0.5 * second)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"), [(lambda model: model.pop("0.weight"), "is missing"), (lambda model: None, r"has shape \(6, 4\)")]
+)
+def test_a_record_that_does_not_fit_is_an_error(change: Any, found: str) -> None:
+    state, hook = new_state(small_model()), EMA()
+    train(state, {"ema": hook}, batches(2))
+    checkpoint = checkpoint_of(hook, state)
+    change(checkpoint["ema"]["model"])
+    other = small_model() if "missing" in found else nn.Sequential(nn.Linear(5, 6))
+    with pytest.raises(ValueError, match=f"the checkpoint's average of '0.weight' {found}; the model needs"):
+        EMA().on_load(new_state(other), checkpoint)
+
+
+# Parameters
+
+
+def test_momentum_is_refused_with_the_decay_to_write() -> None:
+    with pytest.raises(ValueError, match=r"momentum=0.0002 is MMEngine's 1 - decay; write decay=0.9998"):
+        EMA(momentum=0.0002)
+
+
+def test_the_averages_are_kept_where_they_should_be() -> None:
+    """ClassyVision's default is the GPU, also where there is none."""
+    for device in (None, "cpu"):
+        state, hook = new_state(small_model()), EMA(decay=0.9, device=device)
+        train(state, {"ema": hook}, batches(2))
+        assert all(value.device.type == "cpu" for value in averages(hook, state))
+
+
+# Several ranks
+
+
+def _on_a_rank(rank: int, world_size: int) -> dict[str, Any]:
+    module = small_model()
+    data = batches(4, seed=1 + rank)
+    state = new_state(module, rank=rank, world_size=world_size, fresh_batches=lambda phase: iter(data[: 3 - 2 * rank]))
+    state.model = DistributedDataParallel(module, broadcast_buffers=False)
+    own, recomputed = EMA(decay=0.5, buffers="ema"), EMA(decay=0.5, buffers="recompute")
+    train(state, {"own": own, "recomputed": recomputed}, data)
+    drifting = {name: average.tolist() for name, average in own.rank_state_dict()["buffers"].items()}
+    own.on_phase_end(state)
+    with own.applied(state):
+        synced = {name: buffer.tolist() for name, buffer in module.named_buffers()}
+    with recomputed.applied(state):
+        pooled: Any = [module[1].running_mean.tolist(), module[1].running_var.tolist()]  # type: ignore[index]
+        inputs = module[0](torch.cat([batch for (batch,) in data[: 3 - 2 * rank]])).tolist()  # type: ignore[index]
+        averaged = [value.tolist() for value in weights(module)]
+    train(state, {"own": own, "recomputed": recomputed}, data[:1])  # DDP goes on after the exchange
+    after = [value.tolist() for value in weights(module)]
+    return {"drifting": drifting, "synced": synced, "pooled": pooled, "inputs": inputs, "averaged": averaged, "after": after}
+
+
+def test_ranks_agree_on_weights_and_on_pooled_buffers() -> None:
+    first, second = on_ranks(_on_a_rank)
+    assert first["averaged"] == second["averaged"]
+    assert first["after"] == second["after"]
+    assert first["drifting"] != second["drifting"]
+    for name in ("1.running_mean", "1.running_var"):
+        mean = torch.tensor([first["drifting"][name], second["drifting"][name]]).mean(0)
+        torch.testing.assert_close(torch.tensor(first["synced"][name]), mean)
+        assert first["synced"][name] == second["synced"][name]
+    inputs = torch.tensor(first["inputs"] + second["inputs"])  # 3 batches of rank 0 and 1 of rank 1
+    assert first["pooled"] == second["pooled"]
+    torch.testing.assert_close(torch.tensor(first["pooled"]), torch.stack([inputs.mean(0), inputs.var(0)]))
