@@ -1,0 +1,19 @@
+"""The command line: one verb, one file. A verb imports torch or ray when it is called, so that `--help` does not wait."""
+
+import typer
+
+from orchestrator.cli.errors import Verbs
+from orchestrator.cli.hooks import hooks
+from orchestrator.cli.schema import schema
+from orchestrator.cli.validate import validate
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Runs hooked PyTorch experiments on Ray, sweeps over anything in them, and keeps what every rank measured.",
+)
+
+for verb in (validate, hooks, schema):
+    app.command()(verb)

@@ -69,7 +69,6 @@ def parameters(cls: type) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")]
 
 
-@cache
 def docs_of(cls: type) -> dict[str, str]:
     """The docstring below each field, parents included."""
     docs: dict[str, str] = {}

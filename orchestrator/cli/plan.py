@@ -1,0 +1,104 @@
+"""`--plan`: what a run or sweep would do, without doing it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from orchestrator.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from orchestrator.config.experiment import Experiment
+
+
+def show_plan(
+    experiment: Experiment, storage: str, name: str | None, as_json: bool, address: str | None = None
+) -> None:
+    """Prints the resolved experiment, the order of its hooks, its resources and where its results would go.
+
+    What a cluster at `address` has is not asked: nothing is connected, nothing is started.
+    """
+    plan = plan_of(experiment, storage, name, address)
+    if as_json:
+        print_json(plan)
+        return
+    _print_experiment(experiment)
+    _print_hooks(plan["hooks"])
+    for line in _lines(plan):
+        typer.echo(line)
+
+
+def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
+    """The plan as plain data."""
+    from orchestrator.config.load import resolved
+
+    workers = experiment.workers
+    asked = {"cpu": workers.count * workers.cpus, "gpu": float(workers.count if workers.gpu else 0)}
+    present = None if address else _present()
+    plan: dict[str, Any] = {
+        "path": f"{storage.rstrip('/')}/{name or experiment.name}",
+        "resources": {"asked": asked, "present": present, "address": address},
+        "hooks": _hook_order(experiment),
+        "config": resolved(experiment),
+    }
+    if experiment.sweep is not None:
+        plan["sweep"] = _sweep(experiment.sweep, asked, present)
+    return plan
+
+
+def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
+    from hooks import Plan
+    from orchestrator.config.components import build_hooks, build_task
+
+    hooks = build_hooks(experiment, build_task(experiment))
+    order = {"rank 0": Plan(hooks).table()}
+    if experiment.workers.count > 1:
+        order["other ranks"] = Plan(hooks, rank=1, local_rank=1).table()
+    return order
+
+
+def _present() -> dict[str, float]:
+    import torch
+
+    return {"cpu": float(os.cpu_count() or 1), "gpu": float(torch.cuda.device_count())}
+
+
+def _sweep(sweep: Any, asked: dict[str, float], present: dict[str, float] | None) -> dict[str, Any]:
+    from orchestrator.config.space import count_trials, trials_at_once
+
+    trials = count_trials(sweep)
+    return {"trials": trials, "at_once": None if present is None else trials_at_once(sweep, trials, asked, present)}
+
+
+def _print_experiment(experiment: Experiment) -> None:
+    from orchestrator.config.load import to_yaml
+
+    typer.echo(to_yaml(experiment))
+
+
+def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
+    events = list(dict.fromkeys(event for table in order.values() for event in table))
+    rows = [(event, *(", ".join(table.get(event, ["-"])) for table in order.values())) for event in events]
+    print_table(("event", *order), rows)
+    typer.echo("")
+
+
+def _lines(plan: dict[str, Any]) -> list[str]:
+    resources = plan["resources"]
+    asked, present = resources["asked"], resources["present"]
+    where = f"at {resources['address']}: not asked" if present is None else f"on this machine: {_amounts(present)}"
+    lines = [f"asks for  {_amounts(asked)}; {where}", f"writes to {plan['path']}"]
+    missing = [kind for kind, amount in asked.items() if present is not None and amount > present[kind]]
+    if missing and not resources["address"]:
+        lines.insert(1, f"does not fit: {', '.join(missing)} asked for is more than there is on this machine")
+    if "sweep" in plan:
+        at_once = plan["sweep"]["at_once"]
+        rate = "" if at_once is None else f", {at_once} at a time ({_amounts(asked)} each)"
+        lines.append(f"trials    {plan['sweep']['trials']}{rate}")
+    return lines
+
+
+def _amounts(resources: dict[str, float]) -> str:
+    return ", ".join(f"{amount:g} {kind.upper()}{'s' if amount != 1 else ''}" for kind, amount in resources.items())
