@@ -1,0 +1,245 @@
+"""When a checkpoint is made, and which are kept."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
+
+from hooks.hook import Hook, Priority, Ranks
+from hooks.rhythm import Rhythm
+from hooks.state import State
+
+Rule = Literal["greater", "less"]
+
+_GREATER = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "map", "miou", "iou", "top", "ap", "ar", "dice"}
+_GREATER |= {"bleu", "rouge", "r2", "psnr", "ssim", "kappa"}
+_LESS = {"loss", "error", "err", "perplexity", "ppl", "nll", "mae", "mse", "rmse", "wer", "cer", "fid"}
+
+
+@dataclass
+class _Best:
+    """The best value of one metric so far, and the checkpoint that has it."""
+
+    metric: str
+    rule: Rule
+    score: float | None = None
+    name: str | None = None
+
+    def improved_by(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        if self.score is None:
+            return True
+        return value > self.score if self.rule == "greater" else value < self.score
+
+
+@dataclass
+class Checkpoint(Hook):
+    """Asks for checkpoints at a rhythm, at the end and where a metric is best, and says which are kept.
+
+    Runs on every rank, and all decide alike, from counters and reduced metrics; only the master's word to the store
+    has an effect. A checkpoint after training is made before validation; the one that validates best is marked, or
+    made where there is none of that step. An older one is given up only after a newer one is stored.
+    Source: MMEngine CheckpointHook, VISSL LogLossMetricsCheckpointHook, ClassyVision CheckpointHook, iMIX CheckPointHook.
+    """
+
+    every: Rhythm = Rhythm(1)
+    """How often a checkpoint is made."""
+    keep: Annotated[int, Ge(1)] | None = 3
+    """How many of the newest are kept, besides the best; null keeps all."""
+    save_last: bool = True
+    """Makes one at the end of training though it is not due."""
+    best: str | list[str] | None = None
+    """Metrics whose best checkpoint is kept, such as `val/accuracy`; `auto` is the first metric of val."""
+    rule: Rule | list[Rule] | None = None
+    """Whether more or less is better, for all or for each of `best`; told from the metric's name where that is clear."""
+    begin: Annotated[int, Ge(0)] = 0
+    """The first epoch or step (in the unit of `every`) that may have one."""
+    out_dir: str | None = None
+    """Another folder for the run's checkpoints; read by the run, not by this hook."""
+    publish: list[str] | None = None
+    """Parts of the last and best checkpoints, such as `[model]`, to write as files of their own at the end."""
+
+    priority: ClassVar[Priority | int] = Priority.VERY_LOW
+    ranks: ClassVar[Ranks] = Ranks.ALL
+
+    def __post_init__(self) -> None:
+        metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
+        self._auto = metrics == ["auto"]
+        if "auto" in metrics and not self._auto:
+            raise ValueError(f"best is {metrics}: auto stands alone, or name every metric")
+        self._bests = {} if self._auto else _bests(metrics, self.rule)
+        self._names: list[str] = []
+        self._requested = False
+        self._pending: list[str] = []
+        self._saved: tuple[int, str] | None = None
+        self._restored: str | None = None
+
+    def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
+        self._restored = checkpoint.get("name")
+
+    def on_start(self, state: State) -> None:
+        if self._restored is not None:
+            self._reconcile(state, self._restored)
+            self._restored = None
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and self.every.unit == "steps" and self.every.due(state, self.begin):
+            self._request(state, "rhythm")
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "train":
+            self._after_training(state)
+        self._judge(state)
+
+    def on_saved(self, state: State, path: str) -> None:
+        name = path.rstrip("/").rpartition("/")[2]
+        self._saved = (state.step, name)
+        if self._requested:
+            self._names = [*(known for known in self._names if known != name), name]
+            self._requested = False
+        self._crown(state, name, self._pending)
+        self._pending = []
+        self._retain(state)
+
+    def on_end(self, state: State) -> None:
+        if self.publish is None or state.checkpoints is None:
+            return
+        last = self._saved[1] if self._saved else self._names[-1] if self._names else None
+        for name in _once([last, *(best.name for best in self._bests.values())]):
+            state.checkpoints.publish(name, self.publish, "published")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was saved before, and which metrics the checkpoint being written is the best of: its own name is not
+        known yet, so a resume puts it in."""
+        bests = {best.metric: {"rule": best.rule, "score": best.score, "name": best.name} for best in self._bests.values()}
+        return {"names": list(self._names), "bests": bests, "pending": list(self._pending)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._names = list(state["names"])
+        for metric, best in state["bests"].items():
+            if self._auto and not self._bests:
+                self._bests = _bests([metric], self.rule)
+            # A score is of no use to another rule.
+            if metric in self._bests and self._bests[metric].rule == best["rule"]:
+                self._bests[metric] = _Best(metric, **best)
+        self._pending = [metric for metric in state["pending"] if metric in self._bests]
+
+    def _request(self, state: State, reason: str) -> None:
+        self._requested = True
+        state.request_checkpoint(reason)
+
+    def _after_training(self, state: State) -> None:
+        if self.every.unit == "epochs" and self.every.due(state, self.begin):
+            self._request(state, "rhythm")
+        elif self.save_last and _finished(state) and not self._saved_at(state):
+            self._request(state, "last")
+
+    def _judge(self, state: State) -> None:
+        """Looks for metrics that are better than ever, and gives them a checkpoint of this step."""
+        if self._auto and not self._bests and state.phase == "val":
+            self._bests = _bests(_first_of_val(state.metrics), self.rule)
+        better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
+        if not better:
+            return
+        for best in better:
+            best.score = state.metrics[best.metric]
+        metrics = [best.metric for best in better]
+        if saved := self._saved_at(state):
+            self._crown(state, saved, metrics)
+            self._retain(state)
+        else:
+            self._pending = metrics
+            self._request(state, "best")
+
+    def _saved_at(self, state: State) -> str | None:
+        """The checkpoint this life of the run made at the present step."""
+        return self._saved[1] if self._saved and self._saved[0] == state.step else None
+
+    def _crown(self, state: State, name: str, metrics: Iterable[str]) -> None:
+        """Makes a stored checkpoint the best of some metrics; the label `best` goes with the first metric of all."""
+        for metric in metrics:
+            self._bests[metric].name = name
+            if state.checkpoints is None:
+                continue
+            state.checkpoints.mark(f"best-{re.sub(r'[/ ]+', '-', metric)}", name)
+            if metric == next(iter(self._bests)):
+                state.checkpoints.mark("best", name)
+
+    def _retain(self, state: State) -> None:
+        if state.checkpoints is None:
+            return
+        newest = self._names if self.keep is None else self._names[-self.keep :]
+        self._names = list(newest)
+        state.checkpoints.retain(self.name, _once([*newest, *(best.name for best in self._bests.values())]))
+
+    def _reconcile(self, state: State, restored: str) -> None:
+        """Sets the memory of the restored checkpoint right by what is stored: it could not know itself, and what has
+        been deleted since, or was made after it, is none of its own."""
+        there = set(state.checkpoints.names()) if state.checkpoints else set()
+        self._names = [name for name in _once([*self._names, restored]) if name in there]
+        for metric in self._pending:
+            self._bests[metric].name = restored
+        self._pending = []
+        for best in self._bests.values():
+            name, best.name = best.name, None
+            if name in there:
+                self._crown(state, name, [best.metric])
+
+
+def _bests(metrics: Sequence[str], rule: Rule | list[Rule] | None) -> dict[str, _Best]:
+    rules = rule if isinstance(rule, list) else [rule] * len(metrics)
+    if len(rules) != len(metrics):
+        raise ValueError(f"rule has {len(rules)} entries for {len(metrics)} metrics in best ({', '.join(metrics)})")
+    return {metric: _Best(metric, given or infer_rule(metric)) for metric, given in zip(metrics, rules, strict=True)}
+
+
+def infer_rule(metric: str) -> Rule:
+    """Whether more or less of a metric is better, told from whole words of its name; raises ValueError in doubt."""
+    words = {word for part in re.split(r"[^A-Za-z0-9]+", metric) for word in _words(part)}
+    greater, less = bool(words & _GREATER), bool(words & _LESS)
+    if greater == less:
+        doubt = "names of both kinds" if greater else "no word I know"
+        raise ValueError(f"cannot tell whether more or less of '{metric}' is better ({doubt}); write rule: greater or rule: less")
+    return "greater" if greater else "less"
+
+
+def _words(part: str) -> set[str]:
+    """A part of a name as it is, without trailing digits, and cut at its capitals: `top1` is also `top`, `mAcc` also `acc`."""
+    pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
+    return {word.lower() for word in (part, part.rstrip("0123456789"), *pieces)}
+
+
+def _value(best: _Best, state: State) -> float:
+    """The metric's value where this phase gives it, else NaN; raises ValueError when the first such phase does not."""
+    phase = best.metric.partition("/")[0]
+    if state.phase != (phase if phase in ("train", "test") else "val"):
+        return math.nan
+    if best.metric not in state.metrics and best.score is None:
+        raise ValueError(
+            f"best: there is no metric '{best.metric}' after the {state.phase} phase; "
+            f"there are: {', '.join(state.metrics) or 'none'}"
+        )
+    return state.metrics.get(best.metric, math.nan)
+
+
+def _first_of_val(metrics: Mapping[str, float]) -> list[str]:
+    found = [name for name in metrics if name.startswith("val/")]
+    if not found:
+        raise ValueError(f"best: auto found no metric of val; there are: {', '.join(metrics) or 'none'}")
+    return found[:1]
+
+
+def _finished(state: State) -> bool:
+    if state.max_steps is not None and state.step >= state.max_steps:
+        return True
+    return state.max_epochs is not None and state.epoch >= state.max_epochs
+
+
+def _once(names: Iterable[str | None]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name is not None))

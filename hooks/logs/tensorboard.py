@@ -1,0 +1,174 @@
+"""Curves and hyperparameters in TensorBoard."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
+from torch import Tensor
+
+from hooks.hook import Hook, Priority, Ranks
+from hooks.logs.readings import numbers, readings
+from hooks.state import State
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FOLDER = "tensorboard"
+_PLACES = ("epoch", "iteration", "step", "samples", "batch_size")
+_PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
+
+
+@dataclass
+class TensorBoard(Hook):
+    """Writes curves, phase metrics and the experiment's hyperparameters for TensorBoard, under `tensorboard/`.
+
+    Runs on the master. Each point of training holds `train/loss` (the mean since the point before) and every numeric
+    column of the row: `train/lr`, times under `perf/`, sizes under `memory/`. Metrics keep their names, except that a
+    phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>` for the hyperparameter
+    table. All share one axis, so train and val can be compared; a resumed run takes back what its checkpoint did not
+    know, so that no point is there twice. Tensors are read only when a point is written.
+    Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
+    """
+
+    interval: Annotated[int, Ge(1)] = 10
+    """Training iterations between two points; without meaning on the axis `epoch`, which has one point an epoch."""
+    axis: Literal["step", "iteration", "epoch", "samples"] = "step"
+    """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the master's samples."""
+
+    priority: ClassVar[Priority | int] = Priority.LOW
+    ranks: ClassVar[Ranks] = Ranks.MASTER
+
+    def __post_init__(self) -> None:
+        self._losses: deque[float | Tensor] = deque(maxlen=self.interval)
+        self._writer: SummaryWriter | None = None
+        self._x = 0
+        self._points: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
+
+    def on_start(self, state: State) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        x = self._place(state)
+        known = self._points if self._x == x else {}
+        self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=x)
+        self._points = {}
+        # The purge also takes the points at x itself; those that led up to the checkpoint are written again.
+        self._add(known, x)
+        self._start_session(state)
+
+    def on_step(self, state: State) -> None:
+        if state.phase != "train":
+            return
+        self._losses.append(state.row["loss"])
+        if self.axis == "epoch":
+            if state.phase_iteration == state.phase_length:
+                self._add(self._curves(state), state.epoch + 1)
+        elif state.iteration % self.interval == 0:
+            self._add(self._curves(state), self._place(state))
+
+    def on_phase_end(self, state: State) -> None:
+        self._losses.clear()
+        prefix = f"{state.phase}/"
+        self._add_metrics({name: value for name, value in state.metrics.items() if name.startswith(prefix)}, state)
+
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        self._add_metrics({name: metrics[name] for name in metrics if "/" in name and name not in state.metrics}, state)
+
+    def on_end(self, state: State) -> None:
+        self._end_session(state)
+        self._close()
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        self._close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"x": self._x, "points": dict(self._points)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._x, self._points = state["x"], dict(state["points"])
+
+    def _place(self, state: State) -> int:
+        return int(getattr(state, self.axis))
+
+    def _curves(self, state: State) -> dict[str, float]:
+        values = readings(state, self._losses)
+        self._losses.clear()
+        return {_tag(column): value for column, value in values.items() if column not in _PLACES}
+
+    def _add_metrics(self, metrics: Mapping[str, Any], state: State) -> None:
+        values = numbers(metrics)
+        self._metrics.update(values)
+        points = {"train/phase_loss" if name == "train/loss" else name: value for name, value in values.items()}
+        self._add({**points, **{f"hp/{name}": value for name, value in values.items()}}, self._place(state))
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _add(self, points: Mapping[str, float], x: int) -> None:
+        """Writes points at `x`, each tag once."""
+        if self._writer is None:
+            return
+        if x != self._x:
+            self._x, self._points = x, {}
+        for tag, value in points.items():
+            if tag not in self._points:
+                self._points[tag] = value
+                self._writer.add_scalar(tag, value, x)
+
+    def _start_session(self, state: State) -> None:
+        """Says at once what this run's hyperparameters are, for a run that is killed."""
+        _, start, _ = _session(state, ())
+        self._write_summaries(start)
+
+    def _end_session(self, state: State) -> None:
+        """Says which metrics there are, now that they are known, and that the run has ended."""
+        experiment, _, end = _session(state, self._metrics)
+        self._write_summaries(experiment, end)
+
+    def _write_summaries(self, *summaries: Any) -> None:
+        # SummaryWriter.add_hparams would open a second file, behind which TensorBoard no longer reads the first.
+        if self._writer is None:
+            return
+        for summary in summaries:
+            self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
+        self._writer.flush()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _tag(column: str) -> str:
+    """Where a column of the row is drawn: by its unit, or under `train/`."""
+    if "/" in column:
+        return column
+    if column.endswith("_s"):
+        return f"perf/{column}"
+    if column.endswith("_bytes") or column == "cuda_alloc_retries":
+        return f"memory/{column}"
+    return f"train/{column}"
+
+
+def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
+    """TensorBoard's summaries of experiment, session start and session end."""
+    from torch.utils.tensorboard.summary import hparams
+
+    return hparams(flatten(state.config), {f"hp/{name}": 0.0 for name in metrics})  # type: ignore[no-untyped-call, no-any-return]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
+    """The hyperparameters of an experiment by dotted key: all but its sweep and its paths, so that all trials of a
+    sweep have the same keys. None is "none"; lists are written out."""
+    flat: dict[str, bool | int | float | str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update({} if key == "sweep" and not prefix else flatten(value, f"{prefix}{key}."))
+        elif not _PATH.search(key):
+            plain = isinstance(value, bool | int | float | str)
+            flat[f"{prefix}{key}"] = value if plain else "none" if value is None else str(value)
+    return flat

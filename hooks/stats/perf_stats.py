@@ -1,0 +1,61 @@
+"""Throughput of each phase, and the clock's spans in each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, ClassVar
+
+from hooks.hook import Hook, Priority, Ranks
+from hooks.state import State
+
+
+@dataclass
+class _Total:
+    """What one phase has done since the last report."""
+
+    seconds: float = 0.0
+    samples: int = 0
+    iterations: int = 0
+
+
+@dataclass
+class PerfStats(Hook):
+    """Measures where each iteration's time goes, and how many samples a second each phase handles.
+
+    Every rank measures itself; no communication. Switches on the loop's clock, which puts its spans (`data_wait_s`,
+    `forward_s`, `step_s` and the others) into each row, and adds `<phase>/samples_per_s` and `<phase>/iteration_s` to
+    each report. Both come from the phase's own wall time and the samples that were really in its batches, so they
+    hold under gradient accumulation and changing batch sizes, and validation never counts as training.
+    Source: VISSL LogPerfTimeMetricsHook, MMEngine IterTimerHook.
+    """
+
+    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+    ranks: ClassVar[Ranks] = Ranks.ALL
+
+    def __post_init__(self) -> None:
+        self._began = 0.0
+        self._present = _Total()
+        self._totals: dict[str, _Total] = {}
+
+    def on_start(self, state: State) -> None:
+        if state.clock is not None:
+            state.clock.recording = True
+
+    def on_phase_start(self, state: State) -> None:
+        self._present = self._totals.setdefault(state.phase, _Total())
+        self._began = perf_counter()
+
+    def on_step(self, state: State) -> None:
+        self._present.samples += state.batch_size
+        self._present.iterations += 1
+
+    def on_phase_end(self, state: State) -> None:
+        self._present.seconds += perf_counter() - self._began
+
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        for phase, total in self._totals.items():
+            if total.iterations and total.seconds > 0:
+                metrics[f"{phase}/samples_per_s"] = total.samples / total.seconds
+                metrics[f"{phase}/iteration_s"] = total.seconds / total.iterations
+        self._totals.clear()
