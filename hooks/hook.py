@@ -61,7 +61,9 @@ class Hook:
             raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        """The model is built and a checkpoint was restored into it; fires before `on_start`, only when resuming."""
+        """The model is built and a checkpoint was restored into it; fires before `on_start`, only when resuming.
+
+        `checkpoint` holds what was saved, and the checkpoint's own name as `name`."""
 
     def on_start(self, state: State) -> None:
         """The run begins: model, optimizer and data are there."""

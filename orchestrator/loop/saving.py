@@ -120,7 +120,7 @@ class Saving:
             if rank_state["hooks"].get(hook_name):
                 hook.load_rank_state_dict(rank_state["hooks"][hook_name])
         self.last_path, self.last_step = self.store.path(name), state.step
-        loop.plan.fire("on_load", state, checkpoint)
+        loop.plan.fire("on_load", state, {**checkpoint, "name": name})
 
     def _restore_training(self, name: str, checkpoint: dict[str, Any]) -> None:
         state = self.loop.state
