@@ -46,6 +46,8 @@ class Report:
     """Why the run ends here, where somebody asked it to."""
     interrupted: bool = False
     """True when the run was asked from outside to stop and can be resumed."""
+    final: bool = False
+    """True for the last report of the run."""
 
 
 class Loop:
@@ -201,9 +203,12 @@ class Loop:
             yield self._report()
             if self._stopped:
                 break
-        if "test" in self.data.loaders and not self._interrupted:
+        if self._test_due():
             self._evaluate("test")
-            yield self._report()
+            yield self._report(tested=True)
+
+    def _test_due(self) -> bool:
+        return "test" in self.data.loaders and not self._interrupted
 
     def _finished(self) -> bool:
         state = self.state
@@ -213,7 +218,7 @@ class Loop:
             return state.step >= state.max_steps
         return state.max_epochs is not None and state.epoch >= state.max_epochs
 
-    def _report(self) -> Report:
+    def _report(self, *, tested: bool = False) -> Report:
         state = self.state
         metrics: dict[str, Any] = {
             "epoch": self._epoch_label(),
@@ -227,7 +232,9 @@ class Loop:
         self.recorder.sync()
         self.stage = Stage.REPORTED if not self._interrupted else self.stage
         state.metrics = {}
-        return Report(metrics, self.saving.last_path, self._stopped, self._interrupted)
+        ends = bool(self._stopped) or self._finished()
+        final = ends and (tested or not self._test_due())
+        return Report(metrics, self.saving.last_path, self._stopped, self._interrupted, final)
 
     def _epoch_label(self) -> int:
         """The epoch that rows and reports belong to, from 0: the one under way, or the last one after its end."""

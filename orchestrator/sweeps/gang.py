@@ -1,0 +1,127 @@
+"""The gang: the ranks of one trial, kept warm for the next. Runs in the trial's process, which is rank 0."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from orchestrator.config.experiment import Workers
+from orchestrator.loop.loop import Report
+from orchestrator.loop.world import World
+from orchestrator.runs.session import Assignment, reports
+
+logger = logging.getLogger("hookyard")
+
+TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others before it gives up."""
+
+
+class Member:
+    """One rank of a gang: trains one trial after another in the same process.
+
+    Rank 0 lives in the trial's own process; the others are actors.
+    """
+
+    def __init__(self, rank: int, workers: Workers) -> None:
+        self.rank, self.workers = rank, workers
+        self._reports: Iterator[Report] | None = None
+        torch.set_num_threads(max(1, int(workers.cpus)))
+
+    def begin(self, assignment: Assignment, meeting: str) -> None:
+        """Joins a new process group and takes up a trial; nothing is trained yet."""
+        self.end()
+        device = torch.device("cuda", 0) if self.workers.gpu and torch.cuda.is_available() else torch.device("cpu")
+        if self.workers.count > 1:
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(
+                backend, init_method=meeting, rank=self.rank, world_size=self.workers.count, timeout=TIMEOUT
+            )
+        world = World(rank=self.rank, world_size=self.workers.count, local_rank=self.rank, device=device)
+        self._reports = reports(assignment, world)
+
+    def next(self) -> Report | None:
+        """Trains up to the next report; None when the trial is over. A failure frees the ranks that wait for this one."""
+        assert self._reports is not None
+        try:
+            return next(self._reports, None)
+        except BaseException:
+            self._leave()
+            raise
+
+    def end(self) -> None:
+        """Ends the trial, wherever it stands, and leaves its process group."""
+        if self._reports is not None:
+            self._reports.close()  # type: ignore[attr-defined]
+        self._leave()
+
+    def _leave(self) -> None:
+        self._reports = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Gang:
+    """All ranks of a trial: this process and one actor for each other bundle of the trial's placement group."""
+
+    def __init__(self, workers: Workers, group: PlacementGroup | None) -> None:
+        self._master = Member(0, workers)
+        self._others = [
+            ray.remote(Member)
+            .options(
+                num_cpus=workers.cpus,
+                num_gpus=1 if workers.gpu else 0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank),
+            )
+            .remote(rank, workers)
+            for rank in range(1, workers.count)
+        ]
+
+    def begin(self, assignment: Assignment) -> None:
+        """Gives every rank the same trial."""
+        meeting = f"tcp://{ray.util.get_node_ip_address()}:{_free_port()}"
+        joining = [other.begin.remote(assignment, meeting) for other in self._others]
+        self._master.begin(assignment, meeting)
+        ray.get(joining)
+
+    def next(self) -> Report | None:
+        """All ranks train up to the next report; returns rank 0's. Raises what the first failing rank raised."""
+        others = [other.next.remote() for other in self._others]
+        try:
+            report = self._master.next()
+        except Exception as mine:
+            raise _culprit(others, mine) from mine
+        ray.get(others)
+        return report
+
+    def end(self) -> None:
+        """Ends the trial on every rank; the processes stay."""
+        ending = [other.end.remote() for other in self._others]
+        self._master.end()
+        ray.get(ending)
+
+
+def _culprit(others: list[Any], mine: Exception) -> Exception:
+    """The failure of another rank where there is one: losing a peer is only its echo here."""
+    done, _ = ray.wait(others, num_returns=len(others), timeout=5) if others else ([], [])
+    for other in done:
+        try:
+            ray.get(other)
+        except Exception as error:
+            if "gloo" not in str(error) and "NCCL" not in str(error):
+                return error
+    return mine
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])

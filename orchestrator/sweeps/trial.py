@@ -1,0 +1,110 @@
+"""A trial: one configuration of a sweep, run by Ray Tune on a warm gang."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict, resolved, to_yaml, with_overrides
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Report
+from orchestrator.runs.folder import ENDED, RunFolder, driver_identity, now
+from orchestrator.runs.session import Assignment
+from orchestrator.stats.tables import compact
+from orchestrator.sweeps.gang import Gang
+from orchestrator.sweeps.folder import trial_folder
+
+SPACE = "space"
+"""Under which key of Tune's config a trial's values stand."""
+
+
+class Trial(tune.Trainable):
+    """One trial of a sweep at a time; with actor reuse the same process and gang run the next one.
+
+    A step goes on to the next report that holds the sweep's metric. Each trial is a run of its own under the sweep's
+    folder, with the same files as any run, so a trial that was cut off goes on from its last checkpoint.
+    """
+
+    def setup(self, config: dict[str, Any], experiment: dict[str, Any], import_paths: tuple[str, ...], location: str) -> None:
+        """Starts the gang and the first trial. `experiment` is the resolved sweep; `location` the sweep's folder."""
+        self._experiment = experiment_from_dict(experiment, import_paths)
+        self._location = location
+        self._folder: RunFolder | None = None
+        self._gang = Gang(self._experiment.workers, ray.util.get_current_placement_group())
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Starts the next trial on the same gang."""
+        self._begin(new_config)
+        return True
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        self._leave("stopped", "the scheduler ended the trial")
+        values = config[SPACE]
+        experiment = with_overrides(self._experiment, values)
+        self._folder = _open_or_create(self._location, str(self.trial_id), experiment, values)
+        self._gang.begin(Assignment(resolved(experiment), experiment.import_paths, str(self._folder)))
+
+    def step(self) -> dict[str, Any]:
+        """Trains up to the next report with the sweep's metric."""
+        metric = self._metric()
+        while True:
+            try:
+                report = self._gang.next()
+            except Exception as error:
+                self._leave("failed", error=str(error))
+                raise
+            if report is None or report.final or metric in report.metrics:
+                return self._answer(report, metric)
+
+    def _answer(self, report: Report | None, metric: str) -> dict[str, Any]:
+        metrics = dict(report.metrics) if report else {}
+        if report is None or report.final:
+            self._gang.next()
+            self._leave("stopped" if report and report.stopped else "finished")
+        if metric not in metrics:
+            there = ", ".join(name for name in metrics if "/" in name) or "none"
+            raise RunError(f"the trial's last report does not hold the sweep's metric '{metric}'; it holds: {there}")
+        return {**metrics, tune.result.DONE: report is None or report.final}
+
+    def _metric(self) -> str:
+        assert self._experiment.sweep is not None
+        return self._experiment.sweep.metric
+
+    def _leave(self, status: str, stopped: str | None = None, error: str | None = None) -> None:
+        """Ends the present trial, if there is one, and writes down how it ended."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        if status != "failed":
+            self._gang.end()
+        if status in ENDED:
+            compact(folder.storage, folder.attempts())
+        folder.update(status=status, ended=now(), stopped=[stopped] if stopped else [], error=error)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Names the trial's newest checkpoint, which lies in the trial's own folder."""
+        pointer = {"folder": str(self._folder)} if self._folder else {}
+        Path(checkpoint_dir, "trial.json").write_text(json.dumps(pointer))
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing to do: a trial goes on from the checkpoints in its own folder."""
+
+    def cleanup(self) -> None:
+        """Ends the trial when Tune takes the process away."""
+        self._leave("stopped", "the scheduler ended the trial")
+
+
+def _open_or_create(location: str, trial_id: str, experiment: Experiment, values: dict[str, Any]) -> RunFolder:
+    folder = trial_folder(location, trial_id)
+    if folder.storage.exists("run.json"):
+        folder.update(status="running", error=None, **driver_identity())
+        return folder
+    about = {"trial": folder.name, "values": values, "import_paths": list(experiment.import_paths), "local": False}
+    storage = str(folder).rsplit("/", 1)[0]
+    return RunFolder.create(storage, folder.name, to_yaml(experiment), about)
