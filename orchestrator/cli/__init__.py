@@ -4,7 +4,13 @@ import typer
 
 from orchestrator.cli.errors import Verbs
 from orchestrator.cli.hooks import hooks
+from orchestrator.cli.ls import ls
+from orchestrator.cli.resume import resume
+from orchestrator.cli.run import run
 from orchestrator.cli.schema import schema
+from orchestrator.cli.show import show
+from orchestrator.cli.stats import stats
+from orchestrator.cli.sweep import sweep
 from orchestrator.cli.validate import validate
 
 app = typer.Typer(
@@ -15,5 +21,5 @@ app = typer.Typer(
     help="Runs hooked PyTorch experiments on Ray, sweeps over anything in them, and keeps what every rank measured.",
 )
 
-for verb in (validate, hooks, schema):
+for verb in (run, sweep, resume, ls, show, stats, validate, hooks, schema):
     app.command()(verb)

@@ -11,6 +11,7 @@ from orchestrator.errors import HookyardError, UsageError
 
 FAILED = 1
 WRONG_USAGE = 2
+SOME_FAILED = 3
 INTERRUPTED = 130
 
 

@@ -36,3 +36,18 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def cell(name: str, value: Any) -> str:
+    """A value as people read it; the column's name tells its unit."""
+    if value is None or value != value:
+        return "-"
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return str(value)
+    if name.endswith("_bytes"):
+        return f"{value / 2**20:.1f} MiB"
+    if name.endswith("_s") and not name.endswith("per_s"):
+        return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
+    if name == "share":
+        return f"{value:.2%}"
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"

@@ -64,14 +64,14 @@ class DeviceSpan:
 
     def ready(self) -> bool:
         """Whether the device has passed the last event; does not wait."""
-        return not self._pairs or self._pairs[-1][1].query()
+        return not self._pairs or bool(self._pairs[-1][1].query())  # type: ignore[no-untyped-call]
 
     def resolve(self) -> float:
         """The seconds; waits for the device where it has not passed yet."""
         if not self._pairs:
             return 0.0
         self._pairs[-1][1].synchronize()
-        return sum(start.elapsed_time(end) for start, end in self._pairs) / 1000
+        return float(sum(start.elapsed_time(end) for start, end in self._pairs)) / 1000
 
 
 class CudaClock(Clock):

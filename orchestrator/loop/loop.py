@@ -21,7 +21,17 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import build_optimizer, build_scheduler
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import WorkersDisagree
-from orchestrator.loop.clock import BACKWARD, CHECKPOINT, DATA_WAIT, FORWARD, HOOKS, LOSS, OPTIMIZER, TO_DEVICE, clock_for
+from orchestrator.loop.clock import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA_WAIT,
+    FORWARD,
+    HOOKS,
+    LOSS,
+    OPTIMIZER,
+    TO_DEVICE,
+    clock_for,
+)
 from orchestrator.loop.data import Data, to_device
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision

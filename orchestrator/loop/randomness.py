@@ -21,7 +21,8 @@ def random_state() -> dict[str, Any]:
     """The state of every generator, as plain data and tensors."""
     import numpy
 
-    kind, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
+    state: Any = numpy.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, cached = state
     version, words, gauss = random.getstate()
     return {
         "python": [version, list(words), gauss],

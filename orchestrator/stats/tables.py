@@ -19,7 +19,7 @@ FIRST = ["rank", "node", "phase", "epoch", "iteration", "step"]
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Where a finished run keeps each table."""
 
-COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "attempt"}
+COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
 
 
 def read_batches(stream: bytes) -> list[pa.RecordBatch]:

@@ -25,9 +25,16 @@ TUNE_FOLDER = "tune"
 
 
 def sweep(
-    experiment: Experiment, storage: str | Path = DEFAULT_STORAGE, name: str | None = None, *, address: str | None = None
+    experiment: Experiment,
+    storage: str | Path = DEFAULT_STORAGE,
+    name: str | None = None,
+    *,
+    local: bool = False,
+    address: str | None = None,
 ) -> Sweep:
     """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep.
+
+    With `local` the trials run one after the other in this process, each as one rank and to its end.
 
     Raises UsageError where the name is taken or not even one trial fits, before anything is started; RunError where
     the sweep itself failed.
@@ -36,7 +43,7 @@ def sweep(
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
     address = chosen_address(address)
-    if address is None:
+    if address is None and not local:
         refuse_unless_fits(_asked(experiment), local_resources(), f"each trial of {experiment.name}")
     about = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
@@ -45,7 +52,7 @@ def sweep(
     }
     folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), about)
     try:
-        interrupted = _drive(folder, experiment, settings, address)
+        interrupted = _drive(folder, experiment, settings, local, address)
     except BaseException as error:
         folder.update(status="failed", ended=now(), error=str(error) or type(error).__name__)
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
@@ -60,12 +67,18 @@ def _asked(experiment: Experiment) -> Resources:
     return Resources(workers.count * workers.cpus, workers.count if workers.gpu else 0)
 
 
-def _drive(folder: RunFolder, experiment: Experiment, settings: Settings, address: str | None) -> bool:
+def _drive(folder: RunFolder, experiment: Experiment, settings: Settings, local: bool, address: str | None) -> bool:
     """Runs the sweep; True where it was interrupted."""
     # Tune would take Ctrl-C for itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = f"its finished trials are kept in {folder}"
     with TerminalDisplay(folder.storage) as display, Interrupts(how) as interrupts:
+        if local:
+            from orchestrator.sweeps.inprocess import run_trials
+
+            watcher = Watcher(display, settings, count_trials(settings))
+            run_trials(experiment, settings, str(folder), watcher, lambda: interrupts.asked)
+            return interrupts.asked
         display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
         with Ray(address) as ray:
             from orchestrator.sweeps.launch import launch

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import to_yaml
 from orchestrator.errors import UsageError
-from orchestrator.runs.folder import RunFolder
+from orchestrator.runs.folder import RunFolder, driver_identity
 
 
 def trial_folder(location: str, trial_id: str) -> RunFolder:
     """A trial's run; Tune numbers its trials after an underscore."""
     return RunFolder(f"{location}/trials", f"trial-{int(trial_id.rsplit('_', 1)[-1]):04d}")
+
+
+def open_or_create_trial(location: str, trial_id: str, experiment: Experiment, values: dict[str, Any]) -> RunFolder:
+    """A trial's run, made if it is new; one that was cut off is taken up again."""
+    folder = trial_folder(location, trial_id)
+    if folder.storage.exists("run.json"):
+        folder.update(status="running", error=None, **driver_identity())
+        return folder
+    about = {"trial": folder.name, "values": values, "import_paths": list(experiment.import_paths), "local": False}
+    storage = str(folder).rsplit("/", 1)[0]
+    return RunFolder.create(storage, folder.name, to_yaml(experiment), about)
 
 
 def trial_folders(sweep: RunFolder) -> list[RunFolder]:

@@ -9,15 +9,14 @@ from typing import Any
 import ray
 from ray import tune
 
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, resolved, to_yaml, with_overrides
+from orchestrator.config.load import experiment_from_dict, resolved, with_overrides
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Report
-from orchestrator.runs.folder import ENDED, RunFolder, driver_identity, now
+from orchestrator.runs.folder import ENDED, RunFolder, now
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
+from orchestrator.sweeps.folder import open_or_create_trial
 from orchestrator.sweeps.gang import Gang
-from orchestrator.sweeps.folder import trial_folder
 
 SPACE = "space"
 """Under which key of Tune's config a trial's values stand."""
@@ -47,7 +46,7 @@ class Trial(tune.Trainable):
         self._leave("stopped", "the scheduler ended the trial")
         values = config[SPACE]
         experiment = with_overrides(self._experiment, values)
-        self._folder = _open_or_create(self._location, str(self.trial_id), experiment, values)
+        self._folder = open_or_create_trial(self._location, str(self.trial_id), experiment, values)
         self._gang.begin(Assignment(resolved(experiment), experiment.import_paths, str(self._folder)))
 
     def step(self) -> dict[str, Any]:
@@ -98,13 +97,3 @@ class Trial(tune.Trainable):
     def cleanup(self) -> None:
         """Ends the trial when Tune takes the process away."""
         self._leave("stopped", "the scheduler ended the trial")
-
-
-def _open_or_create(location: str, trial_id: str, experiment: Experiment, values: dict[str, Any]) -> RunFolder:
-    folder = trial_folder(location, trial_id)
-    if folder.storage.exists("run.json"):
-        folder.update(status="running", error=None, **driver_identity())
-        return folder
-    about = {"trial": folder.name, "values": values, "import_paths": list(experiment.import_paths), "local": False}
-    storage = str(folder).rsplit("/", 1)[0]
-    return RunFolder.create(storage, folder.name, to_yaml(experiment), about)

@@ -1,0 +1,17 @@
+"""The flags that `run` and `sweep` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[Path, typer.Argument(help="An experiment file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the file: optimizer.lr=0.05")]
+StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where runs are kept: a folder, or s3://...")]
+Name = Annotated[str | None, typer.Option("--name", help="The name of the run's folder; the experiment's own by default.")]
+Address = Annotated[str | None, typer.Option("--address", help="A Ray cluster to join; RAY_ADDRESS by default, else Ray is started here.")]
+Local = Annotated[bool, typer.Option("--local", help="One process, without Ray.")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would be done, and start nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

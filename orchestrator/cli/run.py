@@ -1,0 +1,49 @@
+"""`hookyard run CONFIG [key=value ...]`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.errors import INTERRUPTED
+from orchestrator.cli.options import Address, AsJson, Config, Local, Name, Overrides, PlanOnly, StorageFlag
+from orchestrator.cli.output import print_json
+from orchestrator.cli.show import brief, show_brief
+
+if TYPE_CHECKING:
+    from orchestrator.runs.result import Run
+
+
+def run(
+    config: Config,
+    overrides: Overrides = None,
+    storage: StorageFlag = "runs",
+    name: Name = None,
+    address: Address = None,
+    local: Local = False,
+    plan: PlanOnly = False,
+    as_json: AsJson = False,
+) -> None:
+    """Runs an experiment: on Ray Train workers, or in this process with --local."""
+    from orchestrator.config.load import load_experiment
+
+    experiment = load_experiment(config, overrides or [])
+    if plan:
+        from orchestrator.cli.plan import show_plan
+
+        return show_plan(experiment, storage, name, as_json, address)
+    from orchestrator.runs import driver
+
+    return finish(driver.run(experiment, storage, name, local=local, address=address), as_json)
+
+
+def finish(done: Run, as_json: bool) -> None:
+    """Prints what a run made and how to look at it; exits with 130 where it was interrupted."""
+    if as_json:
+        print_json(brief(done.folder))
+    else:
+        show_brief(done.folder)
+        typer.echo(f"Look at it: hookyard stats {done.path} --by rank   or   tensorboard --logdir {done.path}", err=True)
+    if done.status == "interrupted":
+        raise typer.Exit(INTERRUPTED)
