@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,8 +54,9 @@ class Console(Hook):
         self._waits: deque[float] = deque(maxlen=self.window)
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._trained = 0
-        self._eval_seconds = 0.0
-        self._eval_share = 0.0
+        self._validations = 0
+        self._validation_s = 0.0
+        self._trained_between = 0.0
         self._phase_began = self._began = self._last = 0.0
 
     def on_phase_start(self, state: State) -> None:
@@ -80,8 +82,9 @@ class Console(Hook):
     def on_phase_end(self, state: State) -> None:
         seconds = perf_counter() - self._phase_began
         if state.phase == "val" and self._trained:
-            self._eval_seconds += seconds
-            self._eval_share = self._eval_seconds / self._trained
+            self._validations += 1
+            self._validation_s += (seconds - self._validation_s) / self._validations
+            self._trained_between = self._trained / self._validations
         prefix = f"{state.phase}/"
         metrics = {key.removeprefix(prefix): value for key, value in state.metrics.items() if key.startswith(prefix)}
         self._print(state, "  ".join([f"{state.phase} done  epoch {_epoch(state)}", *_pairs(metrics), f"in {seconds:.1f} s"]))
@@ -110,11 +113,12 @@ class Console(Hook):
         return "  ".join(parts)
 
     def _eta(self, state: State) -> float | None:
-        """Seconds to the end of training: the median iteration and its share of validation, times those that remain."""
+        """Seconds to the end of training: what remains at the median iteration, and the validations on the way."""
         remaining = _remaining(state)
         if state.phase != "train" or remaining is None or not self._recent:
             return None
-        return remaining * (median(self._recent) + self._eval_share)
+        validations = math.ceil(remaining / self._trained_between) if self._validations else 0
+        return remaining * median(self._recent) + validations * self._validation_s
 
     def _print(self, state: State, line: str) -> None:
         if state.display is None:

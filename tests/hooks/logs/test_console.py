@@ -1,0 +1,144 @@
+"""Lines for people, against hand calculations on a clock that tests move."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from hooks import State
+from hooks.logs import console
+from hooks.logs.console import Console
+from tests.hooks.phases import Screen, Ticks, run_phase
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    ticks = Ticks()
+    monkeypatch.setattr(console, "perf_counter", ticks)
+    return ticks
+
+
+def _passes(ticks: Ticks, *seconds: float) -> Callable[[], None]:
+    """Lets time pass: each of `seconds` in turn, then the last again and again."""
+    left = list(seconds)
+
+    def work() -> None:
+        ticks.now += left.pop(0) if len(left) > 1 else left[0]
+
+    return work
+
+
+def _losses(*values: float) -> list[dict[str, float]]:
+    return [{"loss": value} for value in values]
+
+
+def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
+    screen = Screen()
+    run_phase(Console(interval=4), State(display=screen), "train", _losses(*[1.0] * 10))
+    assert [line.split("  ")[2] for line in screen.lines[:-1]] == ["4/10", "8/10", "10/10"]
+    screen = Screen()
+    run_phase(Console(interval=4), State(display=screen), "train", _losses(1, 1, 1))
+    assert len(screen.lines) == 1, "a short phase has the line of its end only"
+
+
+def test_what_a_line_says(ticks: Ticks) -> None:
+    """Loss over the last two of 1, 2, 6; 30 ms an iteration of which 10 ms are waited for data."""
+    screen = Screen()
+    rows = [{"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20} for loss in (1.0, 2.0, 6.0)]
+    state, hook = State(display=screen, epoch=4), Console(interval=3, window=2)
+    run_phase(hook, state, "train", rows, length=5, fetch=_passes(ticks, 0.01), work=_passes(ticks, 0.02))
+    assert screen.lines[0] == (
+        "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
+    )
+
+
+def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
+    screen, hook = Screen(), Console()
+    state = State(display=screen)
+    run_phase(hook, state, "train", _losses(1.0), metrics={"train/loss": 1.0}, work=_passes(ticks, 2.0))
+    run_phase(hook, state, "val", _losses(1.0), metrics={"val/loss": 0.5, "val/ema/accuracy": 0.98765}, work=_passes(ticks, 1.0))
+    assert screen.lines == [
+        "train done  epoch 0  loss 1  in 2.0 s",
+        "val done  epoch 0  loss 0.5  ema/accuracy 0.9877  in 1.0 s",
+    ]
+
+
+def _eta(line: str) -> str | None:
+    found = re.search(r"eta ([0-9:]+)", line)
+    return found[1] if found else None
+
+
+def test_remaining_time_is_the_median_iteration_without_the_first_ones(ticks: Ticks) -> None:
+    """One slow iteration of 500 s and a slow start change nothing: 20 - 10 iterations of 1 s remain."""
+    screen = Screen()
+    seconds = _passes(ticks, 60, 60, 60, 1, 1, 500, 1)
+    run_phase(Console(), State(display=screen, max_epochs=2), "train", _losses(*[1.0] * 10), work=seconds)
+    assert _eta(screen.lines[0]) == "0:00:10"
+
+
+def test_remaining_time_has_the_validations_to_come(ticks: Ticks) -> None:
+    """Epochs of 10 x 1 s and a validation of 20 s; in the middle of the second of three: 15 x 1 s and 2 x 20 s remain."""
+    screen, hook = Screen(), Console(interval=5)
+    state = State(display=screen, max_epochs=3)
+    run_phase(hook, state, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
+    run_phase(hook, state, "val", _losses(*[1.0] * 2), work=_passes(ticks, 10))
+    run_phase(hook, state, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
+    line = next(line for line in screen.lines if line.startswith("train  epoch 1  5/10"))
+    assert _eta(line) == "0:00:55"
+
+
+def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None:
+    """10 iterations made 5 of 50 steps; 45 steps of two iterations of 2 s remain: 180 s."""
+    screen = Screen()
+    state = State(display=screen, max_steps=50, accumulate=2)
+    run_phase(Console(), state, "train", _losses(*[1.0] * 10), length=1000, work=_passes(ticks, 2))
+    assert _eta(screen.lines[0]) == "0:03:00"
+
+
+def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
+    screen = Screen()
+    run_phase(Console(), State(display=screen), "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
+    assert _eta(screen.lines[0]) is None
+
+
+def test_val_lines_have_no_learning_rate() -> None:
+    screen = Screen()
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    run_phase(Console(interval=2), State(display=screen, optimizer=optimizer), "val", _losses(1.0, 3.0))
+    assert screen.lines[0].startswith("val  epoch 0  2/2  loss 2  ")
+
+
+def test_several_learning_rates_show_the_first() -> None:
+    """A list of rates crashed VISSL's logger."""
+    screen = Screen()
+    groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (0.5, 0.25)]
+    run_phase(Console(interval=1), State(display=screen, optimizer=torch.optim.SGD(groups)), "train", _losses(1.0))
+    assert "lr 0.5  " in screen.lines[0]
+
+
+def test_tensors_are_read_only_where_a_line_is_printed() -> None:
+    """A meta tensor cannot be read; on CUDA each reading would wait for the device."""
+    hook, state = Console(interval=3), State(display=Screen())
+    unreadable = {"loss": torch.zeros((), device="meta")}
+    run_phase(hook, state, "train", [unreadable] * 2, length=9)
+    with pytest.raises(Exception, match="meta"):
+        run_phase(hook, state, "train", [unreadable], length=9)
+
+
+def test_memory_is_bounded() -> None:
+    hook = Console(window=7)
+    run_phase(hook, State(display=Screen()), "train", _losses(*[1.0] * 500))
+    kept = [value for value in vars(hook).values() if isinstance(value, deque | list)]
+    assert [len(values) for values in kept] == [7, 7, 7, 100]
+
+
+def test_without_a_display_it_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "hookyard"):
+        run_phase(Console(), State(), "train", _losses(1.0), metrics={"train/loss": 1.0})
+    assert caplog.messages[0].startswith("train done  epoch 0  loss 1  ")

@@ -1,0 +1,151 @@
+"""scalars.jsonl, read back with the standard library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hooks import State
+from hooks.logs.json_lines import FILE, JsonLines
+from tests.hooks.phases import run_phase
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line, parse_constant=_refuse) for line in (folder / FILE).read_text().splitlines()]
+
+
+class Start:
+    """Starts hooks in a folder, and closes their files after the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hooks: list[JsonLines] = []
+
+    def __call__(self, hook: JsonLines, **fields: Any) -> State:
+        state = State(artifacts=self.folder, **fields)
+        hook.on_start(state)
+        self.hooks.append(hook)
+        return state
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    start = Start(tmp_path)
+    yield start
+    for hook in start.hooks:
+        hook.on_end(State())
+
+
+def _losses(*values: float) -> list[dict[str, Any]]:
+    return [{"loss": value} for value in values]
+
+
+def test_a_line_every_interval_has_counters_and_the_mean_loss_since_the_last(start: Start, tmp_path: Path) -> None:
+    hook = JsonLines(interval=2)
+    state = start(hook, accumulate=2, optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1e-6))
+    run_phase(hook, state, "train", _losses(1, 2, 3, 5, 9), batch_sizes=[4] * 5, length=6)
+    found = _lines(tmp_path)[:-1]
+    for line in found:
+        assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
+    assert found == [
+        {"phase": "train", "epoch": 0, "iteration": 2, "step": 1, "samples": 8, "loss": 1.5, "lr": 1e-6},
+        {"phase": "train", "epoch": 0, "iteration": 4, "step": 2, "samples": 16, "loss": 4.0, "lr": 1e-6},
+    ]
+
+
+def test_every_numeric_column_is_there(start: Start, tmp_path: Path) -> None:
+    hook = JsonLines(interval=1)
+    row = {"loss": torch.tensor(0.5), "grad_norm": torch.tensor([2.0]), "rss_bytes": 4096, "phase": "train", "span": object()}
+    run_phase(hook, start(hook), "train", [row])
+    line = _lines(tmp_path)[0]
+    assert {name: line[name] for name in ("loss", "grad_norm", "rss_bytes")} == {"loss": 0.5, "grad_norm": 2.0, "rss_bytes": 4096}
+    assert "span" not in line
+
+
+def test_each_phase_ends_with_its_metrics(start: Start, tmp_path: Path) -> None:
+    hook = JsonLines()
+    state = start(hook)
+    run_phase(hook, state, "train", _losses(1), metrics={"train/loss": 1.0})
+    run_phase(hook, state, "val", _losses(7), metrics={"val/accuracy": 0.25})
+    train, val = _lines(tmp_path)
+    assert (train["phase"], train["metrics"]) == ("train", {"train/loss": 1.0})
+    assert (val["phase"], val["metrics"], val["epoch"], val["step"]) == ("val", {"val/accuracy": 0.25}, 0, 1)
+
+
+def test_validation_does_not_count_as_training(start: Start, tmp_path: Path) -> None:
+    hook = JsonLines(interval=2)
+    state = start(hook)
+    run_phase(hook, state, "val", _losses(100, 100, 100))
+    run_phase(hook, state, "train", _losses(1, 3))
+    assert [line["loss"] for line in _lines(tmp_path) if "loss" in line] == [2.0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_null(start: Start, tmp_path: Path, value: float) -> None:
+    hook = JsonLines(interval=1)
+    run_phase(hook, start(hook), "train", _losses(value), metrics={"train/loss": value})
+    row, end = _lines(tmp_path)
+    assert row["loss"] is None
+    assert end["metrics"] == {"train/loss": None}
+
+
+def test_a_line_is_on_disk_at_once(start: Start, tmp_path: Path) -> None:
+    hook = JsonLines(interval=1)
+    state = start(hook, phase="train", iteration=1, row={"loss": 1.0})
+    hook.on_step(state)
+    assert len(_lines(tmp_path)) == 1
+
+
+def test_a_resumed_run_drops_what_its_checkpoint_did_not_know(start: Start, tmp_path: Path) -> None:
+    """iMIX would empty the file, MMEngine repeat the lines of iterations 3 and 4."""
+    first = JsonLines(interval=1)
+    state = start(first)
+    run_phase(first, state, "train", _losses(1, 2), length=4)
+    saved = first.state_dict()
+    run_phase(first, state, "val", _losses(1), metrics={"val/loss": 9.0})
+    run_phase(first, state, "train", _losses(30, 40), length=4)
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"cut short by the ki')
+    second = JsonLines(interval=1)
+    second.load_state_dict(saved)
+    state = start(second, iteration=2, step=2, phase_iteration=2)
+    run_phase(second, state, "train", _losses(3, 4), length=4)
+    rows = [line for line in _lines(tmp_path) if "loss" in line]
+    assert [(row["iteration"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+    assert not [line for line in _lines(tmp_path) if line["phase"] == "val"]
+    assert second.state_dict() == {"lines": len(_lines(tmp_path))}
+
+
+def test_a_resumed_run_on_a_new_disk_begins_a_file(start: Start, tmp_path: Path) -> None:
+    hook = JsonLines(interval=1)
+    hook.load_state_dict({"lines": 100})
+    run_phase(hook, start(hook), "train", _losses(1))
+    assert len(_lines(tmp_path)) == hook.state_dict()["lines"] == 2
+
+
+def test_a_run_that_begins_again_without_a_checkpoint_begins_its_file_again(start: Start, tmp_path: Path) -> None:
+    for _ in range(2):
+        hook = JsonLines(interval=1)
+        run_phase(hook, start(hook), "train", _losses(1, 2))
+        hook.on_exception(State(), RuntimeError("killed"))
+    assert [line["iteration"] for line in _lines(tmp_path)] == [1, 2, 2]
+
+
+def test_tensors_are_read_only_where_a_line_is_written(start: Start, tmp_path: Path) -> None:
+    hook = JsonLines(interval=3)
+    unreadable = {"loss": torch.zeros((), device="meta")}
+    state = start(hook)
+    run_phase(hook, state, "train", [unreadable] * 2, length=9)
+    with pytest.raises(Exception, match="meta"):
+        run_phase(hook, state, "train", [unreadable] * 3, length=9)

@@ -1,0 +1,52 @@
+"""Progress bars: which moves are drawn, and that they end."""
+
+from __future__ import annotations
+
+import torch
+
+from hooks import State
+from hooks.logs.progress_bar import ProgressBar
+from tests.hooks.phases import Screen, run_phase
+
+
+def test_it_moves_at_its_rhythm_and_ends_full() -> None:
+    screen = Screen()
+    run_phase(ProgressBar(interval=4), State(display=screen), "train", [{}] * 10)
+    assert screen.bars == [("train", done, 10, "epoch 0") for done in (0, 4, 8, 10)]
+
+
+def test_val_and_test_have_bars_too() -> None:
+    screen, hook = Screen(), ProgressBar(interval=5)
+    state = State(display=screen)
+    for phase in ("train", "val", "test"):
+        run_phase(hook, state, phase, [{}] * 5)
+    assert screen.bars == [(phase, done, 5, "epoch 0") for phase in ("train", "val", "test") for done in (0, 5)]
+
+
+def test_a_phase_cut_short_by_validation_goes_on_where_it_was() -> None:
+    screen, hook = Screen(), ProgressBar(interval=2)
+    state = State(display=screen)
+    run_phase(hook, state, "train", [{}] * 3, length=6)
+    assert [done for _, done, _, _ in screen.bars] == [0, 2, 6]
+    run_phase(hook, state, "train", [{}] * 3, length=6)
+    assert [done for _, done, _, _ in screen.bars[3:]] == [3, 4, 6]
+
+
+def test_a_failure_ends_the_bar() -> None:
+    screen, hook = Screen(), ProgressBar(interval=1)
+    state = State(display=screen, phase="val", phase_length=9)
+    hook.on_phase_start(state)
+    hook.on_exception(state, RuntimeError())
+    assert screen.bars[-1] == ("val", 9, 9, "epoch 0")
+
+
+def test_it_does_nothing_without_a_display_or_a_length() -> None:
+    run_phase(ProgressBar(), State(), "train", [{}] * 10)
+    screen = Screen()
+    run_phase(ProgressBar(), State(display=screen), "val", [])
+    assert screen.bars == []
+
+
+def test_it_reads_no_tensor() -> None:
+    unreadable = {"loss": torch.zeros((), device="meta")}
+    run_phase(ProgressBar(interval=1), State(display=Screen()), "train", [unreadable] * 3)

@@ -1,0 +1,211 @@
+"""Event files, read back with TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.summary.writer import event_file_writer
+from torch import nn
+
+from hooks import State
+from hooks.logs.tensorboard import FOLDER, TensorBoard, flatten
+from tests.hooks.phases import run_phase
+
+CONFIG = {
+    "name": "digits",
+    "seed": 0,
+    "optimizer": {"type": "SGD", "lr": 0.1, "nesterov": True},
+    "scheduler": None,
+    "hooks": {"ema": {"decay": 0.99}, "checkpoint": {"best": ["a", "b"], "out_dir": "/tmp/x"}},
+    "sweep": {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [1, 2]}}},
+}
+
+
+class Start:
+    """Starts hooks in a folder, and closes their files after the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hooks: list[TensorBoard] = []
+
+    def now(self) -> float:
+        """Each life of a run begins in a second of its own: event files are read in the order of theirs."""
+        return 1_700_000_000.0 + len(self.hooks)
+
+    def __call__(self, hook: TensorBoard, **fields: Any) -> State:
+        state = State(artifacts=self.folder, **{"config": CONFIG, **fields})
+        hook.on_start(state)
+        self.hooks.append(hook)
+        return state
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    start = Start(tmp_path)
+    monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=start.now))
+    yield start
+    for hook in start.hooks:
+        hook.on_exception(State(), KeyboardInterrupt())
+
+
+def _events(folder: Path) -> EventAccumulator:
+    events = EventAccumulator(str(folder / FOLDER), size_guidance={"scalars": 0})
+    events.Reload()
+    return events
+
+
+def _points(folder: Path, tag: str) -> list[tuple[int, float]]:
+    return [(point.step, pytest.approx(point.value)) for point in _events(folder).Scalars(tag)]
+
+
+def _session(folder: Path, tag: str) -> Any:
+    content = _events(folder).summary_metadata[f"_hparams_/{tag}"].plugin_data.content
+    return plugin_data_pb2.HParamsPluginData.FromString(content)
+
+
+def _losses(*values: float) -> list[dict[str, Any]]:
+    return [{"loss": value} for value in values]
+
+
+def test_curves_have_the_mean_loss_since_the_last_point_and_every_column(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard(interval=2)
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1e-6)
+    extra = {"grad_norm": torch.tensor(2.0), "data_wait_s": 0.5, "rss_bytes": 4096, "activation/mean": 3.0, "epoch": 0}
+    rows = [{**row, **extra} for row in _losses(1, 2, 3, 5)]
+    run_phase(hook, start(hook, optimizer=optimizer), "train", rows)
+    hook.on_end(State())
+    assert _points(tmp_path, "train/loss") == [(2, 1.5), (4, 4.0)]
+    assert _points(tmp_path, "train/lr") == [(2, 1e-6), (4, 1e-6)]
+    for tag, value in {"train/grad_norm": 2.0, "perf/data_wait_s": 0.5, "memory/rss_bytes": 4096, "activation/mean": 3.0}.items():
+        assert _points(tmp_path, tag) == [(2, value), (4, value)]
+    assert "train/epoch" not in _events(tmp_path).Tags()["scalars"]
+
+
+def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_path: Path) -> None:
+    """MMEngine puts every val point of a step-based run at 0, and counts epochs in others."""
+    hook = TensorBoard(interval=1)
+    state = start(hook, accumulate=2)
+    for accuracy in (0.5, 0.75):
+        run_phase(hook, state, "train", _losses(1, 1, 1, 1), metrics={"train/loss": 9.0, "train/accuracy": 0.1})
+        run_phase(hook, state, "val", _losses(1), metrics={"val/accuracy": accuracy})
+    hook.on_end(state)
+    assert _points(tmp_path, "val/accuracy") == [(2, 0.5), (4, 0.75)]
+    assert _points(tmp_path, "train/phase_loss") == [(2, 9.0), (4, 9.0)]
+    assert [x for x, _ in _points(tmp_path, "train/loss")] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("axis", "rows", "ends"),
+    [("step", [1, 2, 3, 4], [2, 4]), ("iteration", [2, 4, 6, 8], [4, 8]), ("samples", [10, 20, 30, 40], [20, 40]), ("epoch", [1, 2], [1, 2])],
+)
+def test_the_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, rows: list[int], ends: list[int]) -> None:
+    hook = TensorBoard(interval=2, axis=axis)
+    state = start(hook, accumulate=2)
+    for _ in range(2):
+        run_phase(hook, state, "train", _losses(1, 1, 1, 1), batch_sizes=[5] * 4, metrics={"train/accuracy": 1.0})
+    hook.on_end(state)
+    assert [x for x, _ in _points(tmp_path, "train/loss")] == rows
+    assert [x for x, _ in _points(tmp_path, "train/accuracy")] == ends
+
+
+def test_reports_bring_what_hooks_added(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard()
+    state = start(hook, step=7, metrics={"val/loss": 1.0})
+    hook.on_report(state, {"epoch": 3, "val/loss": 1.0, "train/samples_per_s": 100.0, "note/text": "none"})
+    hook.on_end(state)
+    assert _points(tmp_path, "train/samples_per_s") == [(7, 100.0)]
+    assert set(_events(tmp_path).Tags()["scalars"]) == {"train/samples_per_s", "hp/train/samples_per_s"}
+
+
+def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard()
+    state = start(hook)
+    run_phase(hook, state, "train", _losses(1), metrics={"train/loss": 2.0})
+    run_phase(hook, state, "val", _losses(1), metrics={"val/accuracy": 0.5})
+    hook.on_end(state)
+    experiment = _session(tmp_path, "experiment").experiment
+    assert {info.name for info in experiment.hparam_infos} == set(flatten(CONFIG))
+    assert {info.name.tag for info in experiment.metric_infos} == {"hp/train/loss", "hp/val/accuracy"}
+    assert _points(tmp_path, "hp/val/accuracy") == [(1, 0.5)]
+    hparams = _session(tmp_path, "session_start_info").session_start_info.hparams
+    assert hparams["hooks.ema.decay"].number_value == 0.99
+    assert hparams["scheduler"].string_value == "none"
+    assert _session(tmp_path, "session_end_info").session_end_info.status == 1  # success
+    assert len(list((tmp_path / FOLDER).iterdir())) == 1, "no sub-run, and no second file that hides the first"
+
+
+def test_a_killed_run_has_its_hyperparameters_too(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard()
+    start(hook)
+    assert _session(tmp_path, "session_start_info").session_start_info.hparams["optimizer.lr"].number_value == 0.1
+
+
+def test_a_config_flattens_to_plain_values() -> None:
+    assert flatten(CONFIG) == {
+        "name": "digits",
+        "seed": 0,
+        "optimizer.type": "SGD",
+        "optimizer.lr": 0.1,
+        "optimizer.nesterov": True,
+        "scheduler": "none",
+        "hooks.ema.decay": 0.99,
+        "hooks.checkpoint.best": "['a', 'b']",
+    }
+
+
+def test_trials_of_a_sweep_have_the_same_keys() -> None:
+    other = {**CONFIG, "optimizer": {"type": "Adam", "lr": 1e-3, "nesterov": False}, "scheduler": "cosine", "seed": None}
+    assert flatten(other).keys() == flatten(CONFIG).keys()
+
+
+def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
+    """The checkpoint is made after training and before validation, at step 2; the first life goes on to step 4."""
+    first = TensorBoard(interval=1)
+    state = start(first)
+    run_phase(first, state, "train", _losses(1, 2), metrics={"train/accuracy": 0.2})
+    saved = first.state_dict()
+    run_phase(first, state, "val", _losses(1), metrics={"val/accuracy": 0.7})
+    run_phase(first, state, "train", _losses(30, 40), metrics={"train/accuracy": 0.4})
+    first.on_exception(state, RuntimeError("killed"))
+
+    second = TensorBoard(interval=1)
+    second.load_state_dict(saved)
+    state = start(second, step=2, iteration=2, epoch=1)
+    run_phase(second, state, "val", _losses(1), metrics={"val/accuracy": 0.6})
+    run_phase(second, state, "train", _losses(3, 4), metrics={"train/accuracy": 0.5})
+    second.on_end(state)
+    assert _points(tmp_path, "train/loss") == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert _points(tmp_path, "train/accuracy") == [(2, 0.2), (4, 0.5)]
+    assert _points(tmp_path, "val/accuracy") == [(2, 0.6)]
+
+
+def test_a_run_that_begins_again_repeats_no_point(start: Start, tmp_path: Path) -> None:
+    for losses in ([10, 20, 30], [1, 2]):
+        hook = TensorBoard(interval=1)
+        run_phase(hook, start(hook), "train", _losses(*losses))
+        hook.on_exception(State(), RuntimeError("killed"))
+    assert _points(tmp_path, "train/loss") == [(1, 1), (2, 2)]
+
+
+def test_what_is_not_finite_can_be_drawn(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard(interval=1)
+    run_phase(hook, start(hook), "train", _losses(math.nan))
+    hook.on_end(State())
+    assert math.isnan(_events(tmp_path).Scalars("train/loss")[0].value)
+
+
+def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
+    hook = TensorBoard(interval=3)
+    unreadable = {"loss": torch.zeros((), device="meta")}
+    state = start(hook)
+    run_phase(hook, state, "train", [unreadable] * 2, length=9)
+    with pytest.raises(Exception, match="meta"):
+        run_phase(hook, state, "train", [unreadable] * 3, length=9)

@@ -1,0 +1,162 @@
+"""Memory: RSS against psutil, CUDA against an allocator whose peaks are known."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import hooks
+from hooks import State
+from hooks.stats import memory_stats
+from hooks.stats.memory_stats import MemoryStats
+from tests.hooks.phases import run_phase
+
+
+class _Allocator:
+    """CUDA's counters in miniature: what is held now, and the most that was held since the last reset."""
+
+    def __init__(self) -> None:
+        self.held = self.peak = self.retries = 0
+
+    def hold(self, size: int) -> None:
+        self.held = size
+        self.peak = max(self.peak, size)
+
+    def stats(self, device: torch.device) -> dict[str, Any]:
+        return {
+            "allocated_bytes": {"all": {"current": self.held, "peak": self.peak}},
+            "reserved_bytes": {"all": {"current": 2 * self.held, "peak": 2 * self.peak}},
+            "num_alloc_retries": self.retries,
+        }
+
+    def reset(self, device: torch.device) -> None:
+        self.peak = self.held
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> _Allocator:
+    allocator = _Allocator()
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", allocator.stats)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", allocator.reset)
+    return allocator
+
+
+def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
+    state.row = {}
+    state.phase_iteration += 1
+    hook.on_step(state)
+    return state.row
+
+
+def test_rss_is_what_psutil_says() -> None:
+    hook, state = MemoryStats(), State()
+    hook.on_start(state)
+    assert _row(hook, state)["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, abs=16 * 2**20)
+    hook.on_end(state)
+
+
+def test_the_second_number_of_statm_is_resident_pages(tmp_path: Path) -> None:
+    (tmp_path / "statm").write_text("5000 1234 300 1 0 900 0\n")
+    statm = os.open(tmp_path / "statm", os.O_RDONLY)
+    assert memory_stats._rss(statm) == 1234 * mmap.PAGESIZE
+    os.close(statm)
+
+
+def test_without_proc_it_asks_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", refuse)
+    hook, state = MemoryStats(), State()
+    hook.on_start(state)
+    assert _row(hook, state)["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, abs=16 * 2**20)
+
+
+def test_the_descriptor_is_closed_at_the_end_and_on_failure() -> None:
+    for finish in (lambda hook: hook.on_end(State()), lambda hook: hook.on_exception(State(), ValueError())):
+        hook = MemoryStats()
+        hook.on_start(State())
+        statm = hook._statm
+        assert statm is not None
+        finish(hook)
+        with pytest.raises(OSError):
+            os.fstat(statm)
+
+
+def test_it_reads_at_its_rhythm() -> None:
+    hook, state = MemoryStats(every=3), State()
+    hook.on_start(state)
+    assert [bool(_row(hook, state)) for _ in range(7)] == [False, False, True, False, False, True, False]
+
+
+def test_without_cuda_there_are_no_cuda_columns() -> None:
+    hook, state = MemoryStats(), State()
+    hook.on_start(state)
+    assert set(_row(hook, state)) == {"rss_bytes"}
+
+
+def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocator: _Allocator) -> None:
+    """Readings by hand: MMEngine, ClassyVision and VISSL reset each other's peaks."""
+    hook, state = MemoryStats(), State(device=torch.device("cuda"))
+    allocator.hold(999)
+    allocator.hold(10)
+    hook.on_start(state)  # 999 was before this run
+    peaks = iter([500, 200, 300])
+
+    def work() -> None:
+        allocator.hold(next(peaks))
+        allocator.hold(40)
+
+    rows: list[dict[str, Any]] = []
+    run_phase(hook, state, "train", [{}] * 3, work=work, step_end=lambda: rows.append(state.row))
+    assert [row["cuda_peak_allocated_bytes"] for row in rows] == [500, 200, 300]
+    assert [row["cuda_peak_reserved_bytes"] for row in rows] == [1000, 400, 600]
+    assert [row["cuda_allocated_bytes"] for row in rows] == [40, 40, 40]
+    allocator.hold(700)  # between the phases: the run's, no phase's
+    allocator.hold(40)
+    peaks = iter([60])
+    run_phase(hook, state, "val", [{}], work=work)
+    metrics: dict[str, Any] = {}
+    hook.on_report(state, metrics)
+    assert metrics["train/cuda_peak_allocated_bytes"] == 500
+    assert metrics["val/cuda_peak_allocated_bytes"] == 60
+    assert metrics["memory/cuda_peak_allocated_bytes"] == 700
+    assert metrics["memory/cuda_peak_reserved_bytes"] == 1400
+
+
+def test_a_peak_between_two_readings_is_kept(allocator: _Allocator) -> None:
+    hook, state = MemoryStats(every=2), State(device=torch.device("cuda"))
+    hook.on_start(state)
+    rows = []
+    for size in (800, 100, 50, 60):
+        allocator.hold(size)
+        rows.append(_row(hook, state))
+    assert [row.get("cuda_peak_allocated_bytes") for row in rows] == [None, 800, None, 100]
+
+
+def test_retries_count_from_the_start_of_the_run(allocator: _Allocator) -> None:
+    allocator.retries = 5
+    hook, state = MemoryStats(), State(device=torch.device("cuda"))
+    hook.on_start(state)
+    allocator.retries = 7
+    assert _row(hook, state)["cuda_alloc_retries"] == 2
+
+
+def test_a_report_has_the_largest_rss_of_run_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([100, 300, 200, 150, 120])  # phase start, two iterations, phase end, report
+    monkeypatch.setattr(memory_stats, "_rss", lambda statm: next(readings))
+    hook, state, metrics = MemoryStats(), State(), {}
+    run_phase(hook, state, "train", [{}] * 2)
+    hook.on_report(state, metrics)
+    assert metrics == {"memory/rss_bytes": 120, "memory/peak_rss_bytes": 300, "train/peak_rss_bytes": 300}
+
+
+def test_no_other_hook_resets_the_peaks() -> None:
+    sources = Path(hooks.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "reset_peak" in path.read_text()] == ["memory_stats.py"]

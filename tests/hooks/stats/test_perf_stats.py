@@ -1,0 +1,90 @@
+"""Throughput from counted samples and each phase's own wall time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hooks import State
+from hooks.stats import perf_stats
+from hooks.stats.perf_stats import PerfStats
+from tests.hooks.phases import Ticks, run_phase
+
+
+@dataclass
+class _Clock:
+    recording: bool = False
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    ticks = Ticks()
+    monkeypatch.setattr(perf_stats, "perf_counter", ticks)
+    return ticks
+
+
+def _passes(ticks: Ticks, seconds: float) -> Any:
+    def work() -> None:
+        ticks.now += seconds
+
+    return work
+
+
+def test_it_switches_the_clock_on() -> None:
+    state = State(clock=_Clock())
+    PerfStats().on_start(state)
+    assert state.clock is not None
+    assert state.clock.recording
+    PerfStats().on_start(State())
+
+
+def test_samples_are_counted_not_inferred_from_a_batch_size(ticks: Ticks) -> None:
+    """Four micro-batches, two optimizer steps, a short last batch: 7 + 7 + 7 + 3 samples in 4 x 0.5 s."""
+    hook, state, metrics = PerfStats(), State(accumulate=2), {}
+    run_phase(hook, state, "train", [{}] * 4, batch_sizes=[7, 7, 7, 3], work=_passes(ticks, 0.5))
+    hook.on_report(state, metrics)
+    assert state.step == 2
+    assert metrics == {"train/samples_per_s": pytest.approx(24 / 2.0), "train/iteration_s": pytest.approx(0.5)}
+
+
+def test_hooks_and_saves_inside_a_phase_count(ticks: Ticks) -> None:
+    """What comes after on_step is part of the phase's wall time (Composer's monitor left later callbacks out)."""
+    hook, metrics = PerfStats(), {}
+    run_phase(hook, State(), "train", [{}] * 4, work=_passes(ticks, 0.1), step_end=_passes(ticks, 0.4))
+    hook.on_report(State(), metrics)
+    assert metrics["train/iteration_s"] == pytest.approx(0.5)
+
+
+def test_validation_is_no_training_time(ticks: Ticks) -> None:
+    """Two pieces of an epoch with a slow validation between them, and a pause outside any phase."""
+    hook, state, metrics = PerfStats(), State(), {}
+    run_phase(hook, state, "train", [{}] * 2, length=4, batch_sizes=[10, 10], work=_passes(ticks, 1))
+    ticks.now += 1000
+    run_phase(hook, state, "val", [{}] * 3, batch_sizes=[5, 5, 2], work=_passes(ticks, 100))
+    run_phase(hook, state, "train", [{}] * 2, length=4, batch_sizes=[10, 20], work=_passes(ticks, 2))
+    hook.on_report(state, metrics)
+    assert metrics["train/samples_per_s"] == pytest.approx(50 / 6)
+    assert metrics["train/iteration_s"] == pytest.approx(6 / 4)
+    assert metrics["val/samples_per_s"] == pytest.approx(12 / 300)
+
+
+def test_each_report_has_only_what_happened_since_the_last(ticks: Ticks) -> None:
+    hook, state = PerfStats(), State()
+    run_phase(hook, state, "train", [{}], work=_passes(ticks, 8))
+    hook.on_report(state, {})
+    second: dict[str, Any] = {}
+    run_phase(hook, state, "train", [{}], batch_sizes=[6], work=_passes(ticks, 2))
+    hook.on_report(state, second)
+    assert second["train/samples_per_s"] == pytest.approx(3.0)
+    nothing: dict[str, Any] = {}
+    hook.on_report(state, nothing)
+    assert nothing == {}
+
+
+def test_a_phase_without_iterations_has_no_throughput(ticks: Ticks) -> None:
+    hook, metrics = PerfStats(), {}
+    run_phase(hook, State(), "val", [])
+    hook.on_report(State(), metrics)
+    assert metrics == {}
