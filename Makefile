@@ -2,7 +2,7 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
-STAMP := $(shell date +%Y%m%d-%H%M%S)
+DEMO := digits-demo-$(shell date +%Y%m%d-%H%M%S)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # torch comes first and alone, so that TORCH can name another build (a CUDA index, a nightly) and nothing replaces it.
@@ -28,14 +28,16 @@ setup: .venv/.ready ## builds .venv with everything pinned in constraints.txt
 	$(call make_venv,.venv,-e ".[demo,dev]")
 
 demo: setup ## trains on two workers, sweeps over eight trials, and prints the tables
-	$(BIN)/hookyard run experiments/digits.yaml --name digits-demo-$(STAMP)
-	$(BIN)/hookyard stats runs/digits-demo-$(STAMP) --by rank
-	$(BIN)/hookyard sweep experiments/digits_ema_sweep.yaml --name digits-ema-demo-$(STAMP)
+	$(BIN)/hookyard run experiments/digits.yaml --name $(DEMO)
+	$(BIN)/hookyard stats runs/$(DEMO) --by rank
+	$(BIN)/hookyard sweep experiments/digits_ema_sweep.yaml --name $(DEMO)-sweep
+	@best=$$($(BIN)/hookyard show runs/$(DEMO)-sweep --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["best"])') && \
+	  echo "$(BIN)/hookyard stats $$best --by rank" && $(BIN)/hookyard stats $$best --by rank
 	@echo
-	@echo "All of it is in runs/digits-demo-$(STAMP) and runs/digits-ema-demo-$(STAMP)."
-	@echo "Next:  $(BIN)/hookyard show runs/digits-demo-$(STAMP)"
-	@echo "       $(BIN)/hookyard stats runs/digits-demo-$(STAMP) --by hook"
-	@echo "       $(BIN)/hookyard run experiments/digits.yaml hooks.ema.decay=0.5 --name mine"
+	@echo "All of it is in runs/$(DEMO) and runs/$(DEMO)-sweep. Next:"
+	@echo "  $(BIN)/hookyard stats runs/$(DEMO) --by hook"
+	@echo "  $(BIN)/hookyard run experiments/digits.yaml hooks.ema.decay=0.5 --name mine"
+	@echo "  $(BIN)/tensorboard --logdir runs"
 
 test: lint ## lint, types and tests: what must pass
 	$(BIN)/pytest
