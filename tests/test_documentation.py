@@ -1,0 +1,69 @@
+"""What the pages say is run: their code and experiment files, and their links."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator import load_experiment, run
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMED = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+"""A block whose first line is a comment with nothing but a file name."""
+
+
+def write_files(page: Path, folder: Path) -> None:
+    for name, text in NAMED.findall(page.read_text()):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to call from; what is imported from it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "study"]:
+        del sys.modules[name]
+
+
+def test_the_readme_s_own_task_and_hook_train(folder: Path) -> None:
+    write_files(ROOT / "README.md", folder)
+    done = run(load_experiment("study/wine.yaml"), folder / "runs", local=True)
+    stats, metrics = done.stats, done.metrics
+    assert stats.query("phase == 'train'")["confidence"].between(1 / 3, 1).all()
+    assert metrics["val/accuracy"].iloc[-1] > 0.9
+    assert len(metrics) == 10
+
+
+def test_the_readme_s_sweep_is_valid(folder: Path) -> None:
+    write_files(ROOT / "README.md", folder)
+    settings = load_experiment("study/wine_sweep.yaml").sweep
+    assert settings is not None
+    assert settings.trials == 6
+
+
+def test_the_hook_guide_s_hook_records_the_norm_of_the_weights(folder: Path) -> None:
+    write_files(ROOT / "README.md", folder)
+    write_files(ROOT / "docs" / "hooks.md", folder)
+    hooks = yaml.safe_load(re.findall(r"```yaml\n(hooks:.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)[0])
+    entry = hooks["hooks"]["weight_norm"]
+    overrides = ["epochs=5", f"hooks.weight_norm={{type: '{entry['type']}', every: 20 steps}}"]
+    stats = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True).stats
+    training = stats[stats["phase"] == "train"]
+    assert len(training) == 25
+    assert training[training["weight_norm"].notna()]["step"].tolist() == [20]
+    assert entry["every"] == "20 steps"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in re.findall(r"\]\(([^)#]+)", page.read_text()) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
