@@ -376,11 +376,13 @@ class Loop:
         return done
 
     def _finish_iteration(self, iteration: int, epoch: int) -> None:
-        """Fires `on_step`, saves if asked, and closes the row."""
+        """Fires `on_step`, closes the row, and saves if asked.
+
+        The row is closed first: a checkpoint may be announced only when the rows that led to it are on disk. So the
+        time of saving stands in the next iteration's `checkpoint_s`.
+        """
         state = self.state
         self._fire("on_step")
-        if state.checkpoint_reasons and state.phase == "train" and not self._phase_over():
-            self._save_if_asked()
         row = state.row
         row["phase"], row["epoch"], row["iteration"] = state.phase, epoch, iteration
         row["step"], row["samples"], row["batch_size"] = state.step, state.samples, state.batch_size
@@ -388,6 +390,8 @@ class Loop:
         self.recorder.append(row)
         state.row = {}
         state.batch = state.output = state.loss = None
+        if state.checkpoint_reasons and state.phase == "train" and not self._phase_over():
+            self._save_if_asked()
 
     def _save_if_asked(self) -> None:
         if not self.state.checkpoint_reasons:

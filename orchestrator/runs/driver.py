@@ -192,6 +192,8 @@ def _watch(ray: Any, collector: Any, work: _Background, display: TerminalDisplay
                 display.line(*news)
             elif kind == "progress":
                 display.progress(*news)
+            elif kind == "failed":
+                raise RunError(news[0])
             else:
                 outcome = Outcome(tuple(news[0]), news[1])
     return outcome

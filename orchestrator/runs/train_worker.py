@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from orchestrator.errors import RunError
+from hooks.plan import HookError
+from orchestrator.errors import HookyardError, RunError
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 
@@ -29,11 +30,25 @@ def train_on_worker(assignment: Assignment) -> None:
         device=get_device(),
     )
     display = link if world.is_master else None
-    for report in reports(assignment, world, sink=link, display=display, stop_asked=link.stop_asked):
-        ray.train.report(report.metrics)
-        if report.stopped and world.is_master:
-            link.ended(report.stopped, report.interrupted)
+    try:
+        for report in reports(assignment, world, sink=link, display=display, stop_asked=link.stop_asked):
+            ray.train.report(report.metrics)
+            if report.stopped and world.is_master:
+                link.ended(report.stopped, report.interrupted)
+    except Exception as error:
+        if would_come_again(error):
+            link.failed(f"rank {world.rank}: {error}")
+        raise
     link.finish()
+
+
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, ImportError, LookupError, NameError, TypeError, ValueError)
+"""What an experiment's own code raises, and would raise again."""
+
+
+def would_come_again(error: BaseException) -> bool:
+    """Whether a failure is a mistake in the experiment, as against a lost peer, a device or a disk."""
+    return isinstance(error.__cause__ if isinstance(error, HookError) else error, MISTAKES)
 
 
 def fit(assignment: Assignment) -> None:

@@ -36,7 +36,7 @@ class Collector:
         return self._stop
 
     def show(self, news: Sequence[tuple[Any, ...]]) -> bool:
-        """Takes `("line", text)`, `("progress", label, completed, total, text)`, `("ended", reasons, interrupted)`."""
+        """Takes `("line", text)`, `("progress", label, completed, total, text)`, and how the run ended."""
         self._news.extend(news)
         return self._stop
 
@@ -84,6 +84,10 @@ class CollectorLink:
     def ended(self, reasons: Sequence[str], interrupted: bool) -> None:
         """Tells the driver why the run ended before its time."""
         self._in_flight.append(self._actor.show.remote([("ended", list(reasons), interrupted)]))
+
+    def failed(self, message: str) -> None:
+        """Tells the driver of a failure that would come again, so that it need not start the workers anew; waits."""
+        ray.wait([self._actor.show.remote([("failed", message)])], timeout=5)
 
     def stop_asked(self) -> bool:
         """Whether the driver asked the run to stop, as far as this rank has heard."""

@@ -1,0 +1,128 @@
+"""One Ray for all tests that need it, and a folder outside the project with a task and hooks of its own."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.runs.environment import Ray
+
+TASK = '''
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from orchestrator import Task
+
+
+@dataclass
+class Points(Task):
+    """Tells points inside a circle from points outside."""
+
+    width: int = 8
+
+    def model(self):
+        return nn.Sequential(nn.Linear(2, self.width), nn.BatchNorm1d(self.width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(self.width, 2))
+
+    def data(self):
+        points = torch.randn(121, 2, generator=torch.Generator().manual_seed(1))
+        inside = (points.norm(dim=1) < 1).long()
+        return {"train": TensorDataset(points[:80], inside[:80]), "val": TensorDataset(points[80:], inside[80:])}
+
+    def loss(self, output, batch):
+        return nn.functional.cross_entropy(output, batch[1])
+
+    def metrics(self, output, batch):
+        return {"accuracy": (output.argmax(1) == batch[1]).float()}
+'''
+
+HOOKS = '''
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from hooks import Hook, Ranks
+
+
+@dataclass
+class Shift(Hook):
+    """Adds a constant to the recorded row, and to the val loss, so that a sweep can be judged by it."""
+
+    by: float = 0.0
+
+    def on_step(self, state):
+        state.record(shift=self.by)
+
+    def on_phase_end(self, state):
+        if state.phase == "val":
+            state.metrics["val/shift"] = self.by
+
+
+@dataclass
+class Accident(Hook):
+    """Kills a process with SIGKILL, once: this rank's own, or the driver's."""
+
+    step: int = 0
+    rank: int = 1
+    whom: str = "worker"
+    once: str = ""
+
+    def on_step(self, state):
+        if state.phase != "train" or state.step != self.step or state.rank != self.rank or Path(self.once).exists():
+            return
+        Path(self.once).touch()
+        if self.whom == "driver":
+            import json
+            os.kill(json.loads((state.artifacts / "run.json").read_text())["pid"], signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class Fails(Hook):
+    """Raises where it is told to."""
+
+    above: float = 1.0
+    value: float = 0.0
+
+    def on_update(self, state):
+        if state.rank == state.world_size - 1 and self.value > self.above:
+            raise ValueError(f"{self.value} is too much")
+'''
+
+EXPERIMENT = """
+name: points
+task: circle:Points
+epochs: 3
+batch_size: 8
+optimizer: {type: SGD, lr: 0.1, momentum: 0.9}
+scheduler: {type: CosineAnnealingLR, T_max: 3}
+workers: {count: 2}
+hooks:
+  ema: {decay: 0.9}
+  checkpoint: {every: 2 steps, keep: 2, best: val/accuracy}
+"""
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """Ray on this machine, joined by every run and sweep of these tests."""
+    with Ray(num_cpus=4) as ray:
+        yield ray
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: a task, hooks and an experiment that no package knows."""
+    (tmp_path / "circle.py").write_text(TASK)
+    (tmp_path / "mishaps.py").write_text(HOOKS)
+    (tmp_path / "points.yaml").write_text(textwrap.dedent(EXPERIMENT))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,124 @@
+"""A run on Ray Train workers: its tables, and what dies and comes back."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator import RunError, load_experiment, resume, run
+from orchestrator.runs.result import Run
+
+pytestmark = pytest.mark.ray
+
+KEY = ["rank", "phase", "epoch", "iteration"]
+
+
+def weights(run: Run) -> dict[str, Any]:
+    """The final model and its averaged copy."""
+    folder = Path(run.checkpoint("last"))
+    model = torch.load(folder / "model.pt", weights_only=True)
+    ema = torch.load(folder / "ema.pt", weights_only=True)["model"]
+    return {**model, **{f"ema.{name}": value for name, value in ema.items()}}
+
+
+def assert_same_weights(one: Run, other: Run) -> None:
+    left, right = weights(one), weights(other)
+    assert left.keys() == right.keys()
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+
+
+def assert_each_row_once(run: Run) -> None:
+    # 80 training samples over 2 ranks in batches of 8 are 5 iterations an epoch; 41 for val are 21 and 20: 3 each.
+    stats = run.stats
+    assert not stats.duplicated(KEY).any()
+    for rank in (0, 1):
+        mine = stats[stats["rank"] == rank]
+        assert mine[mine["phase"] == "train"]["iteration"].tolist() == list(range(1, 16))
+        assert mine[mine["phase"] == "val"].groupby("epoch")["iteration"].apply(list).tolist() == [[1, 2, 3]] * 3
+    assert run.metrics["epoch"].tolist() == [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run nothing happened to."""
+    from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for name, text in {"circle.py": TASK, "mishaps.py": HOOKS, "points.yaml": EXPERIMENT}.items():
+        (folder / name).write_text(text)
+    return run(load_experiment(folder / "points.yaml"), folder / "runs")
+
+
+def test_every_rank_reaches_the_table(undisturbed: Run) -> None:
+    assert undisturbed.status == "finished"
+    assert_each_row_once(undisturbed)
+    assert undisturbed.stats.columns[:6].tolist() == ["rank", "node", "phase", "epoch", "iteration", "step"]
+    samples = undisturbed.stats.query("phase == 'val'").groupby("epoch")["batch_size"].sum()
+    assert samples.tolist() == [41, 41, 41]
+    assert undisturbed.summary("rank").index.tolist() == [0, 1]
+    assert {"ema", "checkpoint", "(loop)"} <= set(undisturbed.summary("hook").index.get_level_values("hook"))
+
+
+def test_a_killed_worker_is_replaced_and_nothing_differs(ray_cluster: Any, outside: Path, undisturbed: Run) -> None:
+    accident = f"hooks.accident={{type: 'mishaps:Accident', step: 7, once: {outside / 'happened'}}}"
+    survived = run(load_experiment("points.yaml", [accident]), "runs")
+    assert (outside / "happened").exists()
+    assert [attempt["checkpoint"] for attempt in survived.folder.attempts()] == [None, "step-00000006"]
+    assert_each_row_once(survived)
+    assert_same_weights(survived, undisturbed)
+    assert survived.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()
+
+
+def test_a_killed_driver_is_resumed_and_nothing_differs(ray_cluster: Any, outside: Path, undisturbed: Run) -> None:
+    accident = f"hooks.accident={{type: 'mishaps:Accident', step: 7, whom: driver, rank: 0, once: {outside / 'happened'}}}"
+    killed = subprocess.run([sys.executable, "-m", "orchestrator", "run", "points.yaml", accident], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert status_of("runs/points") == "lost"
+    resumed = resume("runs/points")
+    assert resumed.status == "finished"
+    assert_each_row_once(resumed)
+    assert_same_weights(resumed, undisturbed)
+
+
+def status_of(path: str) -> str:
+    from orchestrator import open_run
+
+    return open_run(path).status
+
+
+def test_the_first_interrupt_saves_and_says_how_to_resume(outside: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "run", "points.yaml", "epochs=100000", "hooks.console.interval=1"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    talk = []
+    for line in process.stderr:
+        talk.append(line)
+        if "epoch 1" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    assert process.wait(timeout=120) == 130, "".join(talk) + rest
+    assert f"hookyard resume {Path('runs/points').absolute()}" in rest
+    assert status_of("runs/points") == "interrupted"
+    from orchestrator import open_run
+
+    assert open_run("runs/points").checkpoint("last")
+
+
+def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(ray_cluster: Any, outside: Path) -> None:
+    fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
+    with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 1: ValueError: 2\.0 is too much"):
+        run(load_experiment("points.yaml", [fails]), "runs")
+    assert status_of("runs/points") == "failed"
+
+
+
