@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -95,9 +96,9 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
     """
     made: dict[str, MadeHook | None] = {}
     problems: list[Problem] = []
-    for name in dict.fromkeys([*(d for d in DEFAULT_HOOKS if d in HOOKS), *required, *entries]):
+    for name in dict.fromkeys([*DEFAULT_HOOKS, *required, *entries]):
         try:
-            made[name] = _make_hook(name, _entry(name, entries, required))
+            made[name] = _make_hook(name, _entry(name, entries, required), entries)
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:
@@ -112,9 +113,12 @@ def build_hooks(experiment: Experiment, task: Task) -> dict[str, Hook]:
     return {name: one.hook for name, one in made.items() if one}
 
 
-def hook_class(name: str, path: str = "") -> type[Hook]:
-    """The hook called `name`: in HOOKS, an entry point of `hookyard.hooks`, or `module:Class`; raises ConfigError."""
-    cls = resolve(name, Hook, HOOKS, path, ENTRY_POINTS)
+def hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
+    """The hook called `name`: in HOOKS, an entry point of `hookyard.hooks`, or `module:Class`; raises ConfigError.
+
+    `others` are names that may have been meant, beside those in HOOKS.
+    """
+    cls = resolve(name, Hook, HOOKS, path, ENTRY_POINTS, others)
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError([Problem(path, f"'{name}' is no dataclass", suggestion="put @dataclass above the class")])
     return cls
@@ -140,14 +144,14 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
     raise ConfigError([Problem(f"hooks.{name}", message)])
 
 
-def _make_hook(name: str, entry: dict[str, Any] | None) -> MadeHook | None:
+def _make_hook(name: str, entry: dict[str, Any] | None, others: Iterable[str]) -> MadeHook | None:
     if entry is None:
         return None
     path = f"hooks.{name}"
     kind = entry.pop("type", name)
     if not isinstance(kind, str):
         raise ConfigError([Problem(f"{path}.type", f"must be text, got {kind!r}")])
-    cls = hook_class(kind, f"{path}.type" if kind != name else path)
+    cls = hook_class(kind, f"{path}.type") if kind != name else hook_class(name, path, others)
     problems: list[Problem] = []
     priority = None
     try:
@@ -223,29 +227,50 @@ def build_scheduler(experiment: Experiment, task: Task, optimizer: Optimizer) ->
 def check_optimizer(optimizer: Component, scheduler: Component | None) -> None:
     """Refuses an optimizer or scheduler that could not be built, before there is a model; raises ConfigError.
 
-    Names and types of the arguments are checked against the signature. torch's own classes are made once, on a
-    parameter of one element, so that what they refuse by themselves is known too.
+    Names and types of the arguments are checked against the signature; with torch's own classes, so are the values,
+    as far as the class checks them before it looks at parameters.
     """
     problems: list[Problem] = []
-    trial: Optimizer = torch.optim.SGD(_parameter(), lr=0.1, momentum=0.9)
     try:
         cls = _optimizer_class(optimizer)
         if cls in OPTIMIZERS.values():
-            trial = _made_of(cls, _parameter(), optimizer, "optimizer")
+            _try(cls, _NoParameters(), optimizer, "optimizer")
     except ConfigError as error:
         problems.extend(error.problems)
     try:
         other = _scheduler_class(scheduler) if scheduler else None
         if scheduler and other in SCHEDULERS.values():
-            _made_of(other, trial, scheduler, "scheduler")
+            _try(other, _NoOptimizer(), scheduler, "scheduler")
     except ConfigError as error:
         problems.extend(error.problems)
     if problems:
         raise ConfigError(problems)
 
 
-def _parameter() -> list[nn.Parameter]:
-    return [nn.Parameter(torch.zeros(1, 1))]
+class _Enough(Exception):
+    """The class has checked its arguments and turns to the parameters."""
+
+
+class _NoParameters:
+    """Stands where an optimizer wants parameters."""
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        raise _Enough
+
+
+class _NoOptimizer(Optimizer):
+    """Stands where a scheduler wants an optimizer; to make a real one imports torch's compiler, which takes seconds."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        raise _Enough
+
+
+def _try(cls: Any, first: Any, component: Component, path: str) -> None:
+    with suppress(_Enough):
+        _made_of(cls, first, component, path)
 
 
 def _optimizer_class(optimizer: Component) -> type[Optimizer]:

@@ -13,13 +13,15 @@ from hooks.rhythm import Rhythm
 class Model(BaseModel):
     """The base of every part: unknown keys are errors, values cannot be changed, each field's doc sits under it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Component(Model):
     """Something named by `type`, with its own parameters beside it."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
 
     type: str
     """A class of torch.optim (or torch.optim.lr_scheduler), or `module:Class`."""
@@ -104,7 +106,7 @@ class Experiment(Model):
     batch_size: Annotated[int, Ge(1)] = 32
     """Samples in a batch of each worker."""
     optimizer: Component = Component(type="SGD", lr=0.1)  # type: ignore[call-arg]
-    """The optimizer: a class of torch.optim or `module:Class`, and its arguments."""
+    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, SGD's."""
     scheduler: Component | None = None
     """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

@@ -29,18 +29,23 @@ def extend_import_path(paths: Iterable[str | Path]) -> None:
 
 
 def resolve(
-    name: str, base: type[T], table: Mapping[str, type[T]], path: str = "", group: str | None = None
+    name: str,
+    base: type[T],
+    table: Mapping[str, type[T]],
+    path: str = "",
+    group: str | None = None,
+    others: Iterable[str] = (),
 ) -> type[T]:
     """The class called `name`: in `table`, an installed entry point of `group`, or `module:Class`.
 
-    It must be a subclass of `base`. Raises ConfigError at `path` when there is none, when its module cannot be
-    imported, or when it is something else. Imports the module; evaluates nothing.
+    Where there is none, `others` are names to suggest beside those of the table. What is found must be a subclass of `base`. Raises ConfigError at `path` when there is none, when its module
+    cannot be imported, or when it is something else. Imports the module; evaluates nothing.
     """
     found: Any = table.get(name)
     if found is None:
         found = _at_entry_point(name, path, group) if group else None
     if found is None:
-        found = _imported(name, base, table, path)
+        found = _imported(name, base, table, path, others)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise _wrong(path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}")
     return found
@@ -62,11 +67,12 @@ def _at_entry_point(name: str, path: str, group: str) -> Any:
     return None
 
 
-def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str) -> Any:
+def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
     if not _IMPORT_PATH.match(name):
         known = f"one of {', '.join(sorted(table))}, or " if table else ""
         message = f"there is no {base.__name__.lower()} '{name}'; allowed: {known}module:Class"
-        raise _wrong(path, message, did_you_mean(name, table) or _as_import_path(name))
+        near = did_you_mean(name, {*table, *others} - {name})
+        raise _wrong(path, message, near or _as_import_path(name))
     module_name, _, class_name = name.partition(":")
     module = _module(module_name, path)
     if not hasattr(module, class_name):

@@ -127,7 +127,7 @@ def _attempt(problems: list[Problem], function: Callable[P, R], *args: P.args, *
 
 def _experiment(data: dict[str, Any]) -> Experiment:
     """The experiment with its components filled in; raises ConfigError with the problems of all of them."""
-    data = {key: value for key, value in data.items() if value is not None}
+    data = _with_default_optimizer({key: value for key, value in data.items() if value is not None})
     problems: list[Problem] = []
     experiment = _attempt(problems, check, Experiment, data, "")
     if experiment is None and all(problem.path for problem in problems):
@@ -151,6 +151,15 @@ def _components(data: Mapping[str, Any], problems: list[Problem]) -> dict[str, A
         hooks = _attempt(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
     _attempt(problems, _check_optimizer, data)
     return {"task_args": task_args, "hooks": {name: one.entry if one else None for name, one in hooks.items()}}
+
+
+def _with_default_optimizer(data: dict[str, Any]) -> dict[str, Any]:
+    """Arguments without a `type` are those of the default optimizer: `optimizer: {lr: 0.5}`."""
+    given = data.get("optimizer")
+    if not isinstance(given, dict) or "type" in given:
+        return data
+    default: Component = Experiment.model_fields["optimizer"].default
+    return {**data, "optimizer": {"type": default.type, **default.arguments, **given}}
 
 
 def _check_optimizer(data: Mapping[str, Any]) -> None:
@@ -200,9 +209,10 @@ def _refused(
 
 
 def _at(name: str, problem: Problem) -> str:
-    """The problem's message as seen from `name`: with the rest of its path where it lies below."""
-    below = problem.path.removeprefix(f"{name}.") if problem.path.startswith(f"{name}.") else ""
-    return f"{below}: {problem.message}" if below else problem.message
+    """The problem's message as seen from `name`: with the rest of its path where it lies below or beside."""
+    above = not problem.path or name.startswith(f"{problem.path}.")
+    place = "" if above else problem.path.removeprefix(name).removeprefix(".")
+    return f"{place}: {problem.message}" if place else problem.message
 
 
 def _problems_with(name: str, value: Any, data: Mapping[str, Any]) -> Sequence[Problem]:

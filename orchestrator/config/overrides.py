@@ -16,14 +16,14 @@ _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 def apply_overrides(document: Document, overrides: Iterable[str]) -> None:
     """Sets each `dotted.path=value`, the value being YAML; what cannot be set becomes a problem of the document."""
     for override in overrides:
+        where = f"override '{override}'"
         try:
-            _apply(document, override)
+            _apply(document, override, where)
         except ConfigError as error:
-            document.problems.extend(replace(problem, line=None) for problem in error.problems)
+            document.problems.extend(replace(problem, file=where, line=None) for problem in error.problems)
 
 
-def _apply(document: Document, override: str) -> None:
-    where = f"override '{override}'"
+def _apply(document: Document, override: str, where: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not _KEY.match(path):
         raise ConfigError([Problem("", "is no override; write key=value, such as optimizer.lr=0.05", where)])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -146,7 +146,7 @@ def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel
     for argument in arguments:
         if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
             default = ... if argument.default is argument.empty else argument.default
-            fields[argument.name] = (hints.get(argument.name, _type_of(default)), default)
+            fields[argument.name] = (_eager(hints.get(argument.name, _type_of(default))), default)
     takes_more = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
     return _model(cls, fields, "allow" if takes_more else "forbid")
 
@@ -156,6 +156,12 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
     except Exception:
         return {}
+
+
+def _eager(hint: Any) -> Any:
+    """`list[int]` for `Iterable[int]`, whose elements pydantic would look at only when they are used."""
+    arguments = get_args(hint)
+    return list[arguments[0]] if get_origin(hint) is collections.abc.Iterable else hint  # type: ignore[valid-type]
 
 
 def _type_of(default: Any) -> Any:

@@ -46,6 +46,7 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
     definitions["Sweep"]["properties"]["space"]["additionalProperties"] = {"$ref": "#/$defs/domain"}
     properties = schema["properties"]
     properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
+    properties["optimizer"] = {"type": "object", "description": properties["optimizer"]["description"]}
     properties["base"] = {"type": "string", "description": "A file that this one is laid over, relative to this one."}
     schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _complete()]}
     del schema["required"]

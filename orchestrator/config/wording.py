@@ -28,6 +28,7 @@ _WORDS = {
     "list_type": "must be a list",
     "tuple_type": "must be a list",
     "set_type": "must be a list",
+    "iterable_type": "must be a list",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",

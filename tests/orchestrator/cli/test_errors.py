@@ -1,0 +1,54 @@
+"""Errors on the command line: lines on stderr, a code, no traceback."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
+from orchestrator.cli.errors import Verbs
+from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
+
+PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UsageError("the name is taken"), 2, "the name is taken\n"),
+        (ConfigError([PROBLEM, PROBLEM]), 2, "x.yaml:3: hooks.ema.decay: is wrong\n" * 2),
+        (RunError("rank 1 died"), 1, "rank 1 died\n"),
+        (CheckpointError("it is damaged"), 1, "it is damaged\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_what_is_raised_on_purpose_is_told(error: BaseException, code: int, said: str) -> None:
+    failing = typer.Typer(cls=Verbs)
+
+    @failing.command()
+    def one() -> None:
+        raise error
+
+    @failing.command()
+    def other() -> None: ...
+
+    result = CliRunner().invoke(failing, ["one"])
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", said)
+    assert CliRunner().invoke(failing, ["other"]).exit_code == 0
+
+
+def test_other_errors_keep_their_traceback() -> None:
+    failing = typer.Typer(cls=Verbs)
+
+    @failing.command()
+    def one() -> None:
+        raise ZeroDivisionError
+
+    failing.command("other")(one)
+    assert isinstance(CliRunner().invoke(failing, ["one"]).exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("arguments", [["validate"], ["nosuchverb"], ["hooks", "--nosuchflag"]])
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(app, arguments).exit_code == 2

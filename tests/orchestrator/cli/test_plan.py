@@ -1,0 +1,77 @@
+"""`--plan`: what would be done."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.plan import plan_of, show_plan
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict, resolved
+from orchestrator.config.reader import parse_yaml
+from tests.orchestrator.config.samples import HERE
+
+OFF = dict.fromkeys(
+    ("sampler_seed", "sync_buffers", "param_scheduler", "perf_stats", "memory_stats", "console", "checkpoint")
+)
+SPACE = {"seed": {"grid": [1, 2, 3]}, "optimizer.lr": {"uniform": [0.1, 0.2]}}
+
+
+def line(**more: Any) -> Experiment:
+    hooks = {
+        **OFF,
+        "late": {"type": f"{HERE}:Shadow", "priority": "LOWEST"},
+        "early": {"type": f"{HERE}:Shadow"},
+        "band": {"type": f"{HERE}:Band", "low": 0, "high": 1},
+    }
+    return experiment_from_dict({"name": "line", "task": f"{HERE}:Line", "epochs": 1, "hooks": hooks, **more})
+
+
+def test_the_order_of_hooks_on_each_kind_of_rank() -> None:
+    assert plan_of(line(), "runs", None)["hooks"] == {"rank 0": {"on_update": ["early", "late"], "on_step": ["band"]}}
+    assert plan_of(line(workers={"count": 2}), "runs", None)["hooks"] == {
+        "rank 0": {"on_update": ["early", "late"], "on_step": ["band"]},
+        "other ranks": {"on_update": ["early", "late"]},
+    }
+
+
+def test_where_it_goes() -> None:
+    assert plan_of(line(), "s3://bucket/runs/", None)["path"] == "s3://bucket/runs/line"
+    assert plan_of(line(), "runs", "other")["path"] == "runs/other"
+
+
+def test_what_it_asks_for() -> None:
+    resources = plan_of(line(workers={"count": 3, "cpus": 0.5}), "runs", None)["resources"]
+    assert resources["asked"] == {"cpu": 1.5, "gpu": 0}
+    assert resources["present"]["cpu"] == os.cpu_count()
+    assert plan_of(line(), "runs", None, "ray://head:10001")["resources"]["present"] is None
+
+
+def test_the_trials_of_a_sweep() -> None:
+    cpus = os.cpu_count() or 1
+    swept = line(sweep={"metric": "val/loss", "trials": 2, "space": SPACE}, workers={"count": cpus})
+    assert plan_of(swept, "runs", None)["sweep"] == {"trials": 6, "at_once": 1}
+    wide = line(sweep={"metric": "val/loss", "trials": 2, "space": SPACE}, workers={"count": cpus + 1})
+    assert plan_of(wide, "runs", None)["sweep"] == {"trials": 6, "at_once": 0}
+    assert plan_of(wide, "runs", None, "auto")["sweep"] == {"trials": 6, "at_once": None}
+
+
+def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = line(workers={"count": (os.cpu_count() or 1) + 1}, sweep={"metric": "val/loss", "space": SPACE})
+    show_plan(experiment, "runs", None, as_json=False)
+    out = capsys.readouterr().out
+    text, _, rest = out.partition("\nevent")
+    assert parse_yaml(text, "stdout").data == resolved(experiment)
+    assert "on_update  early, late  early, late" in rest
+    assert "on_step    band         -" in rest
+    assert "writes to runs/line" in rest
+    assert "does not fit: cpu" in rest
+    assert "3, 0 at a time" in rest
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    show_plan(line(), "runs", None, as_json=True)
+    assert json.loads(capsys.readouterr().out) == plan_of(line(), "runs", None)

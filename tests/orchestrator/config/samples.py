@@ -1,0 +1,121 @@
+"""Tasks and hooks that the tests of the config name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from hooks import Hook, Priority, Ranks, Rhythm, State
+from orchestrator.task import Task
+
+HERE = "tests.orchestrator.config.samples"
+
+
+@dataclass
+class Line(Task):
+    """Fits a line."""
+
+    width: Annotated[int, Gt(0)] = 1
+    """How many lines."""
+    scale: float = 1.0
+    """What the targets are multiplied with."""
+
+    def model(self) -> nn.Module:
+        return nn.Linear(1, self.width)
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        x = torch.linspace(-1, 1, 8).unsqueeze(1)
+        return {"train": TensorDataset(x, self.scale * x)}
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        return nn.functional.mse_loss(output, batch[1].expand_as(output))
+
+
+@dataclass
+class Choosy(Line):
+    """Cannot do without a shadow."""
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        return {"shadow": {"type": f"{HERE}:Shadow", "decay": 0.25, "keep": 7}}
+
+
+@dataclass
+class Own(Line):
+    """Brings its optimizer and scheduler."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(model.parameters(), lr=0.125)
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=3)
+
+
+class Plain(Line):
+    """No dataclass of its own, and nothing new to say."""
+
+
+class Forgot(Line):
+    """Declares a field, but is not decorated."""
+
+    depth: int = 2
+
+
+@dataclass
+class Unfinished(Task):
+    """Lacks its model."""
+
+
+@dataclass
+class Shadow(Hook):
+    """Follows the weights.
+
+    At a distance.
+    """
+
+    decay: Annotated[float, Ge(0), Le(1)] = 0.5
+    """How much stays."""
+    every: Rhythm = Rhythm(1)
+    """How often,
+    in words."""
+    keep: int = 3
+    mode: Literal["near", "far"] = "near"
+    tags: list[str] = field(default_factory=list)
+    updates: int = field(default=0, init=False)
+
+    priority: ClassVar[Priority] = Priority.LOW
+
+    def on_update(self, state: State) -> None: ...
+
+
+@dataclass
+class Band(Hook):
+    """Needs both ends, in order."""
+
+    low: float
+    high: float
+
+    ranks: ClassVar[Ranks] = Ranks.MASTER
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"low must be below high, got {self.low} and {self.high}")
+
+    def on_step(self, state: State) -> None: ...
+
+
+class Bare(Hook):
+    """A hook that is no dataclass."""
+
+
+class Wide(torch.optim.SGD):
+    """An optimizer of one's own."""
+
+    def __init__(self, params: Any, lr: float, reach: int = 2, **rest: Any) -> None:
+        super().__init__(params, lr=lr)
+        self.reach = reach

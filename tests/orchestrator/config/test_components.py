@@ -1,0 +1,312 @@
+"""Components: the hooks, task, optimizer and scheduler an experiment names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from hooks import HOOKS, Hook, Priority
+from hooks.plan import in_order
+from orchestrator.config import components
+from orchestrator.config.components import (
+    build_hooks,
+    build_optimizer,
+    build_scheduler,
+    build_task,
+    check_optimizer,
+    make_hooks,
+    make_task,
+)
+from orchestrator.config.experiment import Component, Experiment
+from orchestrator.errors import ConfigError
+from tests.orchestrator.config.samples import HERE, Band, Choosy, Line, Own, Plain, Shadow
+
+
+@pytest.fixture(autouse=True)
+def two_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of two hooks, one of them a default."""
+    monkeypatch.setattr(components, "HOOKS", {"shadow": Shadow, "band": Band})
+    monkeypatch.setattr(components, "DEFAULT_HOOKS", ("shadow",))
+
+
+def made(entries: Mapping[str, Any], required: Mapping[str, Any] | None = None) -> dict[str, Hook | None]:
+    return {name: one.hook if one else None for name, one in make_hooks(entries, required or {}).items()}
+
+
+def refused(entries: Mapping[str, Any], required: Mapping[str, Any] | None = None) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        make_hooks(entries, required or {})
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def experiment(**more: Any) -> Experiment:
+    return Experiment.model_validate({"name": "x", "task": f"{HERE}:Line", "epochs": 1, **more})
+
+
+# Hooks
+
+
+def test_defaults_are_there_and_first() -> None:
+    hooks = made({"band": {"low": 0, "high": 1}})
+    assert list(hooks) == ["shadow", "band"]
+    assert hooks["shadow"] == Shadow()
+
+
+def test_a_default_is_refined_in_place() -> None:
+    hooks = made({"band": {"low": 0, "high": 1}, "shadow": {"decay": 0.25}})
+    assert list(hooks) == ["shadow", "band"]
+    assert hooks["shadow"] == Shadow(decay=0.25)
+
+
+@pytest.mark.parametrize("off", [None, False])
+def test_null_and_false_switch_off(off: Any) -> None:
+    assert made({"shadow": off, "band": off}) == {"shadow": None, "band": None}
+
+
+@pytest.mark.parametrize("on", [True, {}])
+def test_true_and_an_empty_mapping_take_the_defaults(on: Any) -> None:
+    assert made({"shadow": on})["shadow"] == Shadow()
+
+
+def test_two_of_a_kind_keep_their_own_parameters() -> None:
+    hooks = made({"shadow": {"decay": 0.25}, "slow": {"type": "shadow", "decay": 1}, "far": {"type": f"{HERE}:Shadow"}})
+    assert [hook.decay for hook in hooks.values() if isinstance(hook, Shadow)] == [0.25, 1.0, 0.5]
+
+
+def test_priorities_are_the_class_s_until_said() -> None:
+    hooks = made({"shadow": {"priority": "very_high"}, "slow": {"type": "shadow"}})
+    assert hooks["shadow"] is not None
+    assert hooks["slow"] is not None
+    assert (hooks["shadow"].priority, hooks["slow"].priority, Shadow.priority) == (10, Priority.LOW, Priority.LOW)
+
+
+@pytest.mark.parametrize(
+    ("value", "priority"), [*[(p.name, p) for p in Priority], ("Lowest", 100), (0, 0), (37, 37), (100, 100)]
+)
+def test_priority_is_a_name_in_any_case_or_a_number(value: Any, priority: int) -> None:
+    hook = made({"shadow": {"priority": value}})["shadow"]
+    assert hook is not None
+    assert hook.priority == priority
+
+
+@pytest.mark.parametrize(
+    ("level", "priority"),
+    [
+        *[("HIGHEST", 0), ("HIGHER", 10), ("HIGH", 20), ("NORMAL", 50), ("LOW", 70), ("LOWER", 80), ("LOWEST", 100)],
+        *[(0, 0), (10, 10), (20, 20), (30, 50), (40, 70), (50, 80), (60, 100)],
+        *[("high", 20), ("Low", 70)],
+    ],
+)
+def test_levels_of_imix_mean_what_they_meant(level: Any, priority: int) -> None:
+    """iMIX itself raises for `HIGH` and takes `high` for NORMAL."""
+    hook = made({"shadow": {"level": level}})["shadow"]
+    assert hook is not None
+    assert hook.priority == priority
+
+
+def test_the_order_of_imix_s_levels_is_kept() -> None:
+    hooks = made({level: {"type": "shadow", "level": level} for level in ("LOW", "HIGHEST", "NORMAL", "HIGH")})
+    ordered = [name for name, _ in in_order({name: hook for name, hook in hooks.items() if hook})]
+    assert ordered == ["HIGHEST", "HIGH", "NORMAL", "shadow", "LOW"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "path"),
+    [
+        *[({"priority": value}, "hooks.shadow.priority") for value in (101, -1, "hihg", True, 1.5, None)],
+        *[({"level": value}, "hooks.shadow.level") for value in (25, 100, "VERY_HIGH", True, False, None)],
+        ({"level": "HIGH", "priority": 10}, "hooks.shadow"),
+    ],
+)
+def test_wrong_priorities_are_refused(entry: dict[str, Any], path: str) -> None:
+    assert list(refused({"shadow": entry})) == [path]
+
+
+def test_the_file_s_own_data_is_left_alone() -> None:
+    """MMEngine's register_hook pops `priority` out of the user's dict."""
+    entries = {"slow": {"type": "shadow", "priority": "HIGH", "decay": 0.25}}
+    make_hooks(entries, {})
+    assert entries == {"slow": {"type": "shadow", "priority": "HIGH", "decay": 0.25}}
+
+
+def test_every_problem_of_every_hook() -> None:
+    assert refused(
+        {"shadow": {"decay": 2, "decoy": 1, "priority": "x"}, "band": {"low": 2, "high": 1}, "nope": {}, "odd": 3}
+    ) == {
+        "hooks.shadow.priority": "must be 0 to 100, or one of HIGHEST, VERY_HIGH, HIGH, ABOVE_NORMAL, NORMAL, "
+        "BELOW_NORMAL, LOW, VERY_LOW, LOWEST, got 'x'",
+        "hooks.shadow.decay": "must be at most 1, got 2",
+        "hooks.shadow.decoy": "unknown key",
+        "hooks.band": "low must be below high, got 2.0 and 1.0",
+        "hooks.nope": "there is no hook 'nope'; allowed: one of band, shadow, or module:Class",
+        "hooks.odd": "must be a mapping of the hook's parameters, or null or false to switch it off, got 3",
+    }
+
+
+def test_a_hook_is_a_dataclass_and_a_hook() -> None:
+    said = refused({"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}})
+    assert "is no dataclass" in said["hooks.a.type"]
+    assert "is no subclass of hooks.hook.Hook" in said["hooks.b.type"]
+    assert said["hooks.c.type"] == "must be text, got 3"
+
+
+def test_required_hooks_are_refined_by_the_experiment() -> None:
+    required = {"extra": {"type": "shadow", "decay": 0.25, "keep": 7}}
+    hooks = made({"band": {"low": 0, "high": 1}, "extra": {"keep": 8}}, required)
+    assert list(hooks) == ["shadow", "extra", "band"]
+    assert hooks["extra"] == Shadow(decay=0.25, keep=8)
+
+
+def test_required_hooks_cannot_be_switched_off() -> None:
+    assert refused({"extra": None}, {"extra": {"type": "shadow"}}) == {
+        "hooks.extra": "is required by the task and cannot be switched off"
+    }
+
+
+def test_entries_in_full() -> None:
+    one = make_hooks({"slow": {"type": "shadow", "level": "HIGH", "every": "2 epochs"}}, {})["slow"]
+    assert one is not None
+    assert one.entry == {
+        "type": "shadow", "decay": 0.5, "every": "2 epochs", "keep": 3, "mode": "near", "tags": [], "priority": 20
+    }  # fmt: skip
+
+
+def test_a_hook_may_have_a_parameter_called_level() -> None:
+    @dataclass
+    class Leveled(Hook):
+        level: int = 1
+
+    components.HOOKS["leveled"] = Leveled
+    assert made({"leveled": {"level": 25}})["leveled"] == Leveled(25)
+
+
+def test_build_hooks_gives_fresh_ones_without_those_off() -> None:
+    described = experiment(task=f"{HERE}:Choosy", hooks={"band": {"low": 0, "high": 1}, "off": None})
+    first, second = (build_hooks(described, Choosy()) for _ in range(2))
+    assert first == {"shadow": Shadow(decay=0.25, keep=7), "band": Band(0, 1)}
+    assert first["shadow"] is not second["shadow"]
+
+
+# Task
+
+
+def test_a_task_takes_its_arguments() -> None:
+    assert build_task(experiment(task_args={"width": 4})) == Line(width=4)
+    assert make_task(f"{HERE}:Line", {"width": 4})[1] == {"width": 4, "scale": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "path", "said"),
+    [
+        ("Line", {"width": 0}, "task_args.width", "must be greater than 0, got 0"),
+        ("Line", {"widht": 1}, "task_args.widht", "unknown key"),
+        ("Forgot", {"depth": 1}, "task_args", "declares depth but is no dataclass"),
+        ("Unfinished", {}, "task_args", "abstract"),
+        ("Shadow", {}, "task", "is no subclass of orchestrator.task.Task"),
+    ],
+)
+def test_wrong_tasks_are_refused(name: str, arguments: dict[str, Any], path: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_task(f"{HERE}:{name}", arguments)
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert said in problem.message
+
+
+def test_a_task_without_fields_of_its_own() -> None:
+    assert isinstance(make_task(f"{HERE}:Plain", {"width": 2})[0], Plain)
+
+
+# Optimizer and scheduler
+
+
+def test_torch_s_own_are_built() -> None:
+    described = experiment(
+        optimizer={"type": "AdamW", "lr": 0.5, "betas": [0.5, 0.75]},
+        scheduler={"type": "StepLR", "step_size": 2, "gamma": 0.5},
+    )
+    task = build_task(described)
+    model = task.model()
+    optimizer = build_optimizer(described, task, model)
+    scheduler = build_scheduler(described, task, optimizer)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
+    assert tuple(optimizer.defaults["betas"]) == (0.5, 0.75)
+    assert isinstance(scheduler, torch.optim.lr_scheduler.StepLR)
+    assert (scheduler.optimizer, scheduler.step_size, scheduler.gamma) == (optimizer, 2, 0.5)
+
+
+def test_one_of_one_s_own() -> None:
+    described = experiment(optimizer={"type": f"{HERE}:Wide", "lr": 0.5, "reach": 3})
+    task = build_task(described)
+    assert build_optimizer(described, task, task.model()).reach == 3  # type: ignore[attr-defined]
+    assert build_scheduler(described, task, build_optimizer(described, task, task.model())) is None
+
+
+def test_the_task_s_own_wins() -> None:
+    described, task = experiment(scheduler={"type": "ExponentialLR", "gamma": 0.5}), Own()
+    optimizer = build_optimizer(described, task, task.model())
+    scheduler = build_scheduler(described, task, optimizer)
+    assert isinstance(optimizer, torch.optim.Adagrad)
+    assert isinstance(scheduler, torch.optim.lr_scheduler.StepLR)
+    assert scheduler.step_size == 3
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler", "path", "said"),
+    [
+        ({"type": "sgd"}, None, "optimizer.type", "did you mean 'SGD'?"),
+        ({"type": "SGD", "momentun": 1}, None, "optimizer.momentun", "did you mean 'momentum'?"),
+        ({"type": "SGD", "lr": "1e-3 "}, None, "optimizer.lr", "must be a number"),
+        ({"type": "SGD", "lr": -1}, None, "optimizer", "SGD refuses this: Invalid learning rate: -1"),
+        ({"type": "SGD", "nesterov": True}, None, "optimizer", "Nesterov momentum requires a momentum"),
+        ({"type": f"{HERE}:Line"}, None, "optimizer.type", "is no subclass of torch.optim.optimizer.Optimizer"),
+        ({"type": "SGD"}, {"type": "StepLr"}, "scheduler.type", "did you mean 'StepLR'?"),
+        ({"type": "SGD"}, {"type": "CosineAnnealingLR"}, "scheduler.T_max", "is missing"),
+        ({"type": "SGD"}, {"type": "MultiStepLR", "milestones": 3}, "scheduler.milestones", "must be"),
+        (
+            {"type": "SGD"},
+            {"type": "MultiStepLR", "milestones": [1, "2"]},
+            "scheduler.milestones.1",
+            "must be a whole number",
+        ),
+        ({"type": "SGD"}, {"type": "LinearLR", "start_factor": 2}, "scheduler", "LinearLR refuses this"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before(optimizer: Any, scheduler: Any, path: str, said: str) -> None:
+    other = Component.model_validate(scheduler) if scheduler else None
+    with pytest.raises(ConfigError) as caught:
+        check_optimizer(Component.model_validate(optimizer), other)
+    assert path in [problem.path for problem in caught.value.problems]
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler"),
+    [
+        ({"type": "SGD", "lr": 1, "momentum": 0.9, "nesterov": True}, {"type": "CosineAnnealingLR", "T_max": 5}),
+        ({"type": "Adam", "betas": [0.9, 0.99]}, {"type": "OneCycleLR", "max_lr": 0.1, "total_steps": 10}),
+        ({"type": "Muon"}, {"type": "ReduceLROnPlateau", "mode": "max"}),
+        ({"type": "LBFGS"}, {"type": "MultiStepLR", "milestones": [1, 2]}),
+        ({"type": f"{HERE}:Wide", "lr": 0.1, "anything": "goes"}, None),
+    ],
+)
+def test_what_can_be_built_passes(optimizer: Any, scheduler: Any) -> None:
+    check_optimizer(Component.model_validate(optimizer), Component.model_validate(scheduler) if scheduler else None)
+
+
+def test_both_can_be_wrong_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_optimizer(Component(type="sgd"), Component(type="steplr"))
+    assert [problem.path for problem in caught.value.problems] == ["optimizer.type", "scheduler.type"]
+
+
+def test_the_real_defaults_are_in_the_real_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    hooks = make_hooks({}, {})
+    assert list(hooks) == list(components.DEFAULT_HOOKS)
+    assert {name: type(one.hook) for name, one in hooks.items() if one} == {name: HOOKS[name] for name in hooks}

@@ -1,0 +1,51 @@
+"""The experiment: its parts and what it refuses by itself."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.config.experiment import Component, Experiment, wrong_length
+
+
+def test_the_length_of_training_is_said_once() -> None:
+    assert wrong_length(1, None) is None
+    assert wrong_length(None, 1) is None
+    assert "neither epochs nor steps" in str(wrong_length(None, None))
+    with pytest.raises(ValidationError, match="both epochs and steps"):
+        Experiment(name="x", task="a:B", epochs=1, steps=1)
+
+
+def test_values_cannot_be_changed() -> None:
+    experiment = Experiment(name="x", task="a:B", epochs=1)
+    with pytest.raises(ValidationError, match="frozen"):
+        experiment.epochs = 2  # type: ignore[misc]
+
+
+def test_a_component_keeps_its_arguments() -> None:
+    component = Component.model_validate({"type": "SGD", "lr": 0.5})
+    assert (component.type, component.arguments) == ("SGD", {"lr": 0.5})
+
+
+def test_equal_is_who_says_the_same() -> None:
+    first, second = (Experiment(name="x", task="a:B", epochs=1) for _ in range(2))
+    first._import_paths = ("/somewhere",)
+    assert first == second
+    assert first != Experiment(name="x", task="a:B", epochs=2)
+    assert first != {"name": "x"}
+
+
+def test_it_travels_with_its_import_paths() -> None:
+    experiment = Experiment(name="x", task="a:B", epochs=1)
+    experiment._import_paths = ("/somewhere",)
+    back = pickle.loads(pickle.dumps(experiment))
+    assert back == experiment
+    assert back.import_paths == ("/somewhere",)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "-x"])
+def test_names_are_names_of_folders(name: str) -> None:
+    with pytest.raises(ValidationError, match="name"):
+        Experiment(name=name, task="a:B", epochs=1)

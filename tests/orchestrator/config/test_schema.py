@@ -1,0 +1,92 @@
+"""The JSON Schema of experiment files: right by itself, and of the same mind as the loader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from hooks import HOOKS
+from orchestrator.config.load import load_experiment, resolved
+from orchestrator.config.reader import read_yaml
+from orchestrator.config.schema import experiment_schema
+from tests.orchestrator.config.samples import HERE, Shadow
+
+SHIPPED = sorted((Path(__file__).parents[3] / "experiments").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft202012Validator:
+    return Draft202012Validator(experiment_schema({**HOOKS, "shadow": Shadow}))
+
+
+def line(**more: Any) -> dict[str, Any]:
+    return {"name": "line", "task": f"{HERE}:Line", "epochs": 1, **more}
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(experiment_schema())
+
+
+def test_every_hook_is_in_it_with_its_docs() -> None:
+    schema = experiment_schema({**HOOKS, "shadow": Shadow})
+    assert set(schema["properties"]["hooks"]["properties"]) == {*HOOKS, "shadow"}
+    shadow = schema["$defs"]["hook_shadow"]
+    assert shadow["description"] == "Follows the weights.\n\nAt a distance."
+    assert shadow["properties"]["decay"]["description"] == "How much stays."
+    assert (shadow["properties"]["decay"]["minimum"], shadow["properties"]["decay"]["maximum"]) == (0, 1)
+    assert schema["properties"]["batch_size"]["description"] == "Samples in a batch of each worker."
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_it_accepts_what_ships_and_its_resolved_form(validator: Draft202012Validator, path: Path) -> None:
+    assert list(validator.iter_errors(read_yaml(path).data)) == []
+    assert list(validator.iter_errors(resolved(load_experiment(path)))) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        line(),
+        line(epochs=None, steps=5),
+        line(hooks={"shadow": None, "console": False, "perf_stats": True, "checkpoint": {}}),
+        line(hooks={"shadow": {"decay": 1, "every": "100 steps", "priority": "low"}}),
+        line(hooks={"shadow": {"level": 20}, "slow": {"type": "shadow", "priority": 7}}),
+        line(hooks={"mine": {"type": "pack.module:Class", "anything": 1}}),
+        line(hooks={"ema": {"type": "shadow", "decay": 1}}),
+        {
+            "base": "line.yaml",
+            "sweep": {"metric": "x", "space": {"seed": {"choice": [1, 2]}, "hooks.a.b": {"uniform": [0, 1]}}},
+        },
+    ],
+)
+def test_it_accepts_what_is_right(validator: Draft202012Validator, data: dict[str, Any]) -> None:
+    assert list(validator.iter_errors(data)) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        line(hooks={"shadow": {"decoy": 1}}),
+        line(hooks={"shadow": {"decay": 1.2}}),
+        line(hooks={"shadow": {"every": "1 hour"}}),
+        line(hooks={"shadow": {"priority": 101}}),
+        line(hooks={"shadow": {"level": 25}}),
+        line(hooks={"slow": {"type": "shadow", "decoy": 1}}),
+        line(hooks={"slow": {"type": "shadwo"}}),
+        line(hooks={"slow": {"decay": 1}}),
+        line(hooks={"ema": {"type": "shadow", "gamma": 1}}),
+        line(hooks={"ema": {"decoy": 1}}),
+        line(batchsize=1),
+        line(steps=5),
+        line(epochs=None),
+        line(workers={"count": 0}),
+        {"name": "x"},
+        line(sweep={"metric": "x", "space": {"seed": {"choice": [1], "grid": [1]}}}),
+        line(sweep={"metric": "x", "space": {"seed": {"uniform": [1]}}}),
+    ],
+)
+def test_it_refuses_what_is_wrong(validator: Draft202012Validator, data: dict[str, Any]) -> None:
+    assert list(validator.iter_errors(data))
