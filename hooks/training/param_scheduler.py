@@ -47,8 +47,7 @@ class ParamScheduler(Hook):
                 lr = group["lr"]
                 # a rate that is a tensor is changed in place later
                 state.record(**{f"lr_{index}" if index else "lr": lr.clone() if isinstance(lr, Tensor) else lr})
-        if self.every.unit == "steps":
-            self._step_when_due(state)
+        self._step_when_due(state)
 
     def on_phase_end(self, state: State) -> None:
         if self.monitor is not None:

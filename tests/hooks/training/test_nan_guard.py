@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hooks import HookError, State
 from hooks.training.nan_guard import NanGuard
 from tests.hooks.training.steps import batches, new_state, small_model, train
+from tests.ranks import on_ranks
 
 INF = math.inf
 
@@ -180,3 +182,20 @@ def test_no_more_is_written_than_asked(dumps: int, tmp_path: Path) -> None:
     state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
     train(state, {"guard": NanGuard(action="skip", dumps=dumps)}, poisoned(5, 0, 2, 4))
     assert len(list(tmp_path.rglob("*.pt"))) == min(dumps, 3)
+
+
+def _skipping(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    module = nn.Linear(4, 2)
+    state = new_state(module, rank=rank, world_size=world_size, artifacts=Path(folder))
+    state.model = DistributedDataParallel(module, broadcast_buffers=False)
+    rows = train(state, {"guard": NanGuard(action="skip")}, poisoned(4, 1) if rank == 1 else batches(4, seed=2))
+    return {"rows": [row.get("nonfinite") for row in rows], "step": state.step, "weights": module.weight.tolist()}
+
+
+def test_ranks_skip_together_and_the_dumps_name_the_culprit(tmp_path: Path) -> None:
+    first, second = on_ranks(_skipping, 2, str(tmp_path))
+    assert first == second
+    assert (first["rows"], first["step"]) == ([None, 1, None, None], 3)
+    losses = [torch.load(tmp_path / "nonfinite" / f"step-2-rank-{rank}.pt", weights_only=True)["loss"] for rank in (0, 1)]
+    assert [math.isfinite(loss) for loss in losses] == [True, False]
