@@ -60,12 +60,12 @@ class NanGuard(Hook):
             return
         self._hits_in_a_row += 1
         state.record(nonfinite=1)
-        self._dump(state)
-        self._act(state)
-
-    def _act(self, state: State) -> None:
-        loss = float("nan") if state.loss is None else state.loss.item()
+        loss = math.nan if state.loss is None else state.loss.item()
         norm = state.gradient_norm().item()
+        self._dump(state, loss, norm)
+        self._act(state, loss, norm)
+
+    def _act(self, state: State, loss: float, norm: float) -> None:
         reason = (
             f"not finite at step {state.step + 1} on rank {state.rank}: loss={loss}, gradient norm={norm}"
             f"{'' if not math.isfinite(loss) or state.world_size == 1 else ' (the loss of another rank may be the cause)'}"
@@ -77,7 +77,7 @@ class NanGuard(Hook):
         if self.action == "stop":
             state.request_stop(reason)
 
-    def _dump(self, state: State) -> None:
+    def _dump(self, state: State, loss: float, norm: float) -> None:
         if self._dumped == self.dumps:
             return
         self._dumped += 1
@@ -87,8 +87,8 @@ class NanGuard(Hook):
             "step": state.step + 1,
             "iteration": state.iteration + 1,
             "epoch": state.epoch,
-            "loss": state.loss,
-            "gradient_norm": state.gradient_norm(),
+            "loss": loss,
+            "gradient_norm": norm,
             "batch": state.batch,
             "output": state.output,
         }
