@@ -89,7 +89,7 @@ class Checkpoint(Hook):
             self._restored = None
 
     def on_step(self, state: State) -> None:
-        if state.phase == "train" and self.every.unit == "steps" and self.every.due(state, self.begin):
+        if self.every.unit == "steps" and self.every.due(state, self.begin):
             self._request(state, "rhythm")
 
     def on_phase_end(self, state: State) -> None:

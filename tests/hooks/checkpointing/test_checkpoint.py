@@ -481,7 +481,8 @@ def test_a_score_is_forgotten_when_the_rule_changes() -> None:
     later = Life(hook, store=life.store, epoch=2, step=4)
     later.restore("epoch-0002")
     later.epoch(**{"val/score": 20.0})
-    assert later.store.labels["best"] == "epoch-0003"
+    later.epoch(**{"val/score": 10.0})
+    assert later.store.labels["best"] == "epoch-0004"
 
 
 def test_auto_resumes_with_the_metric_it_chose() -> None:

@@ -75,11 +75,22 @@ def _eta(line: str) -> str | None:
 
 
 def test_remaining_time_is_the_median_iteration_without_the_first_ones(ticks: Ticks) -> None:
-    """One slow iteration of 500 s and a slow start change nothing: 20 - 10 iterations of 1 s remain."""
+    """One slow iteration of 500 s and a slow start change nothing: 15, then 10 iterations of 1 s remain."""
     screen = Screen()
     seconds = _passes(ticks, 60, 60, 60, 1, 1, 500, 1)
-    run_phase(Console(), State(display=screen, max_epochs=2), "train", _losses(*[1.0] * 10), work=seconds)
-    assert _eta(screen.lines[0]) == "0:00:10"
+    run_phase(Console(interval=5), State(display=screen, max_epochs=2), "train", _losses(*[1.0] * 10), work=seconds)
+    assert [_eta(line) for line in screen.lines[:2]] == ["0:00:15", "0:00:10"]
+
+
+def test_the_start_of_a_phase_is_no_iterations_time(ticks: Ticks) -> None:
+    """Phases of two iterations, the first of which waits 100 s for the loader to start; 20 - 9 iterations remain."""
+    screen, hook = Screen(), Console(interval=9)
+    state = State(display=screen, max_epochs=1)
+    run_phase(hook, state, "train", _losses(1, 1, 1), length=20, work=_passes(ticks, 1))
+    for _ in range(3):
+        run_phase(hook, state, "train", _losses(1, 1), length=20, work=_passes(ticks, 100, 1))
+    line = next(line for line in screen.lines if "9/20" in line)
+    assert _eta(line) == "0:00:11"
 
 
 def test_remaining_time_has_the_validations_to_come(ticks: Ticks) -> None:
