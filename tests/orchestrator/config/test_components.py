@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from hooks import HOOKS, Hook, Priority
 from hooks.plan import in_order
-from orchestrator.config import components
+from orchestrator.config import components, imports
 from orchestrator.config.components import (
     build_hooks,
     build_optimizer,
@@ -152,6 +153,16 @@ def test_a_hook_is_a_dataclass_and_a_hook() -> None:
     assert "is no dataclass" in said["hooks.a.type"]
     assert "is no subclass of hooks.hook.Hook" in said["hooks.b.type"]
     assert said["hooks.c.type"] == "must be text, got 3"
+
+
+def test_other_packages_offer_hooks_at_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = {("hookyard.hooks", "offered"): EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")}
+    monkeypatch.setattr(
+        imports, "entry_points", lambda group, name: [p for key, p in points.items() if key == (group, name)]
+    )
+    assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
+        "shadow": Shadow(), "offered": Shadow(keep=9), "mine": Shadow()
+    }  # fmt: skip
 
 
 def test_required_hooks_are_refined_by_the_experiment() -> None:

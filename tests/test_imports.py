@@ -1,0 +1,157 @@
+"""Who may import whom: one direction, no cycles, and nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hooks import HOOKS
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(path for package in ("hooks", "orchestrator", "experiments") for path in (ROOT / package).rglob("*.py"))
+
+LAYERS = (
+    ("hooks",),
+    ("orchestrator.errors", "orchestrator.task", "orchestrator.storage"),
+    ("orchestrator.config", "orchestrator.loop", "orchestrator.checkpoint", "orchestrator.stats"),
+    ("orchestrator.runs",),
+    ("orchestrator.sweeps",),
+    ("orchestrator.cluster",),
+    ("orchestrator.cli",),
+    ("orchestrator.__main__",),
+)
+"""Lowest first; a package may import its own layer and those below it."""
+
+WITH_RAY = ("orchestrator.runs", "orchestrator.sweeps", "orchestrator.cluster", "orchestrator.stats.collector")
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def imported(path: Path, everywhere: bool) -> Iterator[str]:
+    """What a file imports: at module level, or in its functions too. What is for type checkers alone is left out."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in MODULES else str(node.module)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting.extend(node.orelse)
+        elif everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def inside(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def layer(module: str) -> int | None:
+    return next((height for height, packages in enumerate(LAYERS) if inside(module, packages)), None)
+
+
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2]) if module.startswith("orchestrator.") else module.split(".")[0]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way(module: str) -> None:
+    own = layer(module)
+    for other in imported(MODULES[module], everywhere=True):
+        other_layer = layer(other)
+        if own is not None and other_layer is not None:
+            assert other_layer <= own, f"{module} imports {other}, which is above it"
+
+
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if inside(module, ("orchestrator",)) and module != "orchestrator"]
+)
+def test_every_part_of_the_orchestrator_has_a_layer(module: str) -> None:
+    assert layer(module) is not None
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if inside(module, ("hooks",))])
+def test_hooks_know_neither_ray_nor_the_orchestrator_nor_each_other(module: str) -> None:
+    for other in imported(MODULES[module], everywhere=True):
+        assert not inside(other, ("ray", "orchestrator", "experiments")), f"{module} imports {other}"
+        if is_hook(module):
+            assert not is_hook(other), f"{module} imports the hook {other}"
+
+
+def is_hook(module: str) -> bool:
+    """Whether a module defines a hook."""
+    if not inside(module, ("hooks",)) or module == "hooks.hook" or module not in MODULES:
+        return False
+    classes = [node for node in ast.parse(MODULES[module].read_text()).body if isinstance(node, ast.ClassDef)]
+    return any(isinstance(base, ast.Name) and base.id == "Hook" for node in classes for base in node.bases)
+
+
+def test_one_hook_one_file() -> None:
+    assert sorted(filter(is_hook, MODULES)) == sorted(cls.__module__ for cls in HOOKS.values())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_ray_is_imported_in_few_places(module: str) -> None:
+    if not inside(module, WITH_RAY):
+        assert not [other for other in imported(MODULES[module], everywhere=True) if inside(other, ("ray",))]
+
+
+def test_tasks_import_the_task_and_no_more_of_the_orchestrator() -> None:
+    for module in (module for module in MODULES if inside(module, ("experiments",))):
+        others = {other for other in imported(MODULES[module], everywhere=True) if inside(other, ("orchestrator",))}
+        assert others <= {"orchestrator", "orchestrator.task"}, module
+
+
+def test_there_is_no_cycle_between_packages() -> None:
+    below: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        others = {package_of(other) for other in imported(path, everywhere=False) if other in MODULES}
+        below.setdefault(package_of(module), set()).update(others - {package_of(module)})
+    while below:
+        free = {package for package, others in below.items() if not others & set(below)}
+        assert free, f"these import each other: {sorted(below)}"
+        below = {package: others for package, others in below.items() if package not in free}
+
+
+def test_there_is_no_cycle_between_modules() -> None:
+    below = {
+        module: {other for other in imported(path, everywhere=False) if other in MODULES}
+        for module, path in MODULES.items()
+    }
+    while below:
+        free = {module for module, others in below.items() if not (others - {module}) & set(below)}
+        assert free, f"these import each other: {sorted(below)}"
+        below = {module: others for module, others in below.items() if module not in free}
+
+
+def test_no_module_is_called_utils() -> None:
+    assert not [module for module in MODULES if {"utils", "util", "helpers", "common", "misc"} & set(module.split("."))]
+
+
+@pytest.mark.parametrize(
+    ("statement", "without"),
+    [
+        ("import hooks", ("ray", "orchestrator", "pydantic", "pandas")),
+        ("import orchestrator", ("ray", "torch", "pydantic", "pandas")),
+        ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
+        ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
+    ],
+)
+def test_nothing_heavy_comes_along(statement: str, without: tuple[str, ...]) -> None:
+    code = f"{statement}\nimport sys\nprint(*(name for name in {without!r} if name in sys.modules))"
+    came = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert came.stdout.split() == []
