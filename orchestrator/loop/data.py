@@ -81,6 +81,10 @@ class Data:
         for phase in ("val", "test"):
             if phase in self._datasets:
                 self.loaders[phase] = self._loader(phase, self._shard(phase, shuffle=False, even=False))
+        if self.epoch_length() == 0:
+            size = f"{len(self._datasets['train'])} samples on {world.world_size} ranks"
+            message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
+            raise ConfigError([Problem("loader.drop_last", message)])
 
     def _check(self, phase: str, dataset: Any) -> None:
         if phase not in ("train", "val", "test"):
@@ -89,6 +93,9 @@ class Data:
             raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has no length or no index; a map-style dataset is needed")])
         if phase == "train" and len(dataset) == 0:
             raise ConfigError([Problem("task", "the train dataset is empty")])
+        if phase != "train" and len(dataset) < self._world.world_size and self._task.meters():
+            message = f"has meters, which need a {phase} sample on each rank; there are {len(dataset)} for {self._world.world_size} ranks"
+            raise ConfigError([Problem("task", message)])
 
     def _shard(self, phase: str, *, shuffle: bool, even: bool) -> ShardedSampler:
         return ShardedSampler(

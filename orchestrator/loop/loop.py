@@ -94,6 +94,7 @@ class Loop:
         self.means = Means()
         self.stage = Stage.REPORTED
         self.eval_iterations = 0
+        self._accumulated = 0
         self._stop_asked = stop_asked
         self._agreement = Agreement(self.world)
         self._iterator: Iterator[Any] | None = None
@@ -156,7 +157,11 @@ class Loop:
 
     def restore(self, name: str) -> None:
         """Puts a stored checkpoint back; call it on every rank, before `run`. Fires `on_load`."""
-        self.saving.restore(name)
+        try:
+            self.saving.restore(name)
+        except BaseException as error:
+            self.plan.fire("on_exception", self.state, error)
+            raise
 
     def save(self) -> str | None:
         """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
@@ -201,7 +206,7 @@ class Loop:
                 if self._finished():
                     break
                 self._train()
-                if self._interrupted:
+                if self.stage is Stage.TRAIN:
                     yield self._report()
                     return
             if self.stage is Stage.TRAINED:
@@ -240,10 +245,12 @@ class Loop:
         self.plan.fire("on_report", state, metrics)
         self.record_costs()
         self.recorder.sync()
-        self.stage = Stage.REPORTED if not self._interrupted else self.stage
+        cut_short = self.stage is Stage.TRAIN
+        if not cut_short:
+            self.stage = Stage.REPORTED
         state.metrics = {}
         ends = bool(self._stopped) or self._finished()
-        final = ends and (tested or not self._test_due())
+        final = cut_short or (ends and (tested or not self._test_due()))
         return Report(metrics, self.saving.last_path, self._stopped, self._interrupted, final)
 
     def _epoch_label(self) -> int:
@@ -340,6 +347,7 @@ class Loop:
             self.precision.backward(state.loss if group == 1 else state.loss / group)
         lap(BACKWARD)
         self._fire("on_backward")
+        self._accumulated = 0 if last else position + 1
         state.stepped = last and self._update()
         state.iteration += 1
         state.phase_iteration += 1
@@ -350,9 +358,8 @@ class Loop:
     def _place_in_step(self) -> tuple[int, int]:
         """Which micro-batch of its optimizer step this is, and how many that step has; the epoch's last may have fewer."""
         state = self.state
-        position = state.phase_iteration % state.accumulate
-        begun = state.phase_iteration - position
-        return position, min(state.accumulate, state.phase_length - begun)
+        begun = state.phase_iteration - self._accumulated
+        return self._accumulated, min(state.accumulate, state.phase_length - begun)
 
     def _update(self) -> bool:
         """The optimizer step; False where it was left out."""
@@ -390,7 +397,8 @@ class Loop:
         self.recorder.append(row)
         state.row = {}
         state.batch = state.output = state.loss = None
-        if state.checkpoint_reasons and state.phase == "train" and not self._phase_over():
+        # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
+        if state.stepped and not self._phase_over():
             self._save_if_asked()
 
     def _save_if_asked(self) -> None:
@@ -414,7 +422,6 @@ class Loop:
             return False
         self._agree_on_stop()
         if self._stopped:
-            self._interrupted = True
             self.saving.save(self._checkpoint_name())
         return bool(self._stopped)
 
@@ -465,11 +472,9 @@ class Loop:
 
     def _eval_batches(self, loader: Any) -> Iterator[Any]:
         iterator = iter(loader)
-        while True:
+        for _ in range(len(loader)):
             self._fire("on_iteration_start")
-            batch = next(iterator, None)
-            if batch is None:
-                return
+            batch = next(iterator)
             self.clock.lap(DATA_WAIT)
             yield batch
 

@@ -74,7 +74,7 @@ def reports(
     if attempt.checkpoint:
         loop.restore(attempt.checkpoint)
     for report in loop.run():
-        if world.is_master and not (report.interrupted and "train/loss" not in report.metrics):
+        if world.is_master and any("/" in name for name in report.metrics):
             folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
         _carry(artifacts, folder)
         yield report

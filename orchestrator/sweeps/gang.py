@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import socket
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -19,10 +20,11 @@ from orchestrator.loop.loop import Report
 from orchestrator.loop.world import World
 from orchestrator.runs.session import Assignment, reports
 
-logger = logging.getLogger("hookyard")
-
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others before it gives up."""
+
+_LAST_WORDS_S = 0.5
+"""What a failed rank leaves Ray to carry its error to rank 0."""
 
 
 class Member:
@@ -49,24 +51,33 @@ class Member:
         self._reports = reports(assignment, world)
 
     def next(self) -> Report | None:
-        """Trains up to the next report; None when the trial is over. A failure frees the ranks that wait for this one."""
+        """Trains up to the next report; None when the trial is over."""
         assert self._reports is not None
-        try:
-            return next(self._reports, None)
-        except BaseException:
-            self._leave()
-            raise
+        return next(self._reports, None)
 
     def end(self) -> None:
         """Ends the trial, wherever it stands, and leaves its process group."""
         if self._reports is not None:
             self._reports.close()  # type: ignore[attr-defined]
-        self._leave()
-
-    def _leave(self) -> None:
         self._reports = None
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+class RemoteMember(Member):
+    """A rank other than 0, as an actor."""
+
+    def next(self) -> Report | None:
+        """As for any member; a failure ends the process, once it is told.
+
+        The other ranks wait for this one in a collective, and only a closed connection frees them. Tune does not use
+        the gang of a failed trial again.
+        """
+        try:
+            return super().next()
+        except Exception:
+            threading.Timer(_LAST_WORDS_S, os._exit, [1]).start()
+            raise
 
 
 class Gang:
@@ -75,7 +86,7 @@ class Gang:
     def __init__(self, workers: Workers, group: PlacementGroup | None) -> None:
         self._master = Member(0, workers)
         self._others = [
-            ray.remote(Member)
+            ray.remote(RemoteMember)
             .options(
                 num_cpus=workers.cpus,
                 num_gpus=1 if workers.gpu else 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,8 @@ def launch(
             verbose=0,
         ),
     )
+    # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     tuner.fit()
 
 

@@ -44,6 +44,7 @@ class Trial(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._leave("stopped", "the scheduler ended the trial")
+        self._judged: float | None = None
         values = config[SPACE]
         experiment = with_overrides(self._experiment, values)
         self._folder = open_or_create_trial(self._location, str(self.trial_id), experiment, values)
@@ -58,18 +59,24 @@ class Trial(tune.Trainable):
             except Exception as error:
                 self._leave("failed", error=str(error))
                 raise
-            if report is None or report.final or metric in report.metrics:
+            if report is None:
+                raise RunError(f"the trial ended without a report that holds the sweep's metric '{metric}'")
+            if metric in report.metrics:
+                self._judged = report.metrics[metric]
+            if report.final or metric in report.metrics:
                 return self._answer(report, metric)
 
-    def _answer(self, report: Report | None, metric: str) -> dict[str, Any]:
-        metrics = dict(report.metrics) if report else {}
-        if report is None or report.final:
+    def _answer(self, report: Report, metric: str) -> dict[str, Any]:
+        """What Tune is told; a last report without the metric, such as one of a test phase, keeps the one before."""
+        if self._judged is None:
+            there = ", ".join(name for name in report.metrics if "/" in name) or "none"
+            wrong = f"no report of the trial holds the sweep's metric '{metric}'; the last one holds: {there}"
+            self._leave("failed", error=wrong)
+            raise RunError(wrong)
+        if report.final:
             self._gang.next()
-            self._leave("stopped" if report and report.stopped else "finished")
-        if metric not in metrics:
-            there = ", ".join(name for name in metrics if "/" in name) or "none"
-            raise RunError(f"the trial's last report does not hold the sweep's metric '{metric}'; it holds: {there}")
-        return {**metrics, tune.result.DONE: report is None or report.final}
+            self._leave("stopped" if report.stopped else "finished")
+        return {metric: self._judged, **report.metrics, tune.result.DONE: report.final}
 
     def _metric(self) -> str:
         assert self._experiment.sweep is not None

@@ -1,0 +1,114 @@
+"""A sweep on warm gangs in Ray Tune: what trials choose, reach and cost; what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import load_experiment, open_run, open_sweep, sweep
+from orchestrator.sweeps.driver import failed_trials
+
+pytestmark = pytest.mark.ray
+
+SWEEP = """
+base: points.yaml
+name: shifts
+hooks:
+  shift: {{type: "mishaps:Shift"}}
+workers: {{count: {ranks}}}
+sweep:
+  metric: {metric}
+  search: {search}
+  trials: {trials}
+  scheduler: {scheduler}
+  max_concurrent: 1
+  space: {space}
+"""
+
+
+def written(folder: Path, **changes: Any) -> str:
+    """A sweep file over the outside hook's own field."""
+    values = {
+        "ranks": 2,
+        "metric": "val/shift",
+        "search": "grid",
+        "trials": 1,
+        "scheduler": "fifo",
+        "space": "{hooks.shift.by: {choice: [1.0, 3.0, 2.0]}}",
+    }
+    (folder / "sweep.yaml").write_text(SWEEP.format(**(values | changes)))
+    return "sweep.yaml"
+
+
+def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field(ray_cluster: Any, outside: Path) -> None:
+    done = sweep(load_experiment(written(outside)), "runs")
+    assert done.status == "finished"
+    trials = done.trials
+    assert trials["config/hooks.shift.by"].tolist() == [1.0, 3.0, 2.0]
+    assert trials["val/shift"].tolist() == [1.0, 3.0, 2.0]
+    assert trials["ranks"].tolist() == [2, 2, 2]
+    assert trials["status"].tolist() == ["finished"] * 3
+    assert (trials["step_s"] > 0).all()
+    assert (trials["peak_rss_bytes"] > 0).all()
+    assert done.best.path == open_sweep("runs/shifts").best.path == str(outside / "runs/shifts/trials/trial-0001")
+
+    stats = done.stats
+    # 15 training and 9 val iterations on each of 2 ranks in each of 3 trials.
+    assert len(stats) == 3 * 2 * (15 + 9)
+    assert stats.groupby("trial", observed=True)["shift"].unique().map(list).tolist() == [[1.0], [3.0], [2.0]]
+    assert not stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
+
+
+def test_the_gang_stays_warm_from_trial_to_trial(ray_cluster: Any, outside: Path) -> None:
+    (outside / "whoami.py").write_text(
+        "import os\nfrom dataclasses import dataclass\nfrom hooks import Hook\n\n\n"
+        "@dataclass\nclass Process(Hook):\n    '''Records which process it runs in.'''\n\n"
+        "    def on_step(self, state):\n        state.record(pid=os.getpid())\n"
+    )
+    file = written(outside)
+    done = sweep(load_experiment(file, ["hooks.process={type: 'whoami:Process'}"]), "runs")
+    pids = done.stats.groupby(["trial", "rank"], observed=True)["pid"].unique()
+    assert all(len(found) == 1 for found in pids)
+    for rank in (0, 1):
+        assert len({float(found[0]) for (_, one), found in pids.items() if one == rank}) == 1
+    assert os.getpid() not in {int(found[0]) for found in pids}
+
+
+def test_asha_stops_what_falls_behind_and_random_draws_repeat(ray_cluster: Any, outside: Path) -> None:
+    space = "{hooks.shift.by: {uniform: [0.0, 1.0]}}"
+    file = written(outside, ranks=1, scheduler="asha", search="random", trials=5, space=space)
+    done = sweep(load_experiment(file, ["epochs=6"]), "runs")
+    again = sweep(load_experiment(file, ["epochs=1"]), "runs", "again")
+    drawn = done.trials["config/hooks.shift.by"]
+    assert drawn.tolist() == again.trials["config/hooks.shift.by"].tolist()
+    assert drawn.nunique() == 5
+    assert done.trials.loc[drawn.idxmax(), "reports"] == 6
+    stopped = done.trials[done.trials["status"] == "stopped"]
+    assert len(stopped) > 0
+    assert (stopped["reports"] < 6).all()
+    # A rung keeps the better half of those that reached it, so what is stopped is never the best so far.
+    for trial in stopped.index:
+        assert drawn[trial] < drawn[:trial].max()
+
+
+def test_a_trial_that_fails_does_not_end_the_sweep(ray_cluster: Any, outside: Path) -> None:
+    space = "{hooks.fails.value: {choice: [0.0, 2.0, 0.5]}}"
+    file = written(outside, metric="val/accuracy", space=space)
+    done = sweep(load_experiment(file, ["hooks.fails={type: 'mishaps:Fails'}"]), "runs")
+    trials = done.trials
+    assert trials["status"].tolist() == ["finished", "failed", "finished"]
+    assert "hook 'fails' failed in on_update on rank 1: ValueError: 2.0 is too much" in trials["error"].iloc[1]
+    assert failed_trials(done) == 1
+    assert open_run(done.best.path).status == "finished"
+
+
+def test_a_metric_that_never_comes_says_which_there_are(ray_cluster: Any, outside: Path) -> None:
+    done = sweep(load_experiment(written(outside, ranks=1, metric="val/acuracy", space="{hooks.shift.by: {choice: [1.0]}}")), "runs")
+    about = json.loads(Path(done.path, "trials/trial-0000/run.json").read_text())
+    assert about["status"] == "failed"
+    assert "'val/acuracy'" in about["error"]
+    assert "val/accuracy" in about["error"]
