@@ -1,0 +1,114 @@
+"""A small task for tests: fixed random points in three classes, and a network of about a hundred weights."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from hooks import Hook, State
+from orchestrator import Experiment, Task
+from orchestrator.config.experiment import Component, Loader
+from orchestrator.stats.recorder import Recorder
+
+SGD = Component(type="SGD", lr=0.1, momentum=0.9)  # type: ignore[call-arg]
+
+
+class PointSet(Dataset[Any]):
+    """Points (5,) and their classes, with the place of each; `noisy` ones differ each time they are fetched."""
+
+    def __init__(self, size: int, noisy: bool, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.points = torch.randn(size, 5, generator=generator)
+        self.labels = (self.points[:, 0] > 0).long() + (self.points[:, 1] > 0.5).long()
+        self.noisy = noisy
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        point = self.points[index]
+        if self.noisy:
+            point = point + 0.1 * (random.random() + np.random.rand() + torch.rand(()).item())
+        return point, self.labels[index], index
+
+
+@dataclass
+class Points(Task):
+    """Classifies points; every source of randomness and every kind of state can be switched on."""
+
+    train: int = 52
+    val: int = 23
+    test: int = 0
+    batch_norm: bool = False
+    dropout: float = 0.0
+    noisy: bool = False
+    fails: bool = False
+    """Raises in the loss."""
+
+    def model(self) -> nn.Module:
+        norm: nn.Module = nn.BatchNorm1d(8) if self.batch_norm else nn.Identity()
+        return nn.Sequential(nn.Linear(5, 8), norm, nn.ReLU(), nn.Dropout(self.dropout), nn.Linear(8, 3))
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        sizes = {"train": self.train, "val": self.val, "test": self.test}
+        return {
+            phase: PointSet(size, self.noisy and phase == "train", seed)
+            for seed, (phase, size) in enumerate(sizes.items())
+            if size
+        }
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        if self.fails:
+            raise ArithmeticError("this loss fails on purpose")
+        return functional.cross_entropy(output, batch[1])
+
+    def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
+        return {"accuracy": (output.argmax(dim=1) == batch[1]).float()}
+
+
+def experiment(**fields: Any) -> Experiment:
+    """An experiment without hooks; the loop takes those as objects."""
+    if "steps" not in fields:
+        fields.setdefault("epochs", 2)
+    loader = Loader(**fields.pop("loader", {}))
+    return Experiment(
+        **{"name": "points", "task": "tests.tasks:Points", "batch_size": 8, "optimizer": SGD, "loader": loader, **fields}
+    )
+
+
+class Rows(Recorder):
+    """Keeps the rows it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, Any]] = []
+
+    def append(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+    def columns(self, *names: str, phase: str | None = None) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in names) for row in self.rows if phase in (None, row["phase"])]
+
+
+class Seen(Hook):
+    """Keeps the places of the samples of each training batch."""
+
+    def __init__(self) -> None:
+        self.indices: list[list[int]] = []
+
+    def on_batch(self, state: State) -> None:
+        if state.phase == "train":
+            self.indices.append(state.batch[2].tolist())
+
+
+def numbers(module: nn.Module) -> dict[str, Any]:
+    """Weights and buffers as plain numbers, which compare bit for bit and travel between processes."""
+    return {name: tensor.tolist() for name, tensor in module.state_dict().items()}
