@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "hooks", "pydantic", "orchestrator.loop.loop", "torchmetrics"])
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "hooks", "pydantic", "orchestrator.loop.loop", "torchmetrics", "torch._dynamo"])
 
 
 def _free_port() -> int:

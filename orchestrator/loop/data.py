@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler, Sampler
 
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.loop.randomness import drawn_aside
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -35,21 +36,22 @@ class ShardedSampler(Sampler[int]):
 
     def _order(self) -> list[int]:
         if not self.shuffle:
-            order = list(range(self.length))
-        else:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            order = torch.randperm(self.length, generator=generator).tolist()
-        if self.even and order:
-            missing = -len(order) % self.world_size
-            order += (order * (missing // len(order) + 1))[:missing]
+            return list(range(self.length))
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order: list[int] = torch.randperm(self.length, generator=generator).tolist()
         return order
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._order()[self.offset :][self.rank :: self.world_size])
+        order = self._order()
+        rest = order[self.offset :]
+        if self.even and rest:
+            missing = -len(rest) % self.world_size
+            rest += (order * (missing // len(order) + 1))[:missing]
+        return iter(rest[self.rank :: self.world_size])
 
     def __len__(self) -> int:
-        total = self.length + (-self.length % self.world_size if self.even else 0)
-        return max(0, -(-(total - self.offset - self.rank) // self.world_size))
+        rest = max(0, self.length - self.offset)
+        return -(-(rest if self.even else rest - self.rank) // self.world_size)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -126,7 +128,12 @@ class Data:
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
         return iter(self.loaders["train"])
 
+    def close(self) -> None:
+        """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and slowly."""
+        self.loaders.clear()
+
     def fresh_batches(self, phase: str) -> Iterator[Any]:
-        """This rank's batches of a phase once, unshuffled, on the device; the training order is not disturbed."""
+        """This rank's batches of a phase once, unshuffled, on the device, the same each time; neither the training order
+        nor its random numbers are disturbed."""
         loader = self._loader(phase, self._shard(phase, shuffle=False, even=False))
-        return (to_device(batch, self._world.device) for batch in loader)
+        return (to_device(batch, self._world.device) for batch in drawn_aside(loader, self._experiment.seed))

@@ -178,13 +178,19 @@ class Loop:
             raise
         except BaseException as error:
             self.plan.fire("on_exception", self.state, error)
+            self._close_data()
             self._flush_quietly()
             raise
 
     def _end(self) -> None:
         self.plan.fire("on_end", self.state)
+        self._close_data()
         self.record_costs()
         self.recorder.close()
+
+    def _close_data(self) -> None:
+        self._iterator = None
+        self.data.close()
 
     def record_costs(self) -> None:
         """Hands what hooks and saving cost since the last time to the recorder."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 def seed_all(seed: int) -> None:
@@ -43,3 +46,23 @@ def restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+def drawn_aside(items: Iterable[T], seed: int) -> Iterator[T]:
+    """The items, each made with generators that begin at `seed`; what else draws numbers meanwhile does not notice."""
+    before = random_state()
+    seed_all(seed)
+    aside = random_state()
+    restore_random_state(before)
+    iterator, end = iter(items), object()
+    while True:
+        before = random_state()
+        restore_random_state(aside)
+        try:
+            item: Any = next(iterator, end)
+        finally:
+            aside = random_state()
+            restore_random_state(before)
+        if item is end:
+            return
+        yield item

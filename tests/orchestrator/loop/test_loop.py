@@ -329,7 +329,8 @@ def test_a_failure_is_shown_to_on_exception_and_raised() -> None:
 def test_a_failure_in_on_load_is_shown_to_on_exception_too(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
     first = Loop(Points(), experiment(), {}, store=store)
-    next(iter(first.run()))
+    reports = first.run()
+    next(reports)
     path = first.save()
     assert path is not None
     hook = Fails("on_load")
@@ -381,7 +382,7 @@ def test_validation_never() -> None:
 def test_means_are_over_samples_not_batches() -> None:
     """The last batches are smaller, so a mean of batch means would differ."""
     loop = Loop(Points(), experiment(epochs=1), {})
-    metrics = next(iter(loop.run())).metrics
+    metrics = next(loop.run()).metrics
     dataset: Any = Points().data()["val"]
     model = loop.state.module.eval()
     with torch.no_grad():
@@ -593,7 +594,7 @@ def _refusal(rank: int, world_size: int) -> str:
 def test_meters_are_torchmetrics_own_values() -> None:
     dataset: Any = Points().data()["val"]
     loop = Loop(Metered(), experiment(epochs=1), {})
-    metrics = next(iter(loop.run())).metrics
+    metrics = next(loop.run()).metrics
     with torch.no_grad():
         output = loop.state.module.eval()(dataset.points)
     assert metrics["val/f1"] == pytest.approx(MulticlassF1Score(3)(output, dataset.labels).item())

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DistributedSampler, TensorDataset
+
+from orchestrator.errors import ConfigError
+from orchestrator.loop.data import Data, ShardedSampler, to_device
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.tasks import Points, experiment
+
+
+def shard(length: int, rank: int, world_size: int, epoch: int = 0, offset: int = 0, **how: Any) -> list[int]:
+    sampler = ShardedSampler(length, rank, world_size, **{"shuffle": True, "even": True, "seed": 3, **how})
+    sampler.set_epoch(epoch)
+    sampler.offset = offset
+    places = list(sampler)
+    assert len(sampler) == len(places)
+    return places
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+@pytest.mark.parametrize("length", [1, 2, 20, 21, 23])
+def test_even_shares_are_those_of_torchs_sampler(length: int, world_size: int, shuffle: bool) -> None:
+    dataset = TensorDataset(torch.zeros(length))
+    for rank in range(world_size):
+        reference = DistributedSampler(dataset, world_size, rank, shuffle=shuffle, seed=3)
+        for epoch in (0, 1, 5):
+            reference.set_epoch(epoch)
+            assert shard(length, rank, world_size, epoch, shuffle=shuffle) == list(reference)
+
+
+@pytest.mark.parametrize("length", [1, 7, 20, 23])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_shares_that_need_not_be_even_hold_every_sample_once(length: int, world_size: int) -> None:
+    shares = [shard(length, rank, world_size, even=False) for rank in range(world_size)]
+    assert sorted(place for share in shares for place in share) == list(range(length))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def interleaved(length: int, world_size: int, offset: int = 0) -> list[int]:
+    """The order in which all ranks together see the samples."""
+    shares = [shard(length, rank, world_size, 2, offset) for rank in range(world_size)]
+    assert len({len(share) for share in shares}) == 1
+    return [place for row in zip(*shares, strict=True) for place in row]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_an_epoch_resumed_at_an_offset_is_the_rest_of_the_whole(world_size: int) -> None:
+    whole = interleaved(23, world_size)
+    for consumed in range(0, len(whole), 2 * world_size):
+        assert interleaved(23, world_size, consumed) == whole[consumed:]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 3), (3, 4)])
+def test_an_epoch_may_be_resumed_with_another_number_of_ranks(before: int, after: int) -> None:
+    whole = interleaved(23, before)
+    consumed = 3 * before
+    rest = interleaved(23, after, consumed)
+    assert (whole[:consumed] + rest)[:23] == whole[:23]
+    assert set(whole[:consumed] + rest) == set(range(23))
+
+
+def test_an_offset_behind_the_end_leaves_nothing() -> None:
+    assert shard(5, 0, 2, offset=6) == []
+    assert shard(5, 1, 2, offset=9) == []
+
+
+# Loaders
+
+
+@dataclass
+class Broken(Points):
+    """Gives data that cannot be used."""
+
+    how: str = ""
+
+    def data(self) -> Any:
+        good = super().data()["train"]
+        return {
+            "no train": {"val": good},
+            "other phase": {"train": good, "validation": good},
+            "iterable": {"train": iter([1, 2])},
+            "empty": {"train": TensorDataset(torch.zeros(0))},
+        }[self.how]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("no train", r"Broken.data\(\) gives no 'train', only \['val'\]"),
+        ("other phase", "phase 'validation'; phases are train, val and test"),
+        ("iterable", r"train dataset \(list_iterator\) has no length or no index"),
+        ("empty", "the train dataset is empty"),
+    ],
+)
+def test_data_that_cannot_be_used_is_refused(how: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Data(Broken(how=how), experiment(), World())
+
+
+def batches(loader: Any) -> list[list[int]]:
+    return [batch[2].tolist() for batch in loader]
+
+
+def test_evaluation_has_its_own_batch_size_and_the_datasets_order() -> None:
+    data = Data(Points(val=7), experiment(loader={"eval_batch_size": 3}), World())
+    assert batches(data.loaders["val"]) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_drop_last_leaves_out_the_smaller_training_batch_alone() -> None:
+    data = Data(Points(train=20, val=20), experiment(loader={"drop_last": True}), World())
+    assert [len(batch) for batch in batches(data.loaders["train"])] == [8, 8]
+    assert [len(batch) for batch in batches(data.loaders["val"])] == [8, 8, 4]
+    assert data.epoch_length() == 2
+
+
+def test_the_epochs_length_does_not_depend_on_where_the_sampler_stands() -> None:
+    data = Data(Points(train=20), experiment(), World())
+    data.sampler.offset = 16
+    assert data.epoch_length() == 3
+    assert data.sampler.offset == 16
+
+
+def test_training_resumes_at_an_offset() -> None:
+    data = Data(Points(train=20), experiment(), World())
+    whole = batches(data.train_iterator(0, 0))
+    assert batches(data.train_iterator(0, 8)) == whole[1:]
+
+
+def test_making_an_iterator_draws_no_numbers_from_the_training() -> None:
+    data = Data(Points(), experiment(), World())
+    torch.manual_seed(1)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(1)
+    list(data.train_iterator(0, 0))
+    list(data.loaders["val"])
+    assert torch.rand(3).tolist() == expected
+
+
+def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_numbers() -> None:
+    data = Data(Points(train=20, noisy=True), experiment(), World())
+    iterator = data.train_iterator(0, 0)
+    seen = [next(iterator)[2].tolist()]
+    random.seed(1)
+    torch.manual_seed(1)
+    fresh = list(data.fresh_batches("train"))
+    drawn = (random.random(), torch.rand(()).item())
+    random.seed(1)
+    torch.manual_seed(1)
+    assert drawn == (random.random(), torch.rand(()).item())
+    assert [place for batch in fresh for place in batch[2].tolist()] == list(range(20))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(fresh, data.fresh_batches("train"), strict=True))
+    seen += [batch[2].tolist() for batch in iterator]
+    assert seen == batches(data.train_iterator(0, 0))
+
+
+def test_the_loaders_processes_end_with_the_run() -> None:
+    before = set(multiprocessing.active_children())
+    loop = Loop(Points(), experiment(epochs=1, loader={"num_workers": 1}), {})
+    reports = loop.run()
+    next(reports)
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    assert list(reports) == []
+    assert set(multiprocessing.active_children()) <= before
+
+
+# To the device
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+def test_batches_of_any_shape_are_moved() -> None:
+    device = torch.device("meta")
+    tensor = torch.zeros(2)
+    batch = {"a": tensor, "b": [tensor, "text"], "c": (tensor, 3), "d": Pair(tensor, None)}
+    moved = to_device(batch, device)
+    assert moved["a"].device == moved["b"][0].device == moved["c"][0].device == moved["d"].left.device == device
+    assert moved["b"][1] == "text"
+    assert moved["c"][1] == 3
+    assert isinstance(moved["c"], tuple)
+    assert isinstance(moved["d"], Pair)
+    assert moved["d"].right is None

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.loop import world as world_module
+from orchestrator.loop.world import Agreement, World
+from tests.ranks import on_ranks
+
+
+def test_a_rank_alone_agrees_with_itself_without_a_process_group() -> None:
+    world = World()
+    assert world.is_master
+    assert world.gather("x") == ["x"]
+    assert world.broadcast(lambda: 3) == 3
+    assert world.maximum([1.0, 2.0]) == [1.0, 2.0]
+    world.barrier()
+
+
+def _talk(rank: int, world_size: int) -> dict[str, Any]:
+    world = World(rank, world_size, rank)
+    made: list[int] = []
+
+    def make() -> str:
+        made.append(rank)
+        return f"from {rank}"
+
+    return {
+        "gathered": world.gather({"rank": rank}),
+        "broadcast": world.broadcast(make),
+        "made": made,
+        "maximum": world.maximum([float(rank), -float(rank), 0.1]),
+        "master": world.is_master,
+        "barrier": world.barrier(),
+    }
+
+
+def test_ranks_hear_each_other() -> None:
+    first, second = on_ranks(_talk)
+    for answer in (first, second):
+        assert answer["gathered"] == [{"rank": 0}, {"rank": 1}]
+        assert answer["broadcast"] == "from 0"
+        assert answer["maximum"] == [1.0, 0.0, 0.1]
+    assert (first["made"], second["made"]) == ([0], [])
+    assert (first["master"], second["master"]) == (True, False)
+
+
+class Two:
+    """A world of two whose other rank gives fixed answers; counts how often it is asked."""
+
+    world_size = 2
+
+    def __init__(self, asked: bool = False, iteration_s: float = 0.0) -> None:
+        self.other = [float(asked), iteration_s]
+        self.calls = 0
+
+    def maximum(self, values: list[float]) -> list[float]:
+        self.calls += 1
+        return [max(pair) for pair in zip(values, self.other, strict=True)]
+
+
+def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
+    """The iterations at which the ranks ask each other."""
+    agreement, found = Agreement(cast(World, world)), []
+    for iteration in range(1, iterations + 1):
+        before = world.calls
+        agreement.reached(iteration, False, iteration_s)
+        if world.calls > before:
+            found.append(iteration)
+    return found
+
+
+def test_ranks_ask_each_other_about_every_quarter_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_module, "CHECK_EVERY_S", 0.25)
+    assert asked_at(Two(), 12, 0.05) == [1, 6, 11]
+    # the slowest rank sets the pace, so that all choose the same iterations
+    assert asked_at(Two(iteration_s=0.125), 6, 0.05) == [1, 3, 5]
+    assert asked_at(Two(), 3, 10.0) == [1, 2, 3]
+    assert asked_at(Two(), 1500, 1e-9) == [1, 1001]
+
+
+def test_what_another_rank_was_asked_is_heard() -> None:
+    assert Agreement(cast(World, Two(asked=True))).reached(1, False, 1.0)
+    assert not Agreement(cast(World, Two())).reached(1, False, 1.0)
+
+
+def test_a_rank_alone_hears_at_once() -> None:
+    agreement = Agreement(World())
+    assert not agreement.reached(1, False, 1e-6)
+    assert agreement.reached(2, True, 1e-6)
