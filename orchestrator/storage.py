@@ -61,8 +61,12 @@ class Storage:
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """A file to write; it appears whole, when the block ends without an error."""
         if self.local is None:
-            with self._fs.open_output_stream(self._path(name)) as stream:
-                yield stream
+            try:
+                with self._fs.open_output_stream(self._path(name)) as stream:
+                    yield stream
+            except BaseException:
+                self.delete(name)
+                raise
             return
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
+from pickle import UnpicklingError
 from typing import IO, Any, cast
 
 import torch
@@ -69,6 +70,13 @@ class CheckpointStore:
             entries[file] = writer.entry()
         return entries
 
+    def free_name(self, name: str) -> str:
+        """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken."""
+        if self.storage.local:
+            return name
+        taken = self.names()
+        return next(free for free in (name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))) if free not in taken)
+
     def discard_unfinished(self, name: str) -> None:
         """Clears what an interrupted save left behind."""
         if self.master:
@@ -96,6 +104,17 @@ class CheckpointStore:
         self.storage.rename(staging, name)
         self.storage.delete(f".{name}.old")
 
+    def recover(self) -> None:
+        """Puts back what a kill in the middle of a replacement left aside. Call it while nobody saves."""
+        for folder in self.storage.names():
+            name = folder.removeprefix(".").removesuffix(".old")
+            if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{_MANIFEST}"):
+                continue
+            if self.storage.exists(name):
+                self.storage.delete(folder)
+            else:
+                self.storage.rename(folder, name)
+
     def _verify(self, folder: str, manifest: Mapping[str, Any]) -> None:
         for file, entry in manifest["files"].items():
             try:
@@ -114,21 +133,29 @@ class CheckpointStore:
         return f"{self.storage}/{name}"
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """A checkpoint's manifest; raises CheckpointError where there is none."""
+        """A checkpoint's manifest; raises CheckpointError where there is none, or no whole one."""
         try:
-            return cast(dict[str, Any], json.loads(self.storage.read(f"{name}/{_MANIFEST}")))
+            manifest = json.loads(self.storage.read(f"{name}/{_MANIFEST}"))
+            _position_in(manifest)
         except FileNotFoundError:
             there = ", ".join(self.names()) or "none"
             raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {there}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error!r}") from error
+        return cast(dict[str, Any], manifest)
 
     def names(self) -> list[str]:
-        """The stored checkpoints, oldest first."""
+        """The stored checkpoints, oldest first; those with a damaged manifest are left out."""
         found = [name for name in self.storage.names() if not name.startswith(".") and self.storage.exists(f"{name}/{_MANIFEST}")]
-        return sorted(found, key=self._order)
+        orders = {name: order for name in found if (order := self._order(name))}
+        return sorted(orders, key=lambda name: orders[name])
 
-    def _order(self, name: str) -> tuple[int, int]:
-        position = self.manifest(name)["position"]
-        return position["step"], Stage[position["stage"].upper()]
+    def _order(self, name: str) -> tuple[int, Stage] | None:
+        try:
+            position = self.position(name)
+        except CheckpointError:
+            return None
+        return position.step, position.stage
 
     def latest(self) -> str | None:
         """The newest checkpoint that is whole; damaged ones are passed over."""
@@ -151,13 +178,15 @@ class CheckpointStore:
 
     def position(self, name: str) -> Position:
         """How far the run had come."""
-        found = self.manifest(name)["position"]
-        return Position(**{**found, "stage": Stage[found["stage"].upper()]})
+        return _position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
-        """One file of a checkpoint, on the CPU. Loads tensors and plain data only."""
-        data = self.storage.read(f"{name}/{file}")
-        return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+        """One file of a checkpoint, on the CPU. Loads tensors and plain data only; raises CheckpointError for all else."""
+        try:
+            data = self.storage.read(f"{name}/{file}")
+            return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
+            raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
     def files(self, name: str) -> list[str]:
         """The files of a checkpoint."""
@@ -209,3 +238,8 @@ class CheckpointStore:
 
     def _write_index(self, index: Mapping[str, Any]) -> None:
         self.storage.write(_INDEX, json.dumps(index, indent=1))
+
+
+def _position_in(manifest: Mapping[str, Any]) -> Position:
+    found = manifest["position"]
+    return Position(**{**found, "stage": Stage[found["stage"].upper()]})

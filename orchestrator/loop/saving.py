@@ -34,6 +34,7 @@ class Saving:
         if self.store is None:
             return None
         loop, state, store = self.loop, self.loop.state, self.store
+        name = store.free_name(name)
         begun = perf_counter()
         checkpoint = self._gather()
         loop.plan.fire("on_save", state, checkpoint)

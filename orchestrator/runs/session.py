@@ -83,6 +83,7 @@ def reports(
 
 def _begin(folder: RunFolder, store: CheckpointStore, world: World) -> Attempt:
     def begin() -> Attempt:
+        store.recover()
         checkpoint = store.latest()
         position = store.position(checkpoint) if checkpoint else None
         return folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})

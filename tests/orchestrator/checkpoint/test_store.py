@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import CheckpointError
+from orchestrator.storage import Storage
+
+
+@pytest.fixture(params=["folder", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    """A folder, and a location that is none: fsspec's files in memory."""
+    if request.param == "folder":
+        yield Storage(tmp_path / "checkpoints")
+        return
+    name = f"test-{uuid.uuid4().hex}"
+    yield Storage(f"memory://{name}")
+    memory = fsspec.filesystem("memory")
+    if memory.exists(f"/{name}"):
+        memory.rm(f"/{name}", recursive=True)
+
+
+@pytest.fixture
+def store(storage: Storage) -> CheckpointStore:
+    return CheckpointStore(storage, "digits")
+
+
+def weights(value: float) -> dict[str, Any]:
+    return {"weight": torch.full((20, 5), value)}
+
+
+def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED) -> str:
+    """Saves as the loop does, and returns the name it got."""
+    name = store.free_name(name)
+    store.discard_unfinished(name)
+    entries = store.write_files(name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}})
+    entries |= store.write_files(name, {"rank-0000.pt": {"random": torch.arange(3)}})
+    store.commit(name, entries, Position(step=step, stage=stage), {"world_size": 1, "metrics": {}})
+    return name
+
+
+class Breaks:
+    """Cannot be written: what a kill in the middle of a file looks like."""
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
+    position = Position(epoch=2, step=30, iteration=60, samples=480, offset=7, phase_iteration=3, eval_iterations=4, stage=Stage.TRAIN)
+    entries = store.write_files("step-00000030", {"model.pt": weights(1.5)})
+    store.commit("step-00000030", entries, position, {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}})
+    assert torch.equal(store.load("step-00000030", "model.pt")["weight"], weights(1.5)["weight"])
+    assert store.position("step-00000030") == position
+    assert store.manifest("step-00000030")["world_size"] == 2
+    assert store.manifest("step-00000030")["metrics"] == {"val/accuracy": 0.1 + 0.2}
+    assert store.files("step-00000030") == ["model.pt"]
+    assert store.path("step-00000030") == f"{store.storage}/step-00000030"
+
+
+def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:
+    save(store, "b", 20)
+    save(store, "a", 100)
+    save(store, "step-00000100", 100, stage=Stage.VALIDATED)
+    save(store, "c", 3)
+    save(store, "d", 100, stage=Stage.TRAIN)
+    assert store.names() == ["c", "b", "d", "a", "step-00000100"]
+    assert store.latest() == "step-00000100"
+
+
+def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
+    assert store.names() == []
+    assert store.latest() is None
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        store.resolve("last")
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0001' in .*; there are: none"):
+        store.manifest("epoch-0001")
+
+
+# Interrupted saves
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["another name", "the same name"])
+def test_a_save_cut_off_in_a_file_leaves_the_old_checkpoint_alone(store: CheckpointStore, again: bool) -> None:
+    save(store, "epoch-0001", 10, 1.0)
+    name = store.free_name("epoch-0001" if again else "epoch-0002")
+    store.discard_unfinished(name)
+    with pytest.raises(KeyboardInterrupt):
+        store.write_files(name, {"model.pt": weights(2.0), "hooks.pt": {"bad": Breaks()}})
+    assert store.names() == ["epoch-0001"]
+    assert store.latest() == "epoch-0001"
+    assert torch.equal(store.load("epoch-0001", "model.pt")["weight"], weights(1.0)["weight"])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["another name", "the same name"])
+def test_a_save_cut_off_before_it_is_committed_leaves_the_old_checkpoint_alone(store: CheckpointStore, again: bool) -> None:
+    save(store, "epoch-0001", 10, 1.0)
+    name = store.free_name("epoch-0001" if again else "epoch-0002")
+    store.discard_unfinished(name)
+    store.write_files(name, {"model.pt": weights(2.0)})
+    assert store.names() == ["epoch-0001"]
+    assert store.latest() == "epoch-0001"
+    assert torch.equal(store.load("epoch-0001", "model.pt")["weight"], weights(1.0)["weight"])
+
+
+def test_what_was_cut_off_is_not_part_of_the_next_save(store: CheckpointStore) -> None:
+    store.write_files("epoch-0001", {"model.pt": weights(1.0), "rank-0007.pt": {}})
+    save(store, "epoch-0001", 10, 2.0)
+    assert store.files("epoch-0001") == ["hooks.pt", "model.pt", "rank-0000.pt"]
+    assert sorted(store.storage.names("epoch-0001")) == ["hooks.pt", "manifest.json", "model.pt", "rank-0000.pt"]
+    assert torch.equal(store.load("epoch-0001", "model.pt")["weight"], weights(2.0)["weight"])
+
+
+def test_a_later_save_of_the_same_name_is_the_one_that_counts(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10, 1.0)
+    name = save(store, "epoch-0001", 10, 2.0)
+    assert store.latest() == name
+    assert torch.equal(store.load(name, "model.pt")["weight"], weights(2.0)["weight"])
+
+
+def test_in_a_folder_the_later_save_takes_the_name(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    save(store, "epoch-0001", 10, 1.0)
+    save(store, "epoch-0001", 10, 2.0)
+    assert os.listdir(tmp_path) == ["epoch-0001"]
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_kill_while_a_checkpoint_is_replaced_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Replacing is two renames and a removal; the kill comes after some of them."""
+    store = CheckpointStore(Storage(tmp_path))
+    save(store, "epoch-0001", 10, 1.0)
+    done: list[str] = []
+    rename, delete = Storage.rename, Storage.delete
+
+    def renaming(self: Storage, name: str, to: str) -> None:
+        if len(done) == renames:
+            raise KeyboardInterrupt
+        done.append(name)
+        rename(self, name, to)
+
+    def deleting(self: Storage, name: str) -> None:
+        if name.endswith(".old"):
+            raise KeyboardInterrupt
+        delete(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "rename", renaming)
+        patch.setattr(Storage, "delete", deleting)
+        with pytest.raises(KeyboardInterrupt):
+            save(store, "epoch-0001", 10, 2.0)
+
+    later = CheckpointStore(Storage(tmp_path))
+    later.recover()
+    assert later.latest() == "epoch-0001"
+    expected = weights(2.0 if renames == 2 else 1.0)["weight"]
+    assert torch.equal(later.load("epoch-0001", "model.pt")["weight"], expected)
+    assert not list(tmp_path.glob(".*.old"))
+
+
+def test_a_file_that_does_not_arrive_whole_is_not_committed(store: CheckpointStore) -> None:
+    entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
+    entries["rank-0001.pt"] = {"sha256": "0" * 64, "bytes": 3}
+    with pytest.raises(CheckpointError, match=r"rank-0001\.pt is missing"):
+        store.commit("epoch-0001", entries, Position(), {"world_size": 2, "metrics": {}})
+    assert store.names() == []
+
+
+# Damage
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+DAMAGE = {
+    "a flipped bit": flip,
+    "cut in half": lambda data: data[: len(data) // 2],
+    "emptied": lambda data: b"",
+    "longer": lambda data: data + b"\x00",
+}
+
+
+@pytest.mark.parametrize("file", ["model.pt", "rank-0000.pt"])
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over(store: CheckpointStore, how: str, file: str) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    path = f"epoch-0002/{file}"
+    store.storage.write(path, DAMAGE[how](store.storage.read(path)))
+    assert store.latest() == "epoch-0001"
+
+
+def test_a_missing_file_is_damage_too(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    store.storage.delete("epoch-0002/hooks.pt")
+    assert store.latest() == "epoch-0001"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format": 1, "posi', b"\xff\xfe", b"[]", b"{}", b'{"position": {"stage": "train", "else": 1}}'])
+def test_a_damaged_manifest_is_no_checkpoint(store: CheckpointStore, content: bytes) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    store.storage.write("epoch-0002/manifest.json", content)
+    assert store.latest() == "epoch-0001"
+    assert store.names() == ["epoch-0001"]
+    with pytest.raises(CheckpointError, match=r"manifest of 'epoch-0002' .* is damaged"):
+        store.manifest("epoch-0002")
+
+
+def test_all_damaged_is_none(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    store.storage.write("epoch-0001/model.pt", b"")
+    assert store.latest() is None
+
+
+def test_a_checkpoint_that_cannot_be_loaded_says_which_file(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    store.storage.write("epoch-0001/model.pt", b"not a checkpoint")
+    with pytest.raises(CheckpointError, match=r"epoch-0001/model\.pt cannot be loaded"):
+        store.load("epoch-0001", "model.pt")
+    with pytest.raises(CheckpointError, match=r"epoch-0001/other\.pt cannot be loaded"):
+        store.load("epoch-0001", "other.pt")
+
+
+class Code:
+    """Unpickled, this would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_checkpoint_with_code_in_it_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+    entries = store.write_files("epoch-0001", {"model.pt": {"weight": Code(tmp_path / "ran")}})
+    store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        store.load("epoch-0001", "model.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+# What is kept
+
+
+def test_only_what_its_owner_gave_up_and_nobody_wants_is_deleted(store: CheckpointStore) -> None:
+    for step in (1, 2, 3, 4):
+        save(store, f"epoch-000{step}", step)
+    store.retain("run", ["epoch-0001"])
+    store.retain("checkpoint", ["epoch-0001", "epoch-0002", "epoch-0003"])
+    store.retain("run", ["epoch-0003"])
+    assert store.names() == ["epoch-0001", "epoch-0002", "epoch-0003", "epoch-0004"]  # 1 is still wanted
+    store.retain("checkpoint", ["epoch-0002"])
+    # 1 is given up by both; 3 by one; 4 was never anybody's
+    assert store.names() == ["epoch-0002", "epoch-0003", "epoch-0004"]
+    store.retain("run", [])
+    assert store.names() == ["epoch-0002", "epoch-0004"]
+
+
+def test_what_the_store_did_not_write_is_never_touched(store: CheckpointStore) -> None:
+    store.storage.write("notes/readme.txt", "mine")
+    store.storage.write("epoch-0009/picture.png", "mine")
+    store.storage.write(".notes.old/readme.txt", "mine")
+    for step in (1, 2):
+        save(store, f"epoch-000{step}", step)
+        store.retain("run", [f"epoch-000{step}"])
+    store.recover()
+    assert store.names() == ["epoch-0002"]
+    assert store.storage.read("notes/readme.txt") == b"mine"
+    assert store.storage.read("epoch-0009/picture.png") == b"mine"
+    assert store.storage.read(".notes.old/readme.txt") == b"mine"
+
+
+def test_a_later_process_knows_what_was_wanted(store: CheckpointStore, storage: Storage) -> None:
+    save(store, "epoch-0001", 1)
+    store.retain("checkpoint", ["epoch-0001"])
+    save(store, "epoch-0002", 2)
+    CheckpointStore(storage).retain("checkpoint", ["epoch-0002"])
+    assert store.names() == ["epoch-0002"]
+
+
+def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 1)
+    store.retain("run", ["epoch-0001"])
+    other = CheckpointStore(storage, master=False)
+    other.retain("run", [])
+    other.mark("best", "epoch-0001")
+    other.discard_unfinished("epoch-0001")
+    assert other.publish("epoch-0001", ["model"], "published") == ""
+    assert store.names() == ["epoch-0001"]
+    assert store.index()["labels"] == {}
+    assert not storage.exists("published")
+
+
+# Labels
+
+
+def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore) -> None:
+    for step in (1, 2):
+        save(store, f"epoch-000{step}", step)
+    store.mark("best", "epoch-0002")
+    store.mark("best", "epoch-0001")
+    store.retain("checkpoint", ["epoch-0001", "epoch-0002"])
+    assert store.resolve("best") == "epoch-0001"
+    assert store.resolve("last") == "epoch-0002"
+    assert store.resolve("epoch-0002") == "epoch-0002"
+    store.retain("checkpoint", ["epoch-0002"])
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*; there are: epoch-0002"):
+        store.resolve("best")
+
+
+# Publishing
+
+
+def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 1, 3.0)
+    path = store.publish("epoch-0001", ["model"], "published")
+    (file,) = store.storage.names("published")
+    assert path == f"{store.storage}/published/{file}"
+    data = store.storage.read(f"published/{file}")
+    assert file == f"digits-epoch-0001-{hashlib.sha256(data).hexdigest()[:8]}.pt"
+    content = torch.load(BytesIO(data), weights_only=True)
+    assert list(content) == ["model"]
+    assert torch.equal(content["model"]["weight"], weights(3.0)["weight"])
+    assert store.names() == ["epoch-0001"]
+
+
+def test_parts_that_are_not_there_are_refused_with_those_that_are(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 1)
+    with pytest.raises(CheckpointError, match="cannot publish emo, rank-0000 of 'epoch-0001'; it holds hooks, model"):
+        store.publish("epoch-0001", ["emo", "rank-0000"], "published")

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pyarrow.fs
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.storage import Storage
+
+
+@pytest.fixture(params=["folder", "memory"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A folder, and a location that is none: fsspec's files in memory."""
+    if request.param == "folder":
+        yield str(tmp_path / "runs")
+        return
+    name = f"test-{uuid.uuid4().hex}"
+    yield f"memory://{name}"
+    memory = fsspec.filesystem("memory")
+    if memory.exists(f"/{name}"):
+        memory.rm(f"/{name}", recursive=True)
+
+
+@pytest.fixture
+def storage(location: str) -> Storage:
+    return Storage(location)
+
+
+def fail_in_the_middle(storage: Storage, name: str) -> None:
+    with contextlib.suppress(RuntimeError), storage.create(name) as file:
+        file.write(b"half")
+        raise RuntimeError
+
+
+def test_what_is_written_is_read(storage: Storage) -> None:
+    storage.write("a/b.txt", "text")
+    storage.write("c.bin", b"\x00\xff")
+    assert storage.read("a/b.txt") == b"text"
+    assert storage.read("c.bin") == b"\x00\xff"
+    assert storage.names() == ["a", "c.bin"]
+    assert storage.names("a") == ["b.txt"]
+
+
+def test_nothing_is_there_before(storage: Storage) -> None:
+    assert not storage.exists()
+    assert not storage.exists("a")
+    assert storage.names() == []
+    assert storage.names("a") == []
+    storage.delete("a")
+    with pytest.raises(FileNotFoundError):
+        storage.read("a")
+
+
+def test_files_and_folders_exist(storage: Storage) -> None:
+    storage.write("a/b.txt", "text")
+    assert storage.exists()
+    assert storage.exists("a")
+    assert storage.exists("a/b.txt")
+    assert not storage.exists("a/c.txt")
+
+
+def test_a_part_of_a_storage_is_a_storage(storage: Storage, location: str) -> None:
+    part = storage / "run" / "checkpoints"
+    part.write("x", "1")
+    assert storage.read("run/checkpoints/x") == b"1"
+    assert str(part) == f"{location}/run/checkpoints"
+
+
+def test_writing_again_replaces(storage: Storage) -> None:
+    storage.write("x", "a long text")
+    storage.write("x", "new")
+    assert storage.read("x") == b"new"
+
+
+def test_a_write_that_fails_leaves_nothing(storage: Storage) -> None:
+    fail_in_the_middle(storage, "a/x")
+    assert not storage.exists("a/x")
+    assert storage.names("a") == []
+
+
+def test_text_is_appended(storage: Storage) -> None:
+    storage.append("a/log.txt", "one\n")
+    storage.append("a/log.txt", "two\n")
+    assert storage.read("a/log.txt") == b"one\ntwo\n"
+
+
+def test_a_stream_is_whole_once_it_is_closed(storage: Storage) -> None:
+    stream = storage.open_stream("a/rows")
+    stream.write(b"one")
+    stream.flush()
+    stream.write(b"two")
+    stream.close()
+    assert storage.read("a/rows") == b"onetwo"
+
+
+def test_files_and_folders_are_deleted_with_all_in_them_and_nothing_else(storage: Storage) -> None:
+    for name in ("a/b/c", "a/d", "e", "ab"):
+        storage.write(name, "x")
+    storage.delete("a")
+    storage.delete("e")
+    assert storage.names() == ["ab"]
+
+
+def test_files_and_folders_are_moved(storage: Storage) -> None:
+    storage.write("a/b/c", "x")
+    storage.write("d", "y")
+    storage.rename("a", "e")
+    storage.rename("d", "f")
+    assert storage.names() == ["e", "f"]
+    assert storage.read("e/b/c") == b"x"
+
+
+def test_a_local_folder_is_uploaded(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "source/deep").mkdir(parents=True)
+    (tmp_path / "source/a.txt").write_text("a")
+    (tmp_path / "source/deep/b.txt").write_text("b")
+    storage.write("kept", "x")
+    storage.upload(tmp_path / "source", "to")
+    assert storage.read("to/a.txt") == b"a"
+    assert storage.read("to/deep/b.txt") == b"b"
+    assert storage.read("kept") == b"x"
+
+
+# A folder
+
+
+def test_a_failed_write_leaves_the_old_file_of_a_folder(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.write("x", "old")
+    fail_in_the_middle(storage, "x")
+    assert storage.read("x") == b"old"
+    assert storage.names() == ["x"]
+
+
+def test_no_reader_meets_half_a_file(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.write("x", "old")
+    with storage.create("x") as file:
+        file.write(b"half")
+        file.flush()
+        assert storage.read("x") == b"old"
+    assert storage.read("x") == b"half"
+
+
+def test_a_file_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acts: list[str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (acts.append("sync"), sync(file)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (acts.append("replace"), replace(a, b)))
+    Storage(tmp_path).write("x", "new")
+    assert acts[:2] == ["sync", "replace"]
+
+
+def test_what_is_flushed_to_a_stream_in_a_folder_can_be_read_at_once(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    stream = storage.open_stream("rows")
+    stream.write(b"one")
+    stream.flush()
+    assert storage.read("rows") == b"one"
+    stream.close()
+
+
+def test_a_folder_may_be_named_in_many_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for location in ("runs", f"file://{tmp_path}/runs", "~/runs", tmp_path / "runs"):
+        assert Storage(location).local == tmp_path / "runs"
+
+
+def test_a_location_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"storage 'nowhere://bucket/runs' cannot be opened.*Give a folder"):
+        Storage("nowhere://bucket/runs")
+
+
+def test_pyarrows_own_locations_need_no_fsspec(tmp_path: Path) -> None:
+    storage = Storage("mock:///bucket/runs")
+    assert isinstance(storage._fs, pyarrow.fs.FileSystem)
+    assert storage.local is None
+    assert storage.names() == []
