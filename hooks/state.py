@@ -123,6 +123,7 @@ class State:
     stop_reasons: list[str] = field(default_factory=list)
     skip_reasons: list[str] = field(default_factory=list)
     _gradient_norm: Tensor | None = None
+    _parameters: list[nn.Parameter] | None = None
 
     @property
     def is_master(self) -> bool:
@@ -146,13 +147,26 @@ class State:
         """In `on_gradients`: leaves out this optimizer step. Every rank must ask alike."""
         self.skip_reasons.append(reason)
 
+    def gradients(self) -> list[Tensor]:
+        """The gradients there are, in the order of the module's parameters."""
+        if self._parameters is None:
+            self._parameters = list(self.module.parameters())
+        return [p.grad for p in self._parameters if p.grad is not None]
+
     def gradient_norm(self) -> Tensor:
         """The global 2-norm of the gradients, computed once per step; valid from `on_gradients` to the step's end."""
         if self._gradient_norm is None:
-            gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+            self._gradient_norm = _norm(self.gradients())
         return self._gradient_norm
 
     def forget_gradients(self) -> None:
         """Drops what `gradient_norm` remembered: call after changing gradients, as the loop does after each step."""
         self._gradient_norm = None
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    """As torch's get_total_norm, whose sorting by device and dtype costs a small model more than the norm itself."""
+    if not gradients or any(g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients):
+        return torch.nn.utils.get_total_norm(gradients)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return total

@@ -38,7 +38,7 @@ class Console(Hook):
     Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook.
     """
 
-    interval: Annotated[int, Ge(1)] = 10
+    interval: Annotated[int, Ge(1)] = 50
     """Iterations between two lines; a phase longer than this also has one at its end."""
     window: Annotated[int, Ge(1)] = 10
     """Iterations over which loss and times are averaged."""

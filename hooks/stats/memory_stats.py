@@ -90,10 +90,10 @@ class MemoryStats(Hook):
         columns = {"rss_bytes": _rss(self._statm)}
         if self._device is not None:
             columns.update(self._read_cuda(self._device))
-        for name in _PEAKS.keys() & columns.keys():
-            value = columns[name]
-            self._phase[name] = max(value, self._phase.get(name, 0))
-            self._run[name] = max(value, self._run.get(name, 0))
+        for name, value in columns.items():
+            if name in _PEAKS and value > self._phase.get(name, 0):
+                self._phase[name] = value
+                self._run[name] = max(value, self._run.get(name, 0))
         return columns
 
     def _read_cuda(self, device: torch.device) -> dict[str, int]:

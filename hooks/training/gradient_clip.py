@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from annotated_types import Gt
-from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from hooks.hook import Hook, Priority
 from hooks.state import State
+
+_EPSILON = 1e-6
+"""As in torch.nn.utils.clip_grad_norm_."""
 
 
 @dataclass
@@ -30,14 +35,21 @@ class GradientClip(Hook):
     priority: ClassVar[Priority] = Priority.HIGH
 
     def on_gradients(self, state: State) -> None:
-        parameters = [parameter for parameter in state.module.parameters() if parameter.grad is not None]
-        if self.norm_type == 2.0:
-            norm = state.gradient_norm()
-        else:
-            norm = get_total_norm([p.grad for p in parameters if p.grad is not None], self.norm_type)
+        gradients = state.gradients()
+        norm = state.gradient_norm() if self.norm_type == 2.0 else get_total_norm(gradients, self.norm_type)
         state.record(grad_norm=norm)
-        if self.max_value is None:
-            clip_grads_with_norm_(parameters, self.max_norm, norm)
+        if self.max_value is not None:
+            torch._foreach_clamp_min_(gradients, -self.max_value)
+            torch._foreach_clamp_max_(gradients, self.max_value)
+        elif norm.device.type == "cpu":
+            self._scale_from_host(gradients, norm.item())
         else:
-            clip_grad_value_(parameters, self.max_value)
+            scale = torch.clamp(self.max_norm / (norm + _EPSILON), max=1.0)
+            torch._foreach_mul_(gradients, scale)
         state.forget_gradients()
+
+    def _scale_from_host(self, gradients: list[Tensor], norm: float) -> None:
+        # On the CPU the norm is at hand, so that gradients within it are not touched at all.
+        scale = self.max_norm / (norm + _EPSILON)
+        if not scale >= 1.0:
+            torch._foreach_mul_(gradients, scale)

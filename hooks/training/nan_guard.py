@@ -46,11 +46,11 @@ class NanGuard(Hook):
 
     def on_loss(self, state: State) -> None:
         if state.phase == "train" and state.loss is not None:
-            self._sum = self._sum + state.loss.detach()
+            self._sum = self._sum + _number(state.loss)
 
     def on_gradients(self, state: State) -> None:
         if state.scaler is None:
-            self._sum = self._sum + state.gradient_norm()
+            self._sum = self._sum + _number(state.gradient_norm())
         if (state.step + 1) % self.interval:
             return
         finite = math.isfinite(self._sum)
@@ -93,3 +93,8 @@ class NanGuard(Hook):
             "output": state.output,
         }
         torch.save(evidence, folder / f"step-{state.step + 1}-rank-{state.rank}.pt")
+
+
+def _number(value: Tensor) -> Tensor | float:
+    """A value as cheap as its device allows: at hand on the CPU, left where it is elsewhere."""
+    return value.item() if value.device.type == "cpu" else value.detach()

@@ -46,7 +46,7 @@ class ParamScheduler(Hook):
             for index, group in enumerate(state.optimizer.param_groups):
                 lr = group["lr"]
                 # a rate that is a tensor is changed in place later
-                state.record(**{f"lr_{index}" if index else "lr": lr.clone() if isinstance(lr, Tensor) else lr})
+                state.row[f"lr_{index}" if index else "lr"] = lr.clone() if isinstance(lr, Tensor) else lr
         self._step_when_due(state)
 
     def on_phase_end(self, state: State) -> None:

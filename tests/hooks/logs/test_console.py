@@ -59,7 +59,7 @@ def test_what_a_line_says(ticks: Ticks) -> None:
 
 
 def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
-    screen, hook = Screen(), Console()
+    screen, hook = Screen(), Console(interval=10)
     state = State(display=screen)
     run_phase(hook, state, "train", _losses(1.0), metrics={"train/loss": 1.0}, work=_passes(ticks, 2.0))
     run_phase(hook, state, "val", _losses(1.0), metrics={"val/loss": 0.5, "val/ema/accuracy": 0.98765}, work=_passes(ticks, 1.0))
@@ -108,13 +108,13 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
     """10 iterations made 5 of 50 steps; 45 steps of two iterations of 2 s remain: 180 s."""
     screen = Screen()
     state = State(display=screen, max_steps=50, accumulate=2)
-    run_phase(Console(), state, "train", _losses(*[1.0] * 10), length=1000, work=_passes(ticks, 2))
+    run_phase(Console(interval=10), state, "train", _losses(*[1.0] * 10), length=1000, work=_passes(ticks, 2))
     assert _eta(screen.lines[0]) == "0:03:00"
 
 
 def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
     screen = Screen()
-    run_phase(Console(), State(display=screen), "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
+    run_phase(Console(interval=10), State(display=screen), "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
     assert _eta(screen.lines[0]) is None
 
 
@@ -151,5 +151,5 @@ def test_memory_is_bounded() -> None:
 
 def test_without_a_display_it_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hookyard"):
-        run_phase(Console(), State(), "train", _losses(1.0), metrics={"train/loss": 1.0})
+        run_phase(Console(interval=10), State(), "train", _losses(1.0), metrics={"train/loss": 1.0})
     assert caplog.messages[0].startswith("train done  epoch 0  loss 1  ")
