@@ -7,12 +7,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # torch comes first and alone, so that TORCH can name another build (a CUDA index, a nightly) and nothing replaces it.
 define make_venv
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Hookyard needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make setup PYTHON=python3.12"; exit 1; }
-	@echo "building $(1) (a few minutes the first time)"
-	@$(PYTHON) -m venv $(1)
-	@$(1)/bin/pip install -qq $(TORCH)
-	@$(1)/bin/pip install -qq -c constraints.txt $(2)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Hookyard needs Python 3.11 or newer, and '$(PYTHON) -V' says: $$($(PYTHON) -V 2>&1). Name another: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "building $(@D) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install -qq $(TORCH)
+	@$(@D)/bin/pip install -qq -c constraints.txt $(PACKAGES)
 	@touch $@
 endef
 
@@ -24,8 +24,9 @@ help: ## lists these commands
 
 setup: .venv/.ready ## builds .venv with everything pinned in constraints.txt
 
+.venv/.ready: PACKAGES = -e ".[demo,dev]"
 .venv/.ready: pyproject.toml constraints.txt
-	$(call make_venv,.venv,-e ".[demo,dev]")
+	$(make_venv)
 
 demo: setup ## trains on two workers, sweeps over eight trials, and prints the tables
 	$(BIN)/hookyard run experiments/digits.yaml --name $(DEMO)
@@ -46,8 +47,9 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+.venv-bench/.ready: PACKAGES = -e ".[demo]" -r benchmarks/peers.txt
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
-	$(call make_venv,.venv-bench,-e ".[demo]" -r benchmarks/peers.txt)
+	$(make_venv)
 
 bench: .venv-bench/.ready ## every benchmark, its peers beside it; prints Markdown
 	@for script in loop_overhead ema_update recorder cli_start run_overhead sweep_cost; do \
