@@ -41,15 +41,13 @@ class GradientClip(Hook):
         if self.max_value is not None:
             torch._foreach_clamp_min_(gradients, -self.max_value)
             torch._foreach_clamp_max_(gradients, self.max_value)
-        elif norm.device.type == "cpu":
-            self._scale_from_host(gradients, norm.item())
         else:
-            scale = torch.clamp(self.max_norm / (norm + _EPSILON), max=1.0)
-            torch._foreach_mul_(gradients, scale)
+            self._scale(gradients, self.max_norm / (norm + _EPSILON))
         state.forget_gradients()
 
-    def _scale_from_host(self, gradients: list[Tensor], norm: float) -> None:
-        # On the CPU the norm is at hand, so that gradients within it are not touched at all.
-        scale = self.max_norm / (norm + _EPSILON)
-        if not scale >= 1.0:
-            torch._foreach_mul_(gradients, scale)
+    @staticmethod
+    def _scale(gradients: list[Tensor], scale: Tensor) -> None:
+        if scale.device.type != "cpu":
+            torch._foreach_mul_(gradients, scale.clamp(max=1.0))
+        elif not scale.item() >= 1.0:  # on the CPU the norm is at hand: gradients within it are not touched
+            torch._foreach_mul_(gradients, scale.item())
