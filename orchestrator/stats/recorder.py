@@ -103,12 +103,12 @@ class Recorder:
         names = dict.fromkeys(table.columns)
         for row in rows:
             names.update(dict.fromkeys(row))
-        arrays = {name: pa.array(_values(name, [row.get(name) for row in rows])) for name in names}
+        arrays = {name: _array(name, [row.get(name) for row in rows]) for name in names}
         for name, array in arrays.items():
             known = table.columns.get(name)
             if known is None or pa.types.is_null(known) or (pa.types.is_integer(known) and pa.types.is_floating(array.type)):
                 table.columns[name] = array.type
-        columns = [arrays[name].cast(table.columns[name]) for name in names]
+        columns = [_cast(name, arrays[name], table.columns[name]) for name in names]
         fixed = {name: pa.array([value] * len(rows)) for name, value in self._identity.items()}
         return pa.RecordBatch.from_arrays([*fixed.values(), *columns], names=[*fixed, *names])
 
@@ -146,6 +146,22 @@ def _ready(rows: list[dict[str, Any]]) -> int:
         if not all(value.ready() for value in row.values() if hasattr(value, "ready")):
             return index
     return len(rows)
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    plain = _values(name, values)
+    try:
+        return pa.array(plain)
+    except pa.ArrowException as error:
+        kinds = {type(value): value for value in plain if value is not None}
+        raise ValueError(f"column '{name}' takes text or numbers, not both; it was given {list(kinds.values())}") from error
+
+
+def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowException as error:
+        raise ValueError(f"column '{name}' holds {kind} and was given {array.type}: {error}") from error
 
 
 def _values(name: str, values: list[Any]) -> list[Any]:

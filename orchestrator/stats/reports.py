@@ -9,13 +9,17 @@ from orchestrator.checkpoint.position import Stage
 
 
 def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The reports that no later attempt made again."""
+    """The reports that no later attempt made again; every attempt makes that of the test phase again."""
     kept = []
     for line in lines:
         later = [a["position"] or {"step": 0, "stage": Stage.TRAIN} for a in attempts if a["attempt"] > line["attempt"]]
-        again = any(
-            line["step"] > start["step"] or (line["step"] == start["step"] and start["stage"] < Stage.REPORTED) for start in later
-        )
-        if not again:
+        tested = any(name.startswith("test/") for name in line)
+        if not any(tested or _comes_again(line, start) for start in later):
             kept.append(line)
     return kept
+
+
+def _comes_again(line: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
+    if line["step"] == start["step"]:
+        return bool(start["stage"] < Stage.REPORTED)
+    return bool(line["step"] > start["step"])

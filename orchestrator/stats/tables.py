@@ -171,7 +171,8 @@ def compact(storage: Storage, attempts: Sequence[Mapping[str, Any]], pushed: Map
         if recorded is None:
             continue
         if table == "rows":
-            frame = stats_table(recorded, attempts, keep_superseded=True)
+            # As plain text, so that the file can be joined with what the ranks wrote.
+            frame = stats_table(recorded, attempts, keep_superseded=True).astype({"phase": str, "node": str})
             recorded = pa.Table.from_pandas(frame, preserve_index=False)
         files = _files(storage, table)
         with storage.create(COMPACTED[table]) as file:

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.tables import read_batches
+from orchestrator.storage import Storage
+
+FOLDER = "stats/attempt=0/rank=0"
+
+
+def files(root: Path, table: str = "rows") -> list[Path]:
+    return sorted((root / FOLDER).glob(f"{table}-*.arrow"))
+
+
+def read(root: Path, table: str = "rows") -> list[dict[str, Any]]:
+    return [row for file in files(root, table) for batch in read_batches(file.read_bytes()) for row in batch.to_pylist()]
+
+
+def recorder(root: Path, **options: Any) -> Recorder:
+    return Recorder(Storage(root), FOLDER, **{"flush_s": 1e9, **options})
+
+
+def record(root: Path, *rows: dict[str, Any], together: bool = True) -> list[dict[str, Any]]:
+    """What is read of some rows: flushed together, or each by itself."""
+    taken = recorder(root)
+    for row in rows:
+        taken.append(dict(row))
+        if not together:
+            taken.sync()
+    taken.close()
+    return read(root)
+
+
+def test_rows_arrive_as_they_are_with_the_identity_before_them(tmp_path: Path) -> None:
+    taken = recorder(tmp_path, identity={"rank": 3, "node": "a", "attempt": 1})
+    rows = [{"phase": "train", "iteration": n, "loss": n / 7, "lr": 0.1} for n in range(1000)]
+    for row in rows:
+        taken.append(dict(row))
+    taken.close()
+    found = read(tmp_path)
+    assert found == [{"rank": 3, "node": "a", "attempt": 1, **row} for row in rows]
+    assert list(found[0]) == ["rank", "node", "attempt", "phase", "iteration", "loss", "lr"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_new_column_in_the_middle_is_empty_before(tmp_path: Path, together: bool) -> None:
+    rows = [{"a": 1}, {"a": 2, "b": 0.5}, {"a": 3}]
+    found = record(tmp_path, *rows, together=together)
+    assert [(row["a"], row.get("b")) for row in found] == [(1, None), (2, 0.5), (3, None)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2.5, 3], [1.0, 2.5, 3.0]),
+        ([1.5, 2, 3], [1.5, 2.0, 3.0]),
+        ([None, 1, None, 2.5], [None, 1.0, None, 2.5]),
+        ([None, "x"], [None, "x"]),
+        ([float("nan"), 1], None),
+        ([True, False], [True, False]),
+        ([2**53 + 1, 2**60], [2**53 + 1, 2**60]),
+    ],
+)
+def test_values_keep_their_number_when_kinds_mix(tmp_path: Path, together: bool, values: list[Any], expected: list[Any]) -> None:
+    found = [row["x"] for row in record(tmp_path, *({"x": value} for value in values), together=together)]
+    if expected is None:
+        np.testing.assert_equal(found, values)
+    else:
+        assert found == expected
+
+
+def test_a_column_that_becomes_fractional_begins_one_new_file(tmp_path: Path) -> None:
+    record(tmp_path, *({"x": value} for value in (1, 2, 2.5, 3, 4)), together=False)
+    assert len(files(tmp_path)) == 2
+
+
+def test_tensors_and_numpy_numbers_become_numbers(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.tensor([0.1]))
+    rows = [
+        {"a": torch.tensor(0.25), "b": weight * 2, "c": np.float32(0.5), "d": np.int64(3)},
+        {"a": 1, "b": torch.tensor([3.0], dtype=torch.bfloat16), "c": 2.0, "d": 4},
+        {"a": torch.tensor(2**40), "b": None, "c": 1.0, "d": 5},
+    ]
+    assert record(tmp_path, *rows) == [
+        {"a": 0.25, "b": pytest.approx(0.2, rel=1e-7), "c": 0.5, "d": 3},
+        {"a": 1.0, "b": 3.0, "c": 2.0, "d": 4},
+        {"a": float(2**40), "b": None, "c": 1.0, "d": 5},
+    ]
+
+
+def test_a_tensor_of_more_than_one_number_is_refused_with_its_column(tmp_path: Path) -> None:
+    taken = recorder(tmp_path)
+    taken.append({"norms": torch.zeros(2, 3)})
+    with pytest.raises(ValueError, match=r"column 'norms' was given a tensor of shape \(2, 3\)"):
+        taken.sync()
+
+
+@pytest.mark.parametrize(
+    ("together", "message"),
+    [(True, r"column 'mode' takes text or numbers, not both; it was given \[1, 'warm'\]"), (False, "column 'mode' holds int64 and was given string")],
+)
+def test_text_in_a_column_of_numbers_is_refused_by_name(tmp_path: Path, together: bool, message: str) -> None:
+    taken = recorder(tmp_path)
+    taken.append({"mode": 1})
+    if not together:
+        taken.sync()
+    taken.append({"mode": "warm"})
+    with pytest.raises(ValueError, match=message):
+        taken.sync()
+    taken.close()
+
+
+# When rows are flushed
+
+
+def test_the_buffer_does_not_grow(tmp_path: Path) -> None:
+    taken = recorder(tmp_path, flush_rows=10)
+    held = []
+    for n in range(100):
+        taken.append({"n": n})
+        held.append(len(taken._rows.rows))
+    assert max(held) == 9
+    assert held[9::10] == [0] * 10
+    taken.append({"n": 100})
+    taken.sync()
+    assert taken._rows.rows == []
+    assert [row["n"] for row in read(tmp_path)] == list(range(101))
+    taken.close()
+
+
+def test_rows_are_flushed_after_a_while_though_they_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("orchestrator.stats.recorder.monotonic", lambda: now[0])
+    taken = recorder(tmp_path, flush_s=1.0)
+    taken.append({"n": 0})
+    now[0] += 0.9
+    taken.append({"n": 1})
+    assert files(tmp_path) == []
+    now[0] += 0.1
+    taken.append({"n": 2})
+    assert len(read(tmp_path)) == 3
+    now[0] += 0.9
+    taken.append({"n": 3})
+    assert len(read(tmp_path)) == 3
+    taken.close()
+
+
+def test_without_a_place_rows_are_dropped() -> None:
+    taken = Recorder()
+    taken.append({"n": 1})
+    taken.append_costs([{"hook": "ema"}])
+    taken.close()
+    assert taken._rows.rows == taken._costs.rows == []
+
+
+class Span:
+    """Seconds that the device knows later."""
+
+    def __init__(self, seconds: float, passed: bool = False) -> None:
+        self.seconds, self.passed, self.waited = seconds, passed, False
+
+    def ready(self) -> bool:
+        return self.passed
+
+    def resolve(self) -> float:
+        self.waited = not self.passed
+        return self.seconds
+
+
+def test_a_flush_on_the_way_takes_the_rows_the_device_has_passed_and_waits_for_none(tmp_path: Path) -> None:
+    spans = [Span(0.1, passed=True), Span(0.2, passed=True), Span(0.3)]
+    taken = recorder(tmp_path, flush_rows=3)
+    for span in spans:
+        taken.append({"forward_s": span})
+    assert [row["forward_s"] for row in read(tmp_path)] == [0.1, 0.2]
+    assert not any(span.waited for span in spans)
+    taken.sync()
+    assert [row["forward_s"] for row in read(tmp_path)] == [0.1, 0.2, 0.3]
+    assert spans[2].waited
+    taken.close()
+
+
+# Files
+
+
+def test_what_is_flushed_can_be_read_while_the_file_is_open(tmp_path: Path) -> None:
+    taken = recorder(tmp_path)
+    taken.append({"n": 1})
+    taken.sync()
+    assert read(tmp_path) == [{"n": 1}]
+    taken.append({"n": 2})
+    taken.sync()
+    assert read(tmp_path) == [{"n": 1}, {"n": 2}]
+    assert len(files(tmp_path)) == 1
+    taken.close()
+
+
+def test_a_file_cut_at_any_byte_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+    taken, sizes = recorder(tmp_path), []
+    for n in range(4):
+        taken.append({"n": n, "text": "abc" * n, "loss": n / 3})
+        taken.sync()
+        sizes.append(files(tmp_path)[0].stat().st_size)
+    taken.close()
+    data = files(tmp_path)[0].read_bytes()
+    for length in range(len(data) + 1):
+        found = [row["n"] for batch in read_batches(data[:length]) for row in batch.to_pylist()]
+        whole = sum(size <= length for size in sizes)
+        # the last bytes of a batch are padding, so a batch may be whole a little earlier
+        assert found in (list(range(whole)), list(range(whole + 1)))
+        if length in sizes:
+            assert found == list(range(whole))
+
+
+def test_costs_have_a_file_of_their_own(tmp_path: Path) -> None:
+    taken = recorder(tmp_path, identity={"rank": 0})
+    taken.append_costs([{"hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}])
+    taken.append({"n": 1})
+    taken.close()
+    assert read(tmp_path, "costs") == [{"rank": 0, "hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}]
+    assert read(tmp_path) == [{"rank": 0, "n": 1}]
+
+
+def test_on_an_object_store_each_sync_is_a_file_that_can_be_read() -> None:
+    storage = Storage(f"memory://test-{uuid.uuid4().hex}")
+    taken = Recorder(storage, FOLDER, flush_s=1e9)
+    for n in range(3):
+        taken.append({"n": n})
+        taken.sync()
+        batches = [b for name in storage.names(FOLDER) for b in read_batches(storage.read(f"{FOLDER}/{name}"))]
+        assert [row["n"] for batch in batches for row in batch.to_pylist()] == list(range(n + 1))
+    taken.close()
+    storage.delete("")
+
+
+# The sink
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.pushed: list[tuple[str, bytes]] = []
+
+    def push(self, table: str, batch: bytes) -> None:
+        self.pushed.append((table, batch))
+
+
+def test_the_sink_gets_what_the_files_get(tmp_path: Path) -> None:
+    sink = Sink()
+    taken = recorder(tmp_path, identity={"rank": 1}, sink=sink)
+    for n in range(3):
+        taken.append({"n": n})
+        taken.sync()
+    taken.append_costs([{"hook": "ema"}])
+    taken.close()
+    rows = [row for table, data in sink.pushed if table == "rows" for b in read_batches(data) for row in b.to_pylist()]
+    assert rows == read(tmp_path) == [{"rank": 1, "n": n} for n in range(3)]
+    assert [table for table, _ in sink.pushed] == ["rows", "rows", "rows", "costs"]
+
+
+def test_a_sink_alone_is_enough() -> None:
+    sink = Sink()
+    taken = Recorder(sink=sink, flush_rows=1)
+    taken.append({"n": 1})
+    (batch,) = read_batches(sink.pushed[0][1])
+    assert batch.schema == pa.schema([("n", pa.int64())])

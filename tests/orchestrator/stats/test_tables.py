@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from orchestrator.checkpoint.position import Stage
+from orchestrator.stats import tables
+from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.tables import compact, costs_table, read_recorded, stats_table, summarize
+from orchestrator.storage import Storage
+
+FRESH: dict[str, Any] = {"attempt": 0, "position": None}
+
+
+def attempt(number: int, iteration: int, step: int, stage: Stage) -> dict[str, Any]:
+    return {"attempt": number, "position": {"iteration": iteration, "step": step, "stage": int(stage)}}
+
+
+def row(attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: int = 0, **values: Any) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "node": "here",
+        "attempt": attempt,
+        "phase": phase,
+        "epoch": epoch,
+        "iteration": iteration,
+        "step": step,
+        "loss": attempt + iteration / 10, **values,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.concat_tables([pa.Table.from_pylist([one]) for one in rows], promote_options="permissive")
+
+
+def keys(frame: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    return list(frame[list(names)].itertuples(index=False, name=None))
+
+
+def record(storage: Storage, rows: list[dict[str, Any]], costs: list[dict[str, Any]] | None = None) -> None:
+    """Writes rows as the ranks of their attempts do."""
+    by_writer: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for one in rows:
+        by_writer.setdefault((one["attempt"], one["rank"]), []).append(one)
+    for (attempt, rank), own in by_writer.items():
+        identity = {"rank": rank, "node": "here", "attempt": attempt}
+        recorder = Recorder(storage, f"stats/attempt={attempt}/rank={rank}", identity, flush_s=1e9)
+        for one in own:
+            recorder.append({name: value for name, value in one.items() if name not in identity})
+            recorder.sync()
+        recorder.append_costs(costs or [])
+        recorder.close()
+
+
+# Which rows count
+
+
+def test_one_attempt_counts_whole_and_is_in_order() -> None:
+    rows = [row(0, "val", 0, 1, 2), row(0, "train", 0, 2, 2), row(0, "train", 0, 1, 1), row(0, "test", 0, 1, 2)]
+    stats = stats_table(table(rows), [FRESH])
+    assert keys(stats, "phase", "iteration") == [("train", 1), ("train", 2), ("val", 1), ("test", 1)]
+    assert list(stats.columns) == ["rank", "node", "phase", "epoch", "iteration", "step", "attempt", "loss"]
+
+
+def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
+    """Two micro-batches make a step; the second attempt begins at iteration 4, which is step 2."""
+    first = [row(0, "train", 0, n, n // 2) for n in range(1, 8)]
+    second = [row(1, "train", 0, n, n // 2) for n in range(5, 9)]
+    stats = stats_table(table(first + second), [FRESH, attempt(1, 4, 2, Stage.TRAIN)])
+    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in (1, 2, 3, 4)] + [(n, 1) for n in (5, 6, 7, 8)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "counting"),
+    [
+        (Stage.TRAINED, [(0, 1, 0), (0, 2, 0), (1, 1, 1), (1, 2, 1)]),
+        (Stage.VALIDATED, [(0, 1, 0), (0, 2, 0), (1, 1, 0), (1, 2, 0)]),
+        (Stage.REPORTED, [(0, 1, 0), (0, 2, 0), (1, 1, 0), (1, 2, 0)]),
+    ],
+)
+def test_validation_is_done_again_only_from_a_checkpoint_before_it(stage: Stage, counting: list[Any]) -> None:
+    """Epochs of five steps, validated in two iterations; the checkpoint is of the end of the second epoch."""
+    first = [row(0, "val", epoch, n, 5 * epoch + 5) for epoch in (0, 1, 2) for n in (1, 2)]
+    second = [row(1, "val", 1, n, 10) for n in (1, 2)] if stage is Stage.TRAINED else []
+    stats = stats_table(table(first + second), [FRESH, attempt(1, 10, 10, stage)])
+    assert sorted(keys(stats, "epoch", "iteration", "attempt")) == counting
+
+
+def test_validation_at_a_step_before_a_checkpoint_within_the_epoch_stays() -> None:
+    rows = [row(0, "val", 0, 1, 4), row(0, "val", 0, 2, 8), row(1, "val", 0, 2, 8)]
+    stats = stats_table(table(rows), [FRESH, attempt(1, 6, 6, Stage.TRAIN)])
+    assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 1)]
+
+
+def test_a_test_phase_is_always_done_again() -> None:
+    rows = [row(0, "test", 1, 1, 10), row(1, "test", 1, 1, 10)]
+    stats = stats_table(table(rows), [FRESH, attempt(1, 10, 10, Stage.REPORTED)])
+    assert keys(stats, "iteration", "attempt") == [(1, 1)]
+
+
+def test_an_attempt_that_began_anew_supersedes_all() -> None:
+    rows = [row(0, "train", 0, 1, 0), row(0, "val", 0, 1, 0), row(1, "train", 0, 1, 0)]
+    stats = stats_table(table(rows), [FRESH, {"attempt": 1, "position": None}])
+    assert keys(stats, "phase", "iteration", "attempt") == [("train", 1, 1)]
+
+
+def test_a_third_attempt_may_go_back_behind_the_second() -> None:
+    """The newest checkpoint was damaged, so the third began at an older one than the second had."""
+    rows = [row(number, "train", 0, n, n) for number, begin in ((0, 1), (1, 7), (2, 5)) for n in range(begin, 10)]
+    attempts = [FRESH, attempt(1, 6, 6, Stage.TRAIN), attempt(2, 4, 4, Stage.TRAIN)]
+    stats = stats_table(table(rows), attempts)
+    assert keys(stats, "iteration", "attempt") == [(n, 0) for n in range(1, 5)] + [(n, 2) for n in range(5, 10)]
+
+
+def test_superseded_rows_can_be_kept_and_are_marked() -> None:
+    rows = [row(0, "train", 0, 1, 1), row(0, "train", 0, 2, 2), row(1, "train", 0, 2, 2)]
+    stats = stats_table(table(rows), [FRESH, attempt(1, 1, 1, Stage.TRAIN)], keep_superseded=True)
+    assert sorted(keys(stats, "iteration", "attempt", "superseded")) == [(1, 0, False), (2, 0, True), (2, 1, False)]
+
+
+def test_a_row_that_came_by_two_ways_stands_once() -> None:
+    rows = [row(0, "train", 0, n, n, rank) for rank in (0, 1) for n in (1, 2)]
+    stats = stats_table(table(rows + rows[1:]), [FRESH])
+    assert keys(stats, "iteration", "rank") == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_without_rows_the_table_has_its_first_columns() -> None:
+    assert list(stats_table(None, []).columns) == ["rank", "node", "phase", "epoch", "iteration", "step"]
+    assert len(costs_table(None, [])) == 0
+
+
+# From files
+
+
+ROWS = [
+    *(row(0, "train", 0, n, n, rank, step_s=0.1 * n) for rank in (0, 1) for n in range(1, 6)),
+    *(row(1, "train", 0, n, n, rank, grad_norm=n) for rank in (0, 1) for n in range(4, 8)),
+    *(row(1, "val", 0, 1, 7, rank, accuracy=1 if rank else 0.5) for rank in (0, 1)),
+]
+ATTEMPTS = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
+
+
+def stats_of(storage: Storage, **options: Any) -> pd.DataFrame:
+    return stats_table(read_recorded(storage, "rows"), ATTEMPTS, **options)
+
+
+def test_rows_of_all_ranks_and_attempts_are_read(tmp_path: Path) -> None:
+    record(Storage(tmp_path), ROWS)
+    stats = stats_of(Storage(tmp_path))
+    assert keys(stats[stats["phase"] == "train"], "rank", "iteration", "attempt") == [
+        (rank, n, 0 if n <= 3 else 1) for n in range(1, 8) for rank in (0, 1)
+    ]
+    np.testing.assert_equal(stats["grad_norm"].tolist(), [*[np.nan] * 6, *(float(n) for n in (4, 5, 6, 7) for _ in (0, 1)), np.nan, np.nan])
+    assert stats[stats["phase"] == "val"]["accuracy"].tolist() == [0.5, 1.0]
+
+
+def test_what_was_pushed_fills_what_the_files_lack(tmp_path: Path) -> None:
+    pushed: list[bytes] = []
+
+    class Sink:
+        def push(self, table: str, batch: bytes) -> None:
+            pushed.append(batch)
+
+    identity = {"rank": 0, "node": "here", "attempt": 0}
+    recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", identity, Sink(), flush_s=1e9)
+    for n in (1, 2, 3):
+        recorder.append({"phase": "train", "epoch": 0, "iteration": n, "step": n})
+        recorder.sync()
+    recorder.close()
+    file = tmp_path / "stats/attempt=0/rank=0/rows-00000.arrow"
+    file.write_bytes(file.read_bytes()[:-200])  # the disk of a lost machine
+    recorded = read_recorded(Storage(tmp_path), "rows")
+    assert recorded is not None
+    assert recorded.num_rows < 3
+    stats = stats_table(read_recorded(Storage(tmp_path), "rows", pushed), [FRESH])
+    assert stats["iteration"].tolist() == [1, 2, 3]
+
+
+def test_compacting_keeps_every_row_and_the_table_as_it_was(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    record(storage, ROWS, [{"step": 1, "hook": "ema", "event": "on_update", "calls": 2, "seconds": 0.5}])
+    before, all_before = stats_of(storage), stats_of(storage, keep_superseded=True)
+    costs = costs_table(read_recorded(storage, "costs"), ATTEMPTS)
+    compact(storage, ATTEMPTS)
+    assert storage.exists("stats.parquet")
+    assert storage.exists("hooks.parquet")
+    assert not list(tmp_path.glob("**/*.arrow"))
+    pd.testing.assert_frame_equal(stats_of(storage), before)
+    pd.testing.assert_frame_equal(stats_of(storage, keep_superseded=True), all_before)
+    assert len(all_before) == len(ROWS)
+    pd.testing.assert_frame_equal(costs_table(read_recorded(storage, "costs"), ATTEMPTS), costs)
+    compact(storage, ATTEMPTS)
+    pd.testing.assert_frame_equal(stats_of(storage, keep_superseded=True), all_before)
+
+
+def test_a_kill_while_compacting_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compacted file is there, and so are some of the ranks' own."""
+    storage = Storage(tmp_path)
+    record(storage, ROWS)
+    before = stats_of(storage)
+    delete, deleted = Storage.delete, []
+
+    def deleting(self: Storage, name: str) -> None:
+        if len(deleted) == 1:
+            raise KeyboardInterrupt
+        deleted.append(name)
+        delete(self, name)
+
+    monkeypatch.setattr(Storage, "delete", deleting)
+    with pytest.raises(KeyboardInterrupt):
+        compact(storage, ATTEMPTS)
+    assert list(tmp_path.glob("**/*.arrow"))
+    pd.testing.assert_frame_equal(stats_of(storage), before)
+
+
+def test_nothing_recorded_is_nothing_to_compact(tmp_path: Path) -> None:
+    compact(Storage(tmp_path), [])
+    assert read_recorded(Storage(tmp_path), "rows") is None
+    assert Storage(tmp_path).names() == []
+
+
+# Summaries, by hand
+
+
+def two_ranks() -> pd.DataFrame:
+    """Rank 0 takes 1, 2, 3 seconds, rank 1 takes 2, 4, 9; memory grows; the validation is not of the training."""
+    rows = [
+        row(0, "train", 0, n, n, rank, loss=0.5, step_s=seconds, rss_bytes=100 * n + rank, samples=8 * n)
+        for rank, times in enumerate(((1.0, 2.0, 3.0), (2.0, 4.0, 9.0)))
+        for n, seconds in enumerate(times, start=1)
+    ]
+    rows.append(row(0, "val", 0, 1, 3, 0, loss=7.0, step_s=100.0, accuracy=0.25))
+    return stats_table(table(rows), [FRESH])
+
+
+def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:
+    summary = summarize(two_ranks())
+    # 1, 2, 2, 3, 4, 9: the median lies between 2 and 3; the 95th percentile three quarters between 4 and 9
+    assert summary.loc["step_s"].to_dict() == {"min": 1.0, "median": 2.5, "p95": 4 + 0.75 * 5, "max": 9.0, "worst_rank": 1}
+    assert summary.loc["rss_bytes", ["min", "median", "max", "worst_rank"]].to_list() == [100, 200.5, 301, 1]
+    assert set(summary.index) == {"loss", "step_s", "rss_bytes"}
+    assert summarize(two_ranks(), "val").loc["accuracy", "max"] == 0.25
+
+
+def test_the_table_by_rank() -> None:
+    ranks = tables.by_rank(two_ranks())
+    assert ranks.loc[0].to_dict() == {"node": "here", "rows": 3, "step_s": 2.0, "rss_bytes": 300}
+    assert ranks.loc[1].to_dict() == {"node": "here", "rows": 3, "step_s": 4.0, "rss_bytes": 301}
+
+
+def test_the_table_by_phase() -> None:
+    phases = tables.by_phase(two_ranks())
+    assert phases["rows"].to_dict() == {"train": 6, "val": 1}
+    assert phases["step_s"].to_dict() == {"train": 2.5, "val": 100.0}
+
+
+def test_summaries_of_nothing_are_empty() -> None:
+    empty = stats_table(None, [])
+    assert len(summarize(empty)) == 0
+    assert len(tables.by_rank(empty)) == 0
+    assert len(tables.by_phase(empty)) == 0
+
+
+def cost(attempt: int, rank: int, hook: str, step: int, calls: int, seconds: float) -> dict[str, Any]:
+    place = {"rank": rank, "node": "here", "attempt": attempt, "epoch": 0, "iteration": step, "step": step}
+    return {**place, "hook": hook, "event": "on_update", "calls": calls, "seconds": seconds}
+
+
+def test_costs_of_hooks_by_rank_without_what_was_done_again() -> None:
+    rows = [
+        cost(0, 0, "ema", 5, 5, 0.5),
+        cost(0, 0, "ema", 9, 4, 0.5),  # past the second attempt's start
+        cost(1, 0, "ema", 9, 4, 0.25),
+        cost(0, 1, "ema", 5, 5, 2.0),
+        cost(0, 1, "clip", 5, 5, 0.125),
+        cost(0, 1, "clip", 5, 5, 0.125),  # pushed and written
+    ]
+    costs = costs_table(table(rows), [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
+    assert keys(costs, "rank", "hook", "calls", "seconds") == [(0, "ema", 9, 0.75), (1, "clip", 5, 0.125), (1, "ema", 5, 2.0)]
+    by_hook = tables.by_hook(costs, two_ranks())
+    assert list(by_hook.index) == [("ema", "on_update"), ("clip", "on_update")]
+    # 14 calls in 2.75 s of 121 s in all
+    assert by_hook.loc[("ema", "on_update")].to_dict() == {
+        "calls": 14,
+        "seconds": 2.75,
+        "share": pytest.approx(2.75 / 121),
+        "microseconds_per_call": pytest.approx(2.75 / 14 * 1e6),
+        "costliest_rank": 1,
+    }
