@@ -194,8 +194,10 @@ def hookyard(data: Dataset[Any], epochs: int, pause: Pause, folder: str, hooks: 
         pause()
 
 
+IDLE = {"checkpoint": {"every": 0, "save_last": False}}
+"""The checkpoint hook looks on and writes nothing: writing is no part of an iteration, for the peers neither."""
 NO_HOOKS = dict.fromkeys(DEFAULT_HOOKS)
-MORE_HOOKS = {"ema": {"decay": DECAY}, "gradient_clip": {"max_norm": MAX_NORM}, "nan_guard": {}, "tensorboard": {}}
+MORE_HOOKS = {**IDLE, "ema": {"decay": DECAY}, "gradient_clip": {"max_norm": MAX_NORM}, "nan_guard": {}, "tensorboard": {}}
 
 
 def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], None]]:
@@ -206,7 +208,7 @@ def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], 
         "raw": raw,
         "raw, EMA and clipping": raw_with_ema_and_clipping,
         "Hookyard, no hooks": with_folder(hookyard, "bare", hooks=NO_HOOKS),
-        "Hookyard, default hooks": with_folder(hookyard, "default", hooks={}),
+        "Hookyard, default hooks": with_folder(hookyard, "default", hooks=IDLE),
         "Hookyard, default hooks, EMA, clipping, NaN guard, TensorBoard": with_folder(hookyard, "more", hooks=MORE_HOOKS),
         "Ignite, bare engine": ignite,
         "Accelerate": accelerate,

@@ -106,6 +106,7 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(outside: Path) -> None
             process.send_signal(signal.SIGINT)
             break
     rest = process.stderr.read()
+    process.stderr.close()
     assert process.wait(timeout=120) == 130, "".join(talk) + rest
     assert f"hookyard resume {Path('runs/points').absolute()}" in rest
     assert status_of("runs/points") == "interrupted"
