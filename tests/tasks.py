@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from hooks import Hook, State
 from orchestrator import Experiment, Task
 from orchestrator.config.experiment import Component, Loader
+from orchestrator.config.load import experiment_from_dict
 from orchestrator.stats.recorder import Recorder
 
 SGD = Component(type="SGD", lr=0.1, momentum=0.9)  # type: ignore[call-arg]
@@ -112,3 +113,27 @@ class Seen(Hook):
 def numbers(module: nn.Module) -> dict[str, Any]:
     """Weights and buffers as plain numbers, which compare bit for bit and travel between processes."""
     return {name: tensor.tolist() for name, tensor in module.state_dict().items()}
+
+
+@dataclass
+class Breaks(Hook):
+    """Fails at a training iteration."""
+
+    iteration: int = 3
+
+    def on_gradients(self, state: State) -> None:
+        if state.iteration + 1 == self.iteration:
+            raise ZeroDivisionError("broken on purpose")
+
+
+def described(**fields: Any) -> Experiment:
+    """An experiment as a YAML file gives it, with the hooks every run has."""
+    written = {
+        "name": "points",
+        "task": "tests.tasks:Points",
+        "epochs": 2,
+        "batch_size": 8,
+        "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
+        **fields,
+    }
+    return experiment_from_dict(written)

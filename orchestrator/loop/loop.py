@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,7 +167,7 @@ class Loop:
         """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
         return self.saving.save(self._checkpoint_name())
 
-    def run(self) -> Iterator[Report]:
+    def run(self) -> Generator[Report, None, None]:
         """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
         try:
             self.plan.fire("on_start", self.state)

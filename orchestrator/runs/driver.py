@@ -144,7 +144,7 @@ def _on_ray(
         name = f"hookyard-{uuid.uuid4().hex[:12]}"
         collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1).remote()
         display.line(f"training on {workers} Ray Train worker{'s' if workers > 1 else ''}")
-        work = _Background(lambda: fit(replace(assignment, collector=name)))
+        work = _Background(lambda: fit(replace(assignment, collector=name), shared_cluster=address is not None))
         outcome = _watch(ray, collector, work, display, interrupts)
         pushed = {table: ray.get(collector.batches.remote(table)) for table in ("rows", "costs")}
         work.result()

@@ -94,9 +94,10 @@ class RunFolder:
     # Attempts
 
     def attempts(self) -> list[dict[str, Any]]:
-        """Every attempt made, oldest first."""
+        """Every attempt made, oldest first; one that was killed before it was written down is none."""
         numbers = [int(name.split("=")[1]) for name in self.storage.names("stats") if name.startswith("attempt=")]
-        return [json.loads(self.storage.read(f"stats/attempt={n}/attempt.json")) for n in sorted(numbers)]
+        files = [f"stats/attempt={number}/attempt.json" for number in sorted(numbers)]
+        return [json.loads(self.storage.read(file)) for file in files if self.storage.exists(file)]
 
     def begin_attempt(self, checkpoint: str | None, position: Position | None, about: Mapping[str, Any]) -> Attempt:
         """Numbers a new attempt and writes down where it begins. Rank 0."""
@@ -104,6 +105,7 @@ class RunFolder:
         attempt = Attempt(max(numbers, default=-1) + 1, checkpoint, position)
         description = {**attempt.describe(), "started": now(), **about}
         self.storage.write(f"stats/attempt={attempt.number}/attempt.json", json.dumps(description, indent=1))
+        self._end_last_line()
         return attempt
 
     @staticmethod
@@ -121,12 +123,24 @@ class RunFolder:
         """Adds one report to `metrics.jsonl`. Rank 0."""
         self.storage.append("metrics.jsonl", json.dumps(line) + "\n")
 
+    def _end_last_line(self) -> None:
+        """Ends a line that a kill cut short, so that the next one stands by itself."""
+        if self.storage.exists("metrics.jsonl") and not self.storage.read("metrics.jsonl").endswith(b"\n"):
+            self.storage.append("metrics.jsonl", "\n")
+
     def reports(self) -> list[dict[str, Any]]:
-        """Every line of `metrics.jsonl`; a last line cut short by a kill is left out."""
+        """Every line of `metrics.jsonl`; those cut short by a kill are left out."""
         if not self.storage.exists("metrics.jsonl"):
             return []
         lines = self.storage.read("metrics.jsonl").decode().split("\n")
-        return [json.loads(line) for line in lines[:-1] if line]
+        return [report for line in lines if (report := _whole(line)) is not None]
+
+
+def _whole(line: str) -> dict[str, Any] | None:
+    try:
+        return cast(dict[str, Any], json.loads(line))
+    except ValueError:
+        return None
 
 
 def driver_identity() -> dict[str, Any]:

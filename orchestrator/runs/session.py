@@ -15,6 +15,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import build_hooks, build_task
 from orchestrator.config.imports import extend_import_path
 from orchestrator.config.load import experiment_from_dict
+from orchestrator.errors import UsageError
 from orchestrator.loop.loop import Loop, Report
 from orchestrator.loop.world import World
 from orchestrator.runs.folder import Attempt, RunFolder, now
@@ -73,18 +74,24 @@ def reports(
     )
     if attempt.checkpoint:
         loop.restore(attempt.checkpoint)
-    for report in loop.run():
-        if world.is_master and any("/" in name for name in report.metrics):
-            folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+    training = loop.run()
+    try:
+        for report in training:
+            if world.is_master and any("/" in name for name in report.metrics):
+                folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+            _carry(artifacts, folder)
+            yield report
+    finally:
+        training.close()
         _carry(artifacts, folder)
-        yield report
-    _carry(artifacts, folder)
 
 
 def _begin(folder: RunFolder, store: CheckpointStore, world: World) -> Attempt:
     def begin() -> Attempt:
         store.recover()
         checkpoint = store.latest()
+        if checkpoint and not folder.attempts():
+            raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None
         return folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})
 
@@ -97,5 +104,3 @@ def _carry(artifacts: Path, folder: RunFolder) -> None:
     """Takes what hooks wrote locally to the run's storage, where that lies elsewhere."""
     if folder.storage.local is None and any(artifacts.iterdir()):
         folder.storage.upload(artifacts)
-
-

@@ -51,7 +51,7 @@ def would_come_again(error: BaseException) -> bool:
     return isinstance(error.__cause__ if isinstance(error, HookError) else error, MISTAKES)
 
 
-def fit(assignment: Assignment) -> None:
+def fit(assignment: Assignment, *, shared_cluster: bool) -> None:
     """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver.
 
     Raises RunError with the first failing rank's own words.
@@ -62,7 +62,7 @@ def fit(assignment: Assignment) -> None:
     experiment = assignment.experiment
     workers = experiment["workers"]
     folder = RunFolder(assignment.location)
-    trainer = TorchTrainer(
+    trainer = (TorchTrainer if shared_cluster else _lean(TorchTrainer))(
         train_on_worker,
         train_loop_config=assignment,
         scaling_config=ScalingConfig(
@@ -83,6 +83,29 @@ def fit(assignment: Assignment) -> None:
         raise RunError(first_failure(error)) from error
     finally:
         folder.storage.delete(".ray")
+
+
+def _lean(trainer: Any) -> Any:
+    """A trainer that starts no actors for datasets and for cleaning up placement groups.
+
+    Ray started for this run ends with it, so nothing is left to clean up, and the loop brings its own data; each of
+    these actors is a process, and costs a small machine seconds. Ray's names for them are private: where they are not
+    found, the trainer is taken as it is.
+    """
+    try:
+        from ray.train.v2._internal.callbacks import DatasetsCallback
+        from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    except ImportError:
+        return trainer
+    if not hasattr(trainer, "_create_default_callbacks"):
+        return trainer
+
+    class LeanTrainer(trainer):  # type: ignore[misc]
+        def _create_default_callbacks(self) -> list[Any]:
+            unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
+            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unneeded)]
+
+    return LeanTrainer
 
 
 def first_failure(error: BaseException) -> str:
