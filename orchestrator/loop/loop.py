@@ -58,6 +58,8 @@ class Report:
     """True when the run was asked from outside to stop and can be resumed."""
     final: bool = False
     """True for the last report of the run."""
+    cut_short: bool = False
+    """True where the run ends in the middle of training: the metrics hold no values of a whole phase."""
 
 
 class Loop:
@@ -257,7 +259,7 @@ class Loop:
         state.metrics = {}
         ends = bool(self._stopped) or self._finished()
         final = cut_short or (ends and (tested or not self._test_due()))
-        return Report(metrics, self.saving.last_path, self._stopped, self._interrupted, final)
+        return Report(metrics, self.saving.last_path, self._stopped, self._interrupted, final, cut_short)
 
     def _epoch_label(self) -> int:
         """The epoch that rows and reports belong to, from 0: the one under way, or the last one after its end."""

@@ -77,7 +77,7 @@ def reports(
     training = loop.run()
     try:
         for report in training:
-            if world.is_master and any("/" in name for name in report.metrics):
+            if world.is_master and not report.cut_short:
                 folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
             _carry(artifacts, folder)
             yield report

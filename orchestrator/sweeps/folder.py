@@ -6,14 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import to_yaml
-from orchestrator.errors import UsageError
-from orchestrator.runs.folder import RunFolder, driver_identity
+from orchestrator.config.load import to_yaml, with_overrides
+from orchestrator.errors import ConfigError, UsageError
+from orchestrator.runs.folder import RunFolder, driver_identity, now
 
 
 def trial_folder(location: str, trial_id: str) -> RunFolder:
     """A trial's run; Tune numbers its trials after an underscore."""
     return RunFolder(f"{location}/trials", f"trial-{int(trial_id.rsplit('_', 1)[-1]):04d}")
+
+
+def begin_trial(
+    location: str, trial_id: str, sweep: Experiment, values: dict[str, Any]
+) -> tuple[Experiment, RunFolder]:
+    """A trial's experiment and its run. Values that do not go together make a failed trial, and ConfigError is raised."""
+    try:
+        experiment = with_overrides(sweep, values)
+    except ConfigError as error:
+        open_or_create_trial(location, trial_id, sweep, values).update(status="failed", ended=now(), error=str(error))
+        raise
+    return experiment, open_or_create_trial(location, trial_id, experiment, values)
 
 
 def open_or_create_trial(location: str, trial_id: str, experiment: Experiment, values: dict[str, Any]) -> RunFolder:

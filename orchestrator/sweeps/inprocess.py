@@ -9,12 +9,13 @@ import numpy as np
 from ray.tune.search.variant_generator import generate_variants
 
 from orchestrator.config.experiment import Experiment, Sweep
-from orchestrator.config.load import resolved, with_overrides
+from orchestrator.config.load import resolved
+from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
 from orchestrator.runs.folder import RunFolder, now
 from orchestrator.runs.session import Assignment, reports
 from orchestrator.stats.tables import compact
-from orchestrator.sweeps.folder import open_or_create_trial
+from orchestrator.sweeps.folder import begin_trial, trial_folder
 from orchestrator.sweeps.space import tune_space
 
 if TYPE_CHECKING:
@@ -28,10 +29,14 @@ def run_trials(
     for number, values in enumerate(_drawn(settings)):
         if stop_asked():
             return
-        trial = with_overrides(experiment, values)
-        folder = open_or_create_trial(location, f"local_{number:05d}", trial, values)
-        error = _run_trial(trial, settings, folder, watcher, stop_asked)
-        watcher.ended(folder.name, values, error)
+        trial_id = f"local_{number:05d}"
+        try:
+            trial, folder = begin_trial(location, trial_id, experiment, values)
+        except ConfigError as error:
+            watcher.ended(trial_folder(location, trial_id).name, values, str(error))
+            continue
+        failure = _run_trial(trial, settings, folder, watcher, stop_asked)
+        watcher.ended(folder.name, values, failure)
 
 
 def _drawn(settings: Sweep) -> list[dict[str, Any]]:

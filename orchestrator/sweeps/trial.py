@@ -9,13 +9,13 @@ from typing import Any
 import ray
 from ray import tune
 
-from orchestrator.config.load import experiment_from_dict, resolved, with_overrides
+from orchestrator.config.load import experiment_from_dict, resolved
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Report
 from orchestrator.runs.folder import ENDED, RunFolder, now
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
-from orchestrator.sweeps.folder import open_or_create_trial
+from orchestrator.sweeps.folder import begin_trial
 from orchestrator.sweeps.gang import Gang
 
 SPACE = "space"
@@ -46,8 +46,7 @@ class Trial(tune.Trainable):
         self._leave("stopped", "the scheduler ended the trial")
         self._judged: float | None = None
         values = config[SPACE]
-        experiment = with_overrides(self._experiment, values)
-        self._folder = open_or_create_trial(self._location, str(self.trial_id), experiment, values)
+        experiment, self._folder = begin_trial(self._location, str(self.trial_id), self._experiment, values)
         self._gang.begin(Assignment(resolved(experiment), experiment.import_paths, str(self._folder)))
 
     def step(self) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from orchestrator import UsageError, open_run, run
+from orchestrator.errors import CheckpointError
+from orchestrator.runs.folder import RunFolder
+from orchestrator.runs.result import Run
+from tests.tasks import described
+
+HOOKS: dict[str, Any] = {"checkpoint": {"keep": 1, "best": "val/loss"}}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(described(hooks=HOOKS), tmp_path_factory.mktemp("runs"), local=True)
+
+
+def test_a_run_is_opened_again_with_all_it_had(done: Run) -> None:
+    again = open_run(done.path)
+    assert (again.name, again.path, again.status, again.error) == ("points", done.path, "finished", None)
+    assert repr(again) == f"Run({done.path!r}, status='finished')"
+    pd.testing.assert_frame_equal(again.stats, done.stats)
+    pd.testing.assert_frame_equal(again.metrics, done.metrics)
+    pd.testing.assert_frame_equal(again.hook_costs, done.hook_costs)
+    assert again.config == done.config
+    assert again.config["optimizer"] == {"type": "SGD", "lr": 0.1, "momentum": 0.9}
+
+
+def test_reports_are_the_metrics_as_plain_data(done: Run) -> None:
+    lines = [json.loads(line) for line in (Path(done.path) / "metrics.jsonl").read_text().splitlines()]
+    assert done.reports() == lines
+    assert done.metrics["val/loss"].tolist() == [line["val/loss"] for line in lines]
+
+
+def test_checkpoints_by_label_and_by_name(done: Run) -> None:
+    last = Path(done.path) / "checkpoints/epoch-0002"
+    assert done.checkpoint() == done.checkpoint("last") == done.checkpoint("epoch-0002") == last
+    losses = done.metrics["val/loss"].tolist()
+    best = losses.index(min(losses)) + 1
+    assert done.checkpoint("best") == Path(done.path) / f"checkpoints/epoch-000{best}"
+    with pytest.raises(CheckpointError, match="no checkpoint 'worst'"):
+        done.checkpoint("worst")
+
+
+def test_summaries(done: Run) -> None:
+    assert {"loss", "step_s"} <= set(done.summary().index)
+    assert done.summary().loc["loss", "max"] == done.stats.query("phase == 'train'")["loss"].max()
+    assert done.summary("rank").loc[0, "rows"] == 14
+    assert done.summary("phase").loc["val", "rows"] == 6
+    assert "checkpoint" in done.summary("hook").index.get_level_values("hook")
+    with pytest.raises(UsageError, match="by='node' is none of rank, hook, phase"):
+        done.summary("node")
+
+
+def test_a_run_just_begun_has_empty_tables(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, "new", "hooks: {}\n", {})
+    new = open_run(tmp_path / "new")
+    assert new.status == "running"
+    assert (len(new.stats), len(new.metrics), len(new.hook_costs)) == (0, 0, 0)
+    with pytest.raises(CheckpointError):
+        new.checkpoint()
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="it has no run"):
+        open_run(tmp_path)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import UsageError, open_run, open_sweep, run, sweep
+from orchestrator.sweeps import driver
+from tests.tasks import described
+
+
+def searching(space: dict[str, Any], **fields: Any) -> Any:
+    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
+    settings |= {key: fields.pop(key) for key in ("mode", "metric", "trials", "search", "seed") if key in fields}
+    return described(**{"epochs": 1, "sweep": settings, **fields})
+
+
+def test_a_grid_of_two_by_two_is_four_trials_with_its_values(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"grid": [0.001, 0.5]}, "hooks.ema.decay": {"grid": [0.0, 0.9]}}
+    outcome = sweep(searching(space, hooks={"ema": {}}), tmp_path, local=True)
+    assert outcome.status == "finished"
+    trials = outcome.trials
+    assert list(trials.index) == ["trial-0000", "trial-0001", "trial-0002", "trial-0003"]
+    pairs = sorted(zip(trials["config/optimizer.lr"], trials["config/hooks.ema.decay"], strict=True))
+    assert pairs == sorted(itertools.product([0.001, 0.5], [0.0, 0.9]))
+    assert trials["status"].tolist() == ["finished"] * 4
+    for name, trial in trials.iterrows():
+        alone = open_run(f"{outcome.path}/trials/{name}")
+        assert alone.config["optimizer"]["lr"] == trial["config/optimizer.lr"]
+        assert alone.config["hooks"]["ema"]["decay"] == trial["config/hooks.ema.decay"]
+        assert alone.config["sweep"] is None
+        assert alone.metrics["val/accuracy"].max() == trial["val/accuracy"]
+
+
+def test_a_trial_is_the_run_it_would_be_alone(tmp_path: Path) -> None:
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.5]}}), tmp_path, local=True)
+    for trial, lr in zip(outcome.runs, (0.01, 0.5), strict=True):
+        alone = run(described(epochs=1, optimizer={"type": "SGD", "lr": lr, "momentum": 0.9}), tmp_path, f"alone-{lr}", local=True)
+        assert trial.stats["loss"].tolist() == alone.stats["loss"].tolist()
+        assert (Path(trial.path) / "stats.parquet").exists()
+
+
+def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
+    outcome = sweep(searching({"task_args.fails": {"grid": [True, False]}}), tmp_path, local=True)
+    assert outcome.status == "finished"
+    trials = outcome.trials
+    assert trials["status"].tolist() == ["failed", "finished"]
+    assert trials["error"].tolist()[0] == "this loss fails on purpose"
+    assert outcome.best.name == "trial-0001"
+    assert driver.failed_trials(outcome) == 1
+
+
+def test_values_that_do_not_go_together_fail_their_trial_alone(tmp_path: Path) -> None:
+    """Each value is right by itself, so it is found out when the trial begins."""
+    space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.interval": {"grid": [1, 2]}}
+    outcome = sweep(searching(space, hooks={"nan_guard": {}}), tmp_path, local=True)
+    assert outcome.status == "finished"
+    failed = outcome.trials[outcome.trials["status"] == "failed"]
+    assert len(outcome.trials) == 4
+    assert failed[["config/hooks.nan_guard.action", "config/hooks.nan_guard.interval"]].to_numpy().tolist() == [["skip", 2]]
+    assert "interval=2 has to be 1" in failed["error"].item()
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("val/accuracy", "max"), ("val/loss", "min"), ("val/loss", "max")])
+def test_the_best_is_the_best_of_its_metric(tmp_path: Path, metric: str, mode: str) -> None:
+    space = {"optimizer.lr": {"grid": [0.0001, 0.3, 0.01]}}
+    outcome = sweep(searching(space, metric=metric, mode=mode, epochs=3), tmp_path, local=True)
+    values = {trial.name: getattr(trial.metrics[metric], mode)() for trial in outcome.runs}
+    assert len(set(values.values())) == 3
+    assert outcome.best.name == (max if mode == "max" else min)(values, key=lambda name: values[name])
+    assert outcome.trials[metric].to_dict() == values
+
+
+def test_the_same_seed_draws_the_same_trials(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
+    drawn = [
+        sweep(searching(space, search="random", trials=3, seed=seed), tmp_path, name, local=True).trials["config/optimizer.lr"].tolist()
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) == 3
+
+
+def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AskedAfterTwoTrials:
+        def __init__(self, how_to_resume: str) -> None: ...
+
+        def __enter__(self) -> AskedAfterTwoTrials:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+        @property
+        def asked(self) -> bool:
+            ended = [file for file in tmp_path.glob("points/trials/*/run.json") if json.loads(file.read_text())["status"] == "finished"]
+            return len(ended) >= 2
+
+    monkeypatch.setattr(driver, "Interrupts", AskedAfterTwoTrials)
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03, 0.04]}}), tmp_path, local=True)
+    assert outcome.status == "interrupted"
+    assert outcome.trials["status"].tolist() == ["finished", "finished"]
+
+
+def test_an_experiment_without_a_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no sweep section"):
+        sweep(described(), tmp_path, local=True)
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    first = sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
+    with pytest.raises(UsageError, match="exists already"):
+        sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
+    assert open_sweep(first.path).status == "finished"
