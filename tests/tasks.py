@@ -126,6 +126,18 @@ class Breaks(Hook):
             raise ZeroDivisionError("broken on purpose")
 
 
+@dataclass
+class Overflows(Hook):
+    """Makes the loss of a training iteration infinite, so that under fp16 its step is left out."""
+
+    iteration: int = 8
+
+    def on_loss(self, state: State) -> None:
+        if state.phase == "train" and state.iteration + 1 == self.iteration:
+            assert state.loss is not None
+            state.loss = state.loss * float("inf")
+
+
 def described(**fields: Any) -> Experiment:
     """An experiment as a YAML file gives it, with the hooks every run has."""
     written = {

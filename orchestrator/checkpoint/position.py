@@ -35,3 +35,5 @@ class Position:
     eval_iterations: int = 0
     """Validation iterations completed since the present epoch began."""
     stage: Stage = Stage.TRAIN
+    stepped: bool = True
+    """Whether the last iteration made its step, or left it out."""

@@ -37,17 +37,23 @@ class Clock:
 
     def lap(self, span: int) -> None:
         """Charges the time since the last lap to a span."""
+        if not self.recording:
+            return
         now = perf_counter()
         self._spans[span] += now - self._last
         self._last = now
 
     def close(self, row: dict[str, Any]) -> None:
         """Ends the iteration; puts its spans and `step_s`, its wall time, into the row if the clock is recording."""
+        if not self.recording:
+            now = perf_counter()
+            self.iteration_s = now - self._started
+            self._started = self._last = now
+            return
         self.lap(OTHER)
         self.iteration_s = self._last - self._started
-        if self.recording:
-            row.update(zip(SPANS, self._spans, strict=True))
-            row["step_s"] = self.iteration_s
+        row.update(zip(SPANS, self._spans, strict=True))
+        row["step_s"] = self.iteration_s
         self._spans = [0.0] * len(SPANS)
         self._started = self._last
 

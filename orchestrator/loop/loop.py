@@ -43,6 +43,8 @@ from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
 
+_NOTHING = nullcontext()
+
 
 @dataclass(frozen=True)
 class Report:
@@ -93,6 +95,7 @@ class Loop:
         self.data = Data(task, experiment, self.world)
         self.precision = Precision(experiment.precision, self.world.device)
         self.clock = clock_for(self.world.device)
+        self._on_cpu = self.world.device.type == "cpu"
         self.means = Means()
         self.stage = Stage.REPORTED
         self.eval_iterations = 0
@@ -284,9 +287,11 @@ class Loop:
         if resumed:
             self._restore_randomness()
         self.clock.restart()
-        while not self._phase_over():
+        over = self._phase_over()
+        while not over:
             self._train_iteration(self._iterator)
-            if not self._phase_over() and state.stepped and self._stop_in_phase():
+            over = self._phase_over()
+            if not over and state.stepped and self._stop_in_phase():
                 return
         self._end_train_phase()
 
@@ -331,30 +336,29 @@ class Loop:
         self._save_if_asked()
 
     def _train_iteration(self, batches: Iterator[Any]) -> None:
-        state, lap = self.state, self.clock.lap
-        self._fire("on_iteration_start")
+        state, task, lap, fire = self.state, self.task, self.clock.lap, self._fire
+        fire("on_iteration_start")
         batch = next(batches)
         lap(DATA_WAIT)
-        if self.world.device.type != "cpu":
+        if not self._on_cpu:
             batch = to_device(batch, self.world.device)
+            lap(TO_DEVICE)
         state.batch = batch
-        state.batch_size = self.task.batch_size(batch)
-        lap(TO_DEVICE)
-        self._fire("on_batch")
+        state.batch_size = task.batch_size(batch)
+        fire("on_batch")
         position, group = self._place_in_step()
         last = position == group - 1
-        with nullcontext() if last or state.model is state.module else state.model.no_sync():  # type: ignore[operator]
+        with _NOTHING if last or state.model is state.module else state.model.no_sync():  # type: ignore[operator]
             with self.precision.autocast():
-                state.output = self.task.forward(state.model, batch)
+                state.output = task.forward(state.model, batch)
                 lap(FORWARD)
-                self._fire("on_forward")
-                state.loss = self.task.loss(state.output, batch)
-                lap(LOSS)
+                fire("on_forward")
+                state.loss = task.loss(state.output, batch)
             self._count("train")
-            self._fire("on_loss")
+            fire("on_loss")
             self.precision.backward(state.loss if group == 1 else state.loss / group)
         lap(BACKWARD)
-        self._fire("on_backward")
+        fire("on_backward")
         self._accumulated = 0 if last else position + 1
         state.stepped = last and self._update()
         state.iteration += 1
@@ -373,8 +377,9 @@ class Loop:
         """The optimizer step; False where it was left out."""
         state, optimizer = self.state, self.state.optimizer
         assert optimizer is not None
-        self.precision.unscale(optimizer)
-        self.clock.lap(OPTIMIZER)
+        if self.precision.scaler:
+            self.precision.unscale(optimizer)
+            self.clock.lap(OPTIMIZER)
         self._fire("on_gradients")
         if state.skip_reasons:
             state.skip_reasons.clear()
@@ -382,8 +387,8 @@ class Loop:
             done = False
         else:
             done = self.precision.step(optimizer)
-        self.clock.lap(OPTIMIZER)
-        if done:
+        if done and self.plan.calls["on_update"]:
+            self.clock.lap(OPTIMIZER)
             self._fire("on_update")
         optimizer.zero_grad(set_to_none=True)
         state.forget_gradients()
@@ -406,7 +411,7 @@ class Loop:
         state.row = {}
         state.batch = state.output = state.loss = None
         # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
-        if state.stepped and not self._phase_over():
+        if state.checkpoint_reasons and state.stepped and not self._phase_over():
             self._save_if_asked()
 
     def _save_if_asked(self) -> None:
@@ -515,7 +520,7 @@ class Loop:
         """Adds the loss and the task's metrics of this batch to the phase's means, and the loss to the row."""
         state = self.state
         assert state.loss is not None
-        on_cpu = self.world.device.type == "cpu"
+        on_cpu = self._on_cpu
         loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
         state.row["loss"] = loss
         self.means.add("loss", loss * state.batch_size, state.batch_size)

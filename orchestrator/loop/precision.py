@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+_NOTHING = nullcontext()
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -21,7 +22,7 @@ class Precision:
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of the forward pass and the loss."""
         if self._dtype is None:
-            return nullcontext()
+            return _NOTHING
         return torch.autocast(self._device_type, dtype=self._dtype)
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -76,6 +76,7 @@ class Saving:
             phase_iteration=state.phase_iteration,
             eval_iterations=self.loop.eval_iterations,
             stage=self.loop.stage,
+            stepped=state.stepped,
         )
 
     def _gather(self) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Saving:
         state.epoch, state.step, state.iteration = position.epoch, position.step, position.iteration
         state.samples, state.phase_iteration = position.samples, position.phase_iteration
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
-        state.stepped = position.stage is not Stage.TRAIN
+        state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"
         loop.eval_iterations, loop.stage = position.eval_iterations, position.stage
         if saved_world_size != loop.world.world_size:

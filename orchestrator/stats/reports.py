@@ -12,7 +12,7 @@ def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Mappi
     """The reports that no later attempt made again; every attempt makes that of the test phase again."""
     kept = []
     for line in lines:
-        later = [a["position"] or {"step": 0, "stage": Stage.TRAIN} for a in attempts if a["attempt"] > line["attempt"]]
+        later = [a["position"] or {"iteration": 0, "stage": Stage.TRAIN} for a in attempts if a["attempt"] > line["attempt"]]
         tested = any(name.startswith("test/") for name in line)
         if not any(tested or _comes_again(line, start) for start in later):
             kept.append(line)
@@ -20,6 +20,6 @@ def counted_reports(lines: Sequence[Mapping[str, Any]], attempts: Sequence[Mappi
 
 
 def _comes_again(line: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
-    if line["step"] == start["step"]:
+    if line["iteration"] == start["iteration"]:
         return bool(start["stage"] < Stage.REPORTED)
-    return bool(line["step"] > start["step"])
+    return bool(line["iteration"] > start["iteration"])

@@ -62,19 +62,19 @@ def _files(storage: Storage, table: str) -> list[str]:
 def superseded(rows: pd.DataFrame, attempts: Sequence[Mapping[str, Any]]) -> pd.Series:
     """Which rows were done again by a later attempt, which began at a checkpoint before them.
 
-    A training row is superseded where its iteration lies past a later attempt's start; an evaluation row where its
-    step does, or where the checkpoint was made at that step and before the validation. Rows of `train` compare by
-    iteration, because micro-batches of one step share the step.
+    A training row is superseded where its iteration lies past a later attempt's start; an evaluation row where the
+    training samples seen by then do, or where the checkpoint was made after as many and before the validation. Steps
+    would not do: micro-batches share one, and so does an iteration whose step was left out.
     """
     gone = pd.Series(False, index=rows.index)
     training = rows["phase"] == "train"
     for attempt in attempts:
-        start = attempt["position"] or {"iteration": 0, "step": 0, "stage": Stage.TRAIN}
+        start = attempt["position"] or {"iteration": 0, "samples": 0, "stage": Stage.TRAIN}
         earlier = rows["attempt"] < attempt["attempt"]
         past = training & (rows["iteration"] > start["iteration"])
-        past |= ~training & (rows["step"] > start["step"])
+        past |= ~training & (rows["samples"] > start["samples"])
         if start["stage"] <= Stage.TRAINED:
-            past |= ~training & (rows["step"] == start["step"])
+            past |= ~training & (rows["samples"] == start["samples"])
         past |= rows["phase"] == "test"
         gone |= earlier & past
     return gone
@@ -89,7 +89,7 @@ def stats_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]]
     rows = rows.sort_values(["attempt", *KEY], kind="stable").drop_duplicates(["attempt", *KEY])
     if not keep_superseded:
         rows = rows[~rows["superseded"]].drop(columns="superseded").drop_duplicates(KEY, keep="last")
-    rows = rows.sort_values(["phase", "iteration", "epoch", "rank"], key=_phase_order, kind="stable").reset_index(drop=True)
+    rows = rows.sort_values(["phase", "epoch", "iteration", "rank"], key=_phase_order, kind="stable").reset_index(drop=True)
     for name in ("phase", "node"):
         rows[name] = rows[name].astype("category")
     return rows[FIRST + [name for name in rows.columns if name not in FIRST]]
@@ -106,8 +106,8 @@ def costs_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]]
         return pd.DataFrame(columns=columns)
     rows: pd.DataFrame = recorded.to_pandas().drop_duplicates()
     for attempt in attempts:
-        start = attempt["position"] or {"step": 0}
-        rows = rows[~((rows["attempt"] < attempt["attempt"]) & (rows["step"] > start["step"]))]
+        start = attempt["position"] or {"iteration": 0}
+        rows = rows[~((rows["attempt"] < attempt["attempt"]) & (rows["iteration"] > start["iteration"]))]
     return rows.groupby(["rank", "hook", "event"], as_index=False)[["calls", "seconds"]].sum()[columns]
 
 

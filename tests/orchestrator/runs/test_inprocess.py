@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -242,6 +244,55 @@ def test_a_failed_run_goes_on_from_its_last_checkpoint_when_it_is_mended(tmp_pat
     # the iterations after the checkpoint of the first epoch's end were made twice
     attempts = Counter(done.stats.query("phase == 'train'")["attempt"])
     assert attempts == {0: 8, 1: 8}
+
+
+def test_a_step_left_out_at_the_end_of_an_epoch_neither_loses_nor_doubles_a_validation(tmp_path: Path) -> None:
+    """Eight iterations in an epoch: validation after the seventh step; the eighth iteration makes none, and then the
+    checkpoint of the epoch is made, at the step that was validated already."""
+
+    def breaking(iteration: int) -> Experiment:
+        hooks = {
+            "overflows": {"type": "tests.tasks:Overflows", "iteration": 8},
+            "breaks": {"type": "tests.tasks:Breaks", "iteration": iteration},
+        }
+        task_args = {"train": 44, "val": 11}
+        return described(task_args=task_args, batch_size=6, precision="fp16", validate_every="7 steps", hooks=hooks)
+
+    with pytest.raises(RunError):
+        run(breaking(10), tmp_path, "cut", local=True)
+    whole = run(breaking(1000), tmp_path, "whole", local=True)
+    assert whole.metrics[["iteration", "step"]].to_numpy().tolist() == [[7, 7], [8, 7], [15, 14], [16, 15]]
+    assert whole.metrics["val/loss"].notna().tolist() == [True, False, True, True]
+    file = tmp_path / "cut/experiment.yaml"
+    file.write_text(file.read_text().replace("iteration: 10\n", "iteration: 1000\n"))
+    done = resume(tmp_path / "cut")
+    assert [attempt["checkpoint"] for attempt in done.folder.attempts()] == [None, "epoch-0001"]
+    columns = ["rank", "phase", "epoch", "iteration", "step", "loss"]
+    pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
+    told = ["epoch", "step", "iteration", "train/loss", "val/loss"]
+    pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
+
+
+def test_a_run_whose_driver_died_is_lost_and_can_be_resumed(tmp_path: Path, interrupt_after: Callable[[int | None], None]) -> None:
+    interrupt_after(5)
+    cut = run(described(), tmp_path, local=True)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    cut.folder.update(status="running", pid=process.pid)
+    assert open_run(cut.path).status == "lost"
+    interrupt_after(None)
+    done = resume(cut.path)
+    assert done.status == "finished"
+    assert done.folder.about()["resumed"]
+    assert len(done.stats.query("phase == 'train'")) == 14
+
+
+def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupt_after: Callable[[int | None], None]) -> None:
+    interrupt_after(5)
+    cut = run(described(), tmp_path, local=True)
+    cut.folder.update(status="running")
+    with pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}\); end that first"):
+        resume(cut.path)
 
 
 def test_what_is_over_is_not_resumed(finished: Run, tmp_path: Path) -> None:

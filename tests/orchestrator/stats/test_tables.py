@@ -17,8 +17,9 @@ from orchestrator.storage import Storage
 FRESH: dict[str, Any] = {"attempt": 0, "position": None}
 
 
-def attempt(number: int, iteration: int, step: int, stage: Stage) -> dict[str, Any]:
-    return {"attempt": number, "position": {"iteration": iteration, "step": step, "stage": int(stage)}}
+def attempt(number: int, iteration: int, step: int, stage: Stage, samples: int | None = None) -> dict[str, Any]:
+    place = {"iteration": iteration, "step": step, "samples": 8 * step if samples is None else samples}
+    return {"attempt": number, "position": {**place, "stage": int(stage)}}
 
 
 def row(attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: int = 0, **values: Any) -> dict[str, Any]:
@@ -30,6 +31,7 @@ def row(attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: i
         "epoch": epoch,
         "iteration": iteration,
         "step": step,
+        "samples": 8 * step,
         "loss": attempt + iteration / 10, **values,
     }
 
@@ -64,7 +66,7 @@ def test_one_attempt_counts_whole_and_is_in_order() -> None:
     rows = [row(0, "val", 0, 1, 2), row(0, "train", 0, 2, 2), row(0, "train", 0, 1, 1), row(0, "test", 0, 1, 2)]
     stats = stats_table(table(rows), [FRESH])
     assert keys(stats, "phase", "iteration") == [("train", 1), ("train", 2), ("val", 1), ("test", 1)]
-    assert list(stats.columns) == ["rank", "node", "phase", "epoch", "iteration", "step", "attempt", "loss"]
+    assert list(stats.columns) == ["rank", "node", "phase", "epoch", "iteration", "step", "attempt", "samples", "loss"]
 
 
 def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
@@ -95,6 +97,13 @@ def test_validation_at_a_step_before_a_checkpoint_within_the_epoch_stays() -> No
     rows = [row(0, "val", 0, 1, 4), row(0, "val", 0, 2, 8), row(1, "val", 0, 2, 8)]
     stats = stats_table(table(rows), [FRESH, attempt(1, 6, 6, Stage.TRAIN)])
     assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 1)]
+
+
+def test_a_validation_at_the_same_step_but_before_an_iteration_that_made_none_stays() -> None:
+    """Validated at step 7, then a step was left out, then came the checkpoint: still step 7, eight samples later."""
+    rows = [row(0, "val", 0, n, 7, samples=56) for n in (1, 2)] + [row(0, "val", 0, 3, 7, samples=64)]
+    stats = stats_table(table(rows), [FRESH, attempt(1, 8, 7, Stage.TRAINED, samples=64)])
+    assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 0)]
 
 
 def test_a_test_phase_is_always_done_again() -> None:
@@ -169,7 +178,7 @@ def test_what_was_pushed_fills_what_the_files_lack(tmp_path: Path) -> None:
     identity = {"rank": 0, "node": "here", "attempt": 0}
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", identity, Sink(), flush_s=1e9)
     for n in (1, 2, 3):
-        recorder.append({"phase": "train", "epoch": 0, "iteration": n, "step": n})
+        recorder.append({"phase": "train", "epoch": 0, "iteration": n, "step": n, "samples": 8 * n})
         recorder.sync()
     recorder.close()
     file = tmp_path / "stats/attempt=0/rank=0/rows-00000.arrow"
@@ -183,7 +192,7 @@ def test_what_was_pushed_fills_what_the_files_lack(tmp_path: Path) -> None:
 
 def test_compacting_keeps_every_row_and_the_table_as_it_was(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    record(storage, ROWS, [{"step": 1, "hook": "ema", "event": "on_update", "calls": 2, "seconds": 0.5}])
+    record(storage, ROWS, [{"iteration": 1, "step": 1, "hook": "ema", "event": "on_update", "calls": 2, "seconds": 0.5}])
     before, all_before = stats_of(storage), stats_of(storage, keep_superseded=True)
     costs = costs_table(read_recorded(storage, "costs"), ATTEMPTS)
     compact(storage, ATTEMPTS)

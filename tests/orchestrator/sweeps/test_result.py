@@ -25,7 +25,7 @@ def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
         trial = RunFolder.create(f"{folder}/trials", name, "hooks: {}\n", {"values": {"hooks.ema": {"decay": 0.5}}})
         trial.begin_attempt(None, None, {})
         for step, value in enumerate(values, start=1):
-            trial.append_metrics({"attempt": 0, "epoch": step - 1, "step": step, "val/accuracy": value, "val/loss": 1 / step})
+            trial.append_metrics({"attempt": 0, "epoch": step - 1, "step": step, "iteration": step, "val/accuracy": value, "val/loss": 1 / step})
     return Sweep(folder)
 
 
