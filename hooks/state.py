@@ -44,6 +44,10 @@ class Clock(Protocol):
     recording: bool
     """When True, the loop puts the spans of each iteration into its row."""
 
+    @property
+    def data_wait_s(self) -> float:
+        """The wait for the present iteration's batch, on the host's clock; 0 unless recording."""
+
 
 @dataclass
 class State:

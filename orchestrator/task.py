@@ -50,7 +50,7 @@ class Task(ABC):
 
     def batch_size(self, batch: Any) -> int:
         """How many samples a batch holds."""
-        first = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
+        first = batch[0] if isinstance(batch, (list, tuple)) else next(iter(batch.values()))
         return len(first)
 
     def collate(self, samples: list[Any]) -> Any:

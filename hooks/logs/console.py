@@ -32,8 +32,8 @@ class Console(Hook):
     """Prints a line every so many iterations, and one with the metrics at the end of each phase.
 
     Runs on the master. A line has the phase, the epoch (0-based), the iteration in it, the learning rate, the mean
-    loss and the mean time of the last `window` iterations (`data` is the wait for the batch and its copy to the
-    device), the remaining time and, where it was recorded, the memory. It goes to `state.display`, or to the logger
+    loss and the mean time of the last `window` iterations (`data` is the wait for the batch, where perf_stats is
+    on), the remaining time and, where it was recorded, the memory. It goes to `state.display`, or to the logger
     `hookyard` where there is none. Tensors are read only when a line is printed.
     Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook.
     """
@@ -57,24 +57,20 @@ class Console(Hook):
         self._validations = 0
         self._validation_s = 0.0
         self._trained_between = 0.0
-        self._phase_began = self._began = self._last = 0.0
+        self._phase_began = self._last = 0.0
 
     def on_phase_start(self, state: State) -> None:
         for values in (self._losses, self._seconds, self._waits):
             values.clear()
         self._phase_began = self._last = perf_counter()
 
-    def on_iteration_start(self, state: State) -> None:
-        self._began = perf_counter()
-
-    def on_batch(self, state: State) -> None:
-        self._waits.append(perf_counter() - self._began)
-
     def on_step(self, state: State) -> None:
         now = perf_counter()
         self._measure(state, now - self._last)
         self._last = now
         self._losses.append(state.row["loss"])
+        if state.clock is not None:
+            self._waits.append(state.clock.data_wait_s)
         done = state.phase_iteration
         if done % self.interval == 0 or (done == state.phase_length > self.interval):
             self._print(state, self._line(state))

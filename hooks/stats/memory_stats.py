@@ -34,8 +34,8 @@ class MemoryStats(Hook):
     Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision TensorboardPlotHook.
     """
 
-    every: Annotated[int, Ge(1)] = 1
-    """Iterations between two readings."""
+    every: Annotated[int, Ge(1)] = 10
+    """Iterations between two readings; the first of a phase is always read."""
 
     priority: ClassVar[Priority | int] = Priority.NORMAL
     ranks: ClassVar[Ranks] = Ranks.ALL
@@ -60,7 +60,7 @@ class MemoryStats(Hook):
         self._phase = {}
 
     def on_step(self, state: State) -> None:
-        if state.phase_iteration % self.every == 0:
+        if (state.phase_iteration - 1) % self.every == 0:
             state.record(**self._read())
 
     def on_phase_end(self, state: State) -> None:

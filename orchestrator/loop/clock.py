@@ -30,6 +30,11 @@ class Clock:
         self._spans = [0.0] * len(SPANS)
         self._last = self._started = perf_counter()
 
+    @property
+    def data_wait_s(self) -> float:
+        """The wait for the present iteration's batch, on the host's clock; 0 unless recording."""
+        return self._spans[DATA_WAIT]
+
     def restart(self) -> None:
         """Begins at this moment: what came before belongs to no iteration."""
         self._spans = [0.0] * len(SPANS)

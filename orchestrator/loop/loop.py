@@ -95,6 +95,7 @@ class Loop:
         self.data = Data(task, experiment, self.world)
         self.precision = Precision(experiment.precision, self.world.device)
         self.clock = clock_for(self.world.device)
+        self._has_metrics = type(task).metrics is not Task.metrics
         self._on_cpu = self.world.device.type == "cpu"
         self.means = Means()
         self.stage = Stage.REPORTED
@@ -524,9 +525,10 @@ class Loop:
         loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
         state.row["loss"] = loss
         self.means.add("loss", loss * state.batch_size, state.batch_size)
-        for name, values in self.task.metrics(state.output, state.batch).items():
-            total: Any = values.detach().double().sum()
-            self.means.add(name, total.item() if on_cpu else total, values.numel())
+        if self._has_metrics:
+            for name, values in self.task.metrics(state.output, state.batch).items():
+                total: Any = values.detach().double().sum()
+                self.means.add(name, total.item() if on_cpu else total, values.numel())
         self.clock.lap(LOSS)
 
     def _reduce_into_metrics(self, prefix: str, meters: Mapping[str, Any] | None = None) -> None:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,8 +52,9 @@ def test_what_a_line_says(ticks: Ticks) -> None:
     """Loss over the last two of 1, 2, 6; 30 ms an iteration of which 10 ms are waited for data."""
     screen = Screen()
     rows = [{"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20} for loss in (1.0, 2.0, 6.0)]
-    state, hook = State(display=screen, epoch=4), Console(interval=3, window=2)
-    run_phase(hook, state, "train", rows, length=5, fetch=_passes(ticks, 0.01), work=_passes(ticks, 0.02))
+    clock = SimpleNamespace(recording=True, data_wait_s=0.01)
+    state, hook = State(display=screen, epoch=4, clock=clock), Console(interval=3, window=2)
+    run_phase(hook, state, "train", rows, length=5, work=_passes(ticks, 0.03))
     assert screen.lines[0] == (
         "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
     )
@@ -144,7 +146,8 @@ def test_tensors_are_read_only_where_a_line_is_printed() -> None:
 
 def test_memory_is_bounded() -> None:
     hook = Console(window=7)
-    run_phase(hook, State(display=Screen()), "train", _losses(*[1.0] * 500))
+    clock = SimpleNamespace(recording=True, data_wait_s=0.0)
+    run_phase(hook, State(display=Screen(), clock=clock), "train", _losses(*[1.0] * 500))
     kept = [value for value in vars(hook).values() if isinstance(value, deque | list)]
     assert [len(values) for values in kept] == [7, 7, 7, 100]
 
