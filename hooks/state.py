@@ -49,7 +49,7 @@ class Clock(Protocol):
         """The wait for the present iteration's batch, on the host's clock; 0 unless recording."""
 
 
-@dataclass
+@dataclass(slots=True)
 class State:
     """What a hook may see and change. One in each worker process, made by the loop.
 
