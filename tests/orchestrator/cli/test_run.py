@@ -1,0 +1,161 @@
+"""The verbs run, resume, ls, show, stats and sweep, as a user calls them, in one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+
+TASK = """
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from orchestrator import Task
+
+
+@dataclass
+class Line(Task):
+    def model(self):
+        return nn.Linear(2, 1)
+
+    def data(self):
+        points = torch.randn(24, 2, generator=torch.Generator().manual_seed(0))
+        data = TensorDataset(points, points.sum(1, keepdim=True))
+        return {"train": data, "val": data}
+
+    def loss(self, output, batch):
+        return nn.functional.mse_loss(output, batch[1])
+"""
+
+EXPERIMENT = """
+name: line
+task: a_line:Line
+epochs: 2
+batch_size: 8
+optimizer: {type: SGD, lr: 0.1}
+"""
+
+SWEEP = """
+base: line.yaml
+name: lines
+sweep:
+  metric: val/loss
+  mode: min
+  search: grid
+  space:
+    optimizer.lr: {choice: [0.0, 0.1]}
+"""
+
+FIVE_MISTAKES = """
+name: line
+task: a_line:Line
+epochs: 0
+batch_sise: 8
+optimizer: {type: SGDD, lr: 0.1}
+precision: fp17
+hooks:
+  ema: {decay: 1.2}
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {"a_line.py": TASK, "line.yaml": EXPERIMENT, "lines.yaml": SWEEP, "wrong.yaml": FIVE_MISTAKES}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def data(*arguments: str) -> Any:
+    done = call(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_run_is_listed_shown_and_measured(study: Path) -> None:
+    done = data("run", "line.yaml", "--local", "--name", "first")
+    assert done["status"] == "finished"
+    assert done["metrics"]["step"] == 6
+    assert [(entry["name"], entry["kind"], entry["status"]) for entry in data("ls")] == [("first", "run", "finished")]
+    assert data("show", "runs/first")["metrics"]["val/loss"] == done["metrics"]["val/loss"]
+    assert [row["rows"] for row in data("stats", "runs/first", "--by", "rank")] == [6]
+    assert {row["phase"]: row["rows"] for row in data("stats", "runs/first", "--by", "phase")} == {"train": 6, "val": 6}
+    saves = [row for row in data("stats", "runs/first", "--by", "hook") if (row["hook"], row["event"]) == ("(loop)", "save")]
+    assert [row["calls"] for row in saves] == [2]
+    assert {"loss", "step_s", "rss_bytes"} <= {row["column"] for row in data("stats", "runs/first")}
+    for arguments in (("ls",), ("show", "runs/first"), ("stats", "runs/first")):
+        assert call(*arguments).exit_code == 0
+
+
+def test_a_name_that_is_taken_is_refused_with_the_resume_command(study: Path) -> None:
+    assert call("run", "line.yaml", "--local").exit_code == 0
+    again = call("run", "line.yaml", "--local")
+    assert again.exit_code == 2
+    assert f"hookyard resume {study / 'runs/line'}" in again.stderr
+    over = call("resume", "runs/line")
+    assert over.exit_code == 2
+    assert "nothing to resume" in over.stderr
+
+
+def test_five_mistakes_get_five_messages_with_their_lines(study: Path) -> None:
+    wrong = call("run", "wrong.yaml")
+    assert wrong.exit_code == 2
+    lines = {line.split(":")[1]: line for line in wrong.stderr.strip().splitlines()}
+    assert sorted(lines) == ["4", "5", "6", "7", "9"]
+    assert "batch_size" in lines["5"]
+    assert "SGD" in lines["6"]
+    assert "hooks.ema.decay" in lines["9"]
+    assert "Traceback" not in wrong.output
+    assert not (study / "runs").exists()
+
+
+def test_a_run_that_fails_ends_with_1_and_its_reason(study: Path) -> None:
+    (study / "a_wrong_line.py").write_text(TASK.replace("mse_loss(output, batch[1])", "mse_loss(output, batch[2])"))
+    failed = call("run", "line.yaml", "task=a_wrong_line:Line", "--local")
+    assert failed.exit_code == 1
+    assert "IndexError" in failed.stderr
+    assert data("show", "runs/line")["status"] == "failed"
+
+
+def test_what_is_no_run_is_refused(study: Path) -> None:
+    for verb in ("show", "stats", "resume"):
+        missing = call(verb, "runs/none")
+        assert missing.exit_code == 2
+        assert "no run" in missing.stderr
+
+
+def test_a_plan_starts_nothing(study: Path) -> None:
+    plan = data("run", "line.yaml", "--plan")
+    assert plan["config"]["optimizer"]["lr"] == 0.1
+    assert not (study / "runs").exists()
+
+
+def test_a_sweep_prints_its_trials_and_the_best(study: Path) -> None:
+    swept = data("sweep", "lines.yaml", "--local")
+    assert {trial["config/optimizer.lr"] for trial in swept["trials"]} == {0.0, 0.1}
+    assert swept["trials"][0]["config/optimizer.lr"] == 0.1, "the best comes first"
+    assert swept["best"] == str(study / "runs/lines/trials/trial-0001")
+    assert [entry["kind"] for entry in data("ls")] == ["sweep"]
+    assert call("show", "runs/lines").exit_code == 0
+
+
+def test_a_sweep_with_a_failed_trial_ends_with_3(study: Path) -> None:
+    (study / "mishap.py").write_text(
+        "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Mishap(Hook):\n"
+        "    'Raises.'\n    at: float = 0.0\n    def on_start(self, state):\n        if self.at:\n            raise ValueError('mishap')\n"
+    )
+    space = "sweep.space={hooks.mishap.at: {choice: [0.0, 1.0]}}"
+    assert call("sweep", "lines.yaml", "--local", "hooks.mishap={type: 'mishap:Mishap'}", space).exit_code == 3
