@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ def set_environment(address: str | None) -> None:
     """Sets what Ray reads when it is imported; what the user has set stays."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    if "ray" in sys.modules:
+        # Ray has read these when it was imported; another value now would set its own processes against each other.
+        return
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     if address is None and "RAY_AUTH_TOKEN" not in os.environ and not token_file.exists():

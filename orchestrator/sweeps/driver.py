@@ -15,7 +15,7 @@ from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
 from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, refuse_unless_fits
-from orchestrator.runs.folder import DEFAULT_STORAGE, RunFolder, now
+from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.sweeps.folder import trial_folders
 from orchestrator.sweeps.result import Sweep
@@ -146,5 +146,5 @@ def _short(value: Any) -> str:
 
 
 def failed_trials(outcome: Sweep) -> int:
-    """How many trials of a sweep failed."""
-    return sum(folder.about()["status"] == "failed" for folder in trial_folders(outcome.folder))
+    """How many trials of a sweep that is over failed, or died without a word."""
+    return sum(folder.about()["status"] not in (*ENDED, "interrupted") for folder in trial_folders(outcome.folder))
