@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,18 +20,11 @@ from orchestrator.config.components import build_optimizer, build_scheduler
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import WorkersDisagree
 from orchestrator.loop.clock import (
-    BACKWARD,
     CHECKPOINT,
-    DATA_WAIT,
-    FORWARD,
-    HOOKS,
-    LOSS,
-    OPTIMIZER,
-    TO_DEVICE,
     clock_for,
 )
-from orchestrator.loop.data import Data, to_device
-from orchestrator.loop.means import Means
+from orchestrator.loop.data import Data
+from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import restore_random_state, seed_all
 from orchestrator.loop.saving import Saving
@@ -43,7 +34,6 @@ from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
 
-_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -67,8 +57,8 @@ class Report:
 class Loop:
     """Trains a task with hooks: `for report in loop.run(): ...`. One in each worker process; knows no Ray.
 
-    The hooks are fired by `_train_iteration`, `_evaluate`, and the methods that call them, and from nowhere else, in
-    the order of `hooks.hook.EVENTS`. All ranks yield the same number of reports at the same places.
+    Hooks are fired here for the run and its phases, in `Iterations` within an iteration and in `Saving` around a
+    checkpoint, and from nowhere else. All ranks yield the same number of reports at the same places.
     """
 
     def __init__(
@@ -95,12 +85,8 @@ class Loop:
         self.data = Data(task, experiment, self.world)
         self.precision = Precision(experiment.precision, self.world.device)
         self.clock = clock_for(self.world.device)
-        self._has_metrics = type(task).metrics is not Task.metrics
-        self._on_cpu = self.world.device.type == "cpu"
-        self.means = Means()
         self.stage = Stage.REPORTED
         self.eval_iterations = 0
-        self._accumulated = 0
         self._stop_asked = stop_asked
         self._agreement = Agreement(self.world)
         self._iterator: Iterator[Any] | None = None
@@ -108,6 +94,7 @@ class Loop:
         self._interrupted = False
         self._epoch_length = self.data.epoch_length()
         self.state = self._make_state(artifacts, display, config or {}, name or experiment.name, store)
+        self.iterations = Iterations(task, self.state, self.plan, self.clock, self.precision, self.recorder)
         self.saving = Saving(self, store)
         seed_all(experiment.seed + self.world.rank)
 
@@ -290,10 +277,13 @@ class Loop:
         self.clock.restart()
         over = self._phase_over()
         while not over:
-            self._train_iteration(self._iterator)
+            self.iterations.train(self._iterator)
             over = self._phase_over()
-            if not over and state.stepped and self._stop_in_phase():
-                return
+            # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
+            if state.stepped and not over:
+                self._save_if_asked()
+                if self._stop_in_phase():
+                    return
         self._end_train_phase()
 
     def consumed(self) -> int:
@@ -331,89 +321,10 @@ class Loop:
             self.saving.offset_shift = 0
             self._epoch_length = self.data.epoch_length()
             self._iterator = None
-        self._reduce_into_metrics("train")
+        state.metrics |= self.iterations.reduce("train", self.world)
         self.plan.fire("on_phase_end", state)
         self.stage = Stage.TRAINED
         self._save_if_asked()
-
-    def _train_iteration(self, batches: Iterator[Any]) -> None:
-        state, task, lap, fire = self.state, self.task, self.clock.lap, self._fire
-        fire("on_iteration_start")
-        batch = next(batches)
-        lap(DATA_WAIT)
-        if not self._on_cpu:
-            batch = to_device(batch, self.world.device)
-            lap(TO_DEVICE)
-        state.batch = batch
-        state.batch_size = task.batch_size(batch)
-        fire("on_batch")
-        position, group = self._place_in_step()
-        last = position == group - 1
-        with _NOTHING if last or state.model is state.module else state.model.no_sync():  # type: ignore[operator]
-            with self.precision.autocast():
-                state.output = task.forward(state.model, batch)
-                lap(FORWARD)
-                fire("on_forward")
-                state.loss = task.loss(state.output, batch)
-            self._count("train")
-            fire("on_loss")
-            self.precision.backward(state.loss if group == 1 else state.loss / group)
-        lap(BACKWARD)
-        fire("on_backward")
-        self._accumulated = 0 if last else position + 1
-        state.stepped = last and self._update()
-        state.iteration += 1
-        state.phase_iteration += 1
-        state.samples += state.batch_size
-        state.step += state.stepped
-        self._finish_iteration(state.iteration, state.epoch)
-
-    def _place_in_step(self) -> tuple[int, int]:
-        """Which micro-batch of its optimizer step this is, and how many that step has; the epoch's last may have fewer."""
-        state = self.state
-        begun = state.phase_iteration - self._accumulated
-        return self._accumulated, min(state.accumulate, state.phase_length - begun)
-
-    def _update(self) -> bool:
-        """The optimizer step; False where it was left out."""
-        state, optimizer = self.state, self.state.optimizer
-        assert optimizer is not None
-        if self.precision.scaler:
-            self.precision.unscale(optimizer)
-            self.clock.lap(OPTIMIZER)
-        self._fire("on_gradients")
-        if state.skip_reasons:
-            state.skip_reasons.clear()
-            self.precision.skip()
-            done = False
-        else:
-            done = self.precision.step(optimizer)
-        if done and self.plan.calls["on_update"]:
-            self.clock.lap(OPTIMIZER)
-            self._fire("on_update")
-        optimizer.zero_grad(set_to_none=True)
-        state.forget_gradients()
-        self.clock.lap(OPTIMIZER)
-        return done
-
-    def _finish_iteration(self, iteration: int, epoch: int) -> None:
-        """Fires `on_step`, closes the row, and saves if asked.
-
-        The row is closed first: a checkpoint may be announced only when the rows that led to it are on disk. So the
-        time of saving stands in the next iteration's `checkpoint_s`.
-        """
-        state = self.state
-        self._fire("on_step")
-        row = state.row
-        row["phase"], row["epoch"], row["iteration"] = state.phase, epoch, iteration
-        row["step"], row["samples"], row["batch_size"] = state.step, state.samples, state.batch_size
-        self.clock.close(row)
-        self.recorder.append(row)
-        state.row = {}
-        state.batch = state.output = state.loss = None
-        # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
-        if state.checkpoint_reasons and state.stepped and not self._phase_over():
-            self._save_if_asked()
 
     def _save_if_asked(self) -> None:
         if not self.state.checkpoint_reasons:
@@ -474,71 +385,15 @@ class Loop:
             meters = {name: meter.to(state.device) for name, meter in self.task.meters().items()}
             with weights(), torch.no_grad():
                 state.module.eval()
-                for batch in self._eval_batches(loader):
-                    self._eval_iteration(batch, phase, meters)
-                    self._finish_iteration(begun + state.phase_iteration, epoch)
+                batches = iter(loader)
+                for _ in range(len(loader)):
+                    self.iterations.evaluate(batches, meters, begun, epoch)
             state.module.train()
-            self._reduce_into_metrics(f"{phase}/{label}" if label else phase, meters)
+            state.metrics |= self.iterations.reduce(f"{phase}/{label}" if label else phase, self.world, meters)
         if phase == "val":
             self.eval_iterations = begun + state.phase_iteration
         self.plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = trained, self._epoch_length
-
-    def _eval_batches(self, loader: Any) -> Iterator[Any]:
-        iterator = iter(loader)
-        for _ in range(len(loader)):
-            self._fire("on_iteration_start")
-            batch = next(iterator)
-            self.clock.lap(DATA_WAIT)
-            yield batch
-
-    def _eval_iteration(self, batch: Any, phase: str, meters: Mapping[str, Any]) -> None:
-        state, lap = self.state, self.clock.lap
-        state.batch = batch = to_device(batch, self.world.device)
-        state.batch_size = self.task.batch_size(batch)
-        lap(TO_DEVICE)
-        self._fire("on_batch")
-        with self.precision.autocast():
-            state.output = self.task.forward(state.module, batch)
-            lap(FORWARD)
-            self._fire("on_forward")
-            state.loss = self.task.loss(state.output, batch)
-        for meter in meters.values():
-            meter.update(state.output, self.task.target(batch))
-        lap(LOSS)
-        self._count(phase)
-        self._fire("on_loss")
-        state.phase_iteration += 1
-
-    # What both share
-
-    def _fire(self, event: str) -> None:
-        if self.plan.calls[event]:
-            self.plan.fire(event, self.state)
-            self.clock.lap(HOOKS)
-
-    def _count(self, phase: str) -> None:
-        """Adds the loss and the task's metrics of this batch to the phase's means, and the loss to the row."""
-        state = self.state
-        assert state.loss is not None
-        on_cpu = self._on_cpu
-        loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
-        state.row["loss"] = loss
-        self.means.add("loss", loss * state.batch_size, state.batch_size)
-        if self._has_metrics:
-            for name, values in self.task.metrics(state.output, state.batch).items():
-                total: Any = values.detach().double().sum()
-                self.means.add(name, total.item() if on_cpu else total, values.numel())
-        self.clock.lap(LOSS)
-
-    def _reduce_into_metrics(self, prefix: str, meters: Mapping[str, Any] | None = None) -> None:
-        means = self.means.reduce(self.world)
-        values = means | {name: float(meter.compute()) for name, meter in (meters or {}).items()}
-        self.state.metrics |= {f"{prefix}/{name}": value for name, value in values.items()}
-        self.means = Means()
-        for name, value in values.items():
-            if math.isnan(value):
-                logger.warning("%s/%s is not a number", prefix, name)
 
     def _restore_randomness_unless_mid_phase(self) -> None:
         if self.stage is not Stage.TRAIN:

@@ -97,7 +97,7 @@ class Saving:
             "random": random_state(),
             "buffers": dict(self.loop.state.module.named_buffers()),
             "hooks": {name: hook.rank_state_dict() for name, hook in self.loop.plan.hooks.items()},
-            "means": self.loop.means.state_dict(),
+            "means": self.loop.iterations.means.state_dict(),
         }
 
     def restore(self, name: str) -> None:
@@ -153,6 +153,6 @@ class Saving:
         for name, value in rank_state["buffers"].items():
             if name in buffers:
                 buffers[name].copy_(value)
-        self.loop.means.load_state_dict(rank_state.get("means", {}))
+        self.loop.iterations.means.load_state_dict(rank_state.get("means", {}))
         self.random_state = rank_state.get("random")
 
