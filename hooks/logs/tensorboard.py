@@ -35,7 +35,7 @@ class TensorBoard(Hook):
     Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
-    interval: Annotated[int, Ge(1)] = 10
+    interval: Annotated[int, Ge(1)] = 50
     """Training iterations between two points; without meaning on the axis `epoch`, which has one point an epoch."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
     """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the master's samples."""

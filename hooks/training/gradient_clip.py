@@ -41,13 +41,12 @@ class GradientClip(Hook):
         if self.max_value is not None:
             torch._foreach_clamp_min_(gradients, -self.max_value)
             torch._foreach_clamp_max_(gradients, self.max_value)
+        elif not self._surely_within(norm):
+            torch._foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))
         else:
-            self._scale(gradients, self.max_norm / (norm + _EPSILON))
+            return
         state.forget_gradients()
 
-    @staticmethod
-    def _scale(gradients: list[Tensor], scale: Tensor) -> None:
-        if scale.device.type != "cpu":
-            torch._foreach_mul_(gradients, scale.clamp(max=1.0))
-        elif not scale.item() >= 1.0:  # on the CPU the norm is at hand: gradients within it are not touched
-            torch._foreach_mul_(gradients, scale.item())
+    def _surely_within(self, norm: Tensor) -> bool:
+        # On the CPU the norm is at hand, and most steps need no scaling.
+        return norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON
