@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 from hooks.plan import Plan
@@ -19,8 +18,6 @@ from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
-
-_NOTHING = nullcontext()
 
 
 class Iterations:
@@ -51,15 +48,11 @@ class Iterations:
         fire("on_batch")
         position, group = self._place_in_step()
         last = position == group - 1
-        with _NOTHING if last or state.model is state.module else state.model.no_sync():  # type: ignore[operator]
-            with self.precision.autocast():
-                state.output = task.forward(state.model, batch)
-                lap(FORWARD)
-                fire("on_forward")
-                state.loss = task.loss(state.output, batch)
-            self._count()
-            fire("on_loss")
-            self.precision.backward(state.loss if group == 1 else state.loss / group)
+        if last or state.model is state.module:
+            self._forward_and_backward(group)
+        else:
+            with state.model.no_sync():  # type: ignore[operator]
+                self._forward_and_backward(group)
         lap(BACKWARD)
         fire("on_backward")
         self._accumulated = 0 if last else position + 1
@@ -70,9 +63,30 @@ class Iterations:
         state.step += state.stepped
         self._finish(state.iteration, state.epoch)
 
+    def _forward_and_backward(self, group: int) -> None:
+        """Differentiates the batch's part of its step, which has `group` micro-batches."""
+        if self.precision.plain:
+            self._forward_and_loss()
+        else:
+            with self.precision.autocast():
+                self._forward_and_loss()
+        self._count()
+        self._fire("on_loss")
+        assert self.state.loss is not None
+        self.precision.backward(self.state.loss if group == 1 else self.state.loss / group)
+
+    def _forward_and_loss(self) -> None:
+        state, task = self.state, self.task
+        state.output = task.forward(state.model, state.batch)
+        self.clock.lap(FORWARD)
+        self._fire("on_forward")
+        state.loss = task.loss(state.output, state.batch)
+
     def _place_in_step(self) -> tuple[int, int]:
         """Which micro-batch of its optimizer step this is, and how many that step has; the epoch's last may have fewer."""
         state = self.state
+        if state.accumulate == 1:
+            return 0, 1
         begun = state.phase_iteration - self._accumulated
         return self._accumulated, min(state.accumulate, state.phase_length - begun)
 

@@ -16,6 +16,8 @@ class Precision:
 
     def __init__(self, name: str, device: torch.device) -> None:
         self._dtype = _AUTOCAST.get(name)
+        self.plain = self._dtype is None
+        """Whether `autocast` changes nothing and may be left out, as its context costs more than it looks."""
         self._device_type = device.type
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
