@@ -91,7 +91,7 @@ def _module(name: str, path: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise _wrong(path, f"no module '{error.name}' in {_searched(error.name)}") from None
         raise _wrong(path, f"module '{name}' cannot be imported: {_cause(error)}") from error
-    except Exception as error:
+    except Exception as error:  # importing runs the user's code
         raise _wrong(path, f"module '{name}' cannot be imported: {_cause(error)}") from error
 
 

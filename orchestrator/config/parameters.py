@@ -35,7 +35,7 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
     given = {name: getattr(checked, name) for name in checked.model_fields_set}
     try:
         instance = cls(**given)
-    except Exception as error:
+    except Exception as error:  # a __post_init__ of the user's may raise anything
         said = str(error) if isinstance(error, ValueError) and str(error) else f"{type(error).__name__}: {error}"
         raise ConfigError([Problem(path, said)]) from error
     return instance, checked.model_dump(mode="json", warnings=False, fallback=str)
@@ -155,6 +155,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
     except Exception:
+        # Annotations are evaluated here and may name anything; without them only the arguments' names are checked.
         return {}
 
 

@@ -195,7 +195,7 @@ class Loop:
         try:
             self.record_costs()
             self.recorder.close()
-        except Exception as error:
+        except Exception as error:  # the failure that led here is the one to be told
             logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
 
     def _rounds(self) -> Iterator[Report]:

@@ -58,7 +58,7 @@ def _run_trial(
             interrupted = report.interrupted
             if settings.metric in report.metrics:
                 watcher.reported(folder.name, report.metrics)
-    except Exception as error:
+    except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
         folder.update(status="failed", ended=now(), error=str(error))
         return str(error)
     if not interrupted:
