@@ -10,7 +10,7 @@ from hooks.logs.json_lines import JsonLines
 from hooks.logs.progress_bar import ProgressBar
 from hooks.logs.tensorboard import TensorBoard
 from hooks.plan import HookError, Plan
-from hooks.rhythm import Rhythm
+from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.perf_stats import PerfStats
@@ -43,4 +43,4 @@ HOOKS: dict[str, type[Hook]] = {
     "checkpoint": Checkpoint,
 }
 
-__all__ = ["EVENTS", "HOOKS", "Hook", "HookError", "Plan", "Priority", "Ranks", "Rhythm", "State"]
+__all__ = ["EVENTS", "HOOKS", "Hook", "HookError", "Plan", "Priority", "Ranks", "Rhythm", "State", "paced_by"]

@@ -7,8 +7,20 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-
+    from hooks.rhythm import Rhythm
     from hooks.state import State
+
+WITHIN_ITERATION = (
+    "on_iteration_start",
+    "on_batch",
+    "on_forward",
+    "on_loss",
+    "on_backward",
+    "on_gradients",
+    "on_update",
+    "on_step",
+)
+"""The events of an iteration: those that a hook may ask for at a pace, by the decorator `paced_by`."""
 
 
 class Priority(IntEnum):
@@ -57,6 +69,9 @@ class Hook:
         unknown = [name for name in vars(cls) if name.startswith("on_") and name not in EVENTS]
         if unknown:
             raise TypeError(f"{cls.__name__} defines {', '.join(unknown)}, which is no event; events: {', '.join(EVENTS)}")
+        paced = [name for name in vars(cls) if hasattr(vars(cls)[name], "paced_by") and name not in WITHIN_ITERATION]
+        if paced:
+            raise TypeError(f"{cls.__name__}.{paced[0]} has a pace, which only events of an iteration can: {', '.join(WITHIN_ITERATION)}")
         if cls.collective and cls.ranks is not Ranks.ALL:
             raise TypeError(f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}")
 
@@ -130,6 +145,11 @@ class Hook:
     def handles(self, event: str) -> bool:
         """Whether this hook overrides an event."""
         return getattr(type(self), event) is not getattr(Hook, event)
+
+    def pace(self, event: str) -> Rhythm | int | None:
+        """How often the hook asked for an event with `paced_by`: a rhythm, or a number of iterations; None is always."""
+        field = getattr(getattr(type(self), event), "paced_by", None)
+        return None if field is None else getattr(self, field)
 
 
 EVENTS: tuple[str, ...] = tuple(name for name in vars(Hook) if name.startswith("on_"))

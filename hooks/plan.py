@@ -9,6 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from hooks.hook import EVENTS, Hook, Priority, Ranks
+from hooks.rhythm import Rhythm, under_way
+from hooks.state import State
 
 logger = logging.getLogger("hookyard")
 
@@ -32,6 +34,8 @@ class Call:
     event: str
     run: Callable[..., None]
     best_effort: bool = False
+    pace: Rhythm | int | None = None
+    """How often it is called; None is always."""
     calls: int = 0
     seconds: float = 0.0
 
@@ -67,15 +71,19 @@ class Plan:
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
-                Call(name, event, getattr(hook, event), hook.best_effort)
+                Call(name, event, getattr(hook, event), hook.best_effort, hook.pace(event))
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
+        self._paces = {event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()}
+        self._due: dict[tuple[str, tuple[bool, ...]], tuple[Call, ...]] = {}
 
     def fire(self, event: str, *arguments: Any) -> None:
-        """Calls every hook of an event in order, and adds what each cost to the ledger."""
+        """Calls the hooks of an event in order, without those whose pace leaves it out, and adds what each cost to the
+        ledger."""
+        calls = self._calls_due(event, arguments[0]) if self._paces[event] else self.calls[event]
         last = perf_counter()
-        for call in self.calls[event]:
+        for call in calls:
             try:
                 call.run(*arguments)
             except Exception as error:
@@ -84,6 +92,17 @@ class Plan:
             call.calls += 1
             call.seconds += now - last
             last = now
+
+    def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
+        """Asks once for each pace, not for each hook, so that many idle hooks cost what one does."""
+        counted = event == "on_step"
+        paces = self._paces[event]
+        due = tuple([under_way(pace, state, counted=counted) for pace in paces])
+        calls = self._due.get((event, due))
+        if calls is None:
+            awake = {None, *(pace for pace, now in zip(paces, due, strict=True) if now)}
+            calls = self._due[event, due] = tuple(call for call in self.calls[event] if call.pace in awake)
+        return calls
 
     def _failed(self, call: Call, error: Exception) -> None:
         if not call.best_effort and call.event != "on_exception":

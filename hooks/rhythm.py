@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from hooks.state import State
 
 Unit = Literal["epochs", "steps"]
-_PATTERN = re.compile(r"^\s*(\d+)\s*(epochs?|steps?|iters?|iterations?)?\s*$")
+_WRITTEN = r"^\s*(\d+)\s*(epochs?|steps?)?\s*$"
+_PATTERN = re.compile(_WRITTEN)
+_Handler = TypeVar("_Handler", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Rhythm:
 
     @classmethod
     def parse(cls, value: Rhythm | int | str) -> Rhythm:
-        """Reads `1`, `"2 epochs"` or `"100 steps"`; raises ValueError for anything else."""
+        """Reads `1`, `"2 epochs"` or `"100 steps"`; raises ValueError for anything else, iterations among it: with
+        gradient accumulation they are not steps."""
         if isinstance(value, Rhythm):
             return value
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -63,7 +67,34 @@ class Rhythm:
         return {
             "anyOf": [
                 {"type": "integer", "minimum": 0},
-                {"type": "string", "pattern": r"^\s*\d+\s*(epochs?|steps?|iters?|iterations?)?\s*$"},
+                {"type": "string", "pattern": _WRITTEN},
             ],
             "description": "How often: a number of epochs, '2 epochs' or '100 steps'; 0 is never.",
         }
+
+
+def paced_by(field: str) -> Callable[[_Handler], _Handler]:
+    """Makes an event within an iteration reach its hook only at the pace in one of the hook's fields.
+
+    The field holds a number of iterations of the phase, or a Rhythm in steps (one in epochs is never due within an
+    iteration). An idle hook is not called, and so costs nothing. The iteration or step that is asked about is the one
+    under way, whether the counters have counted it yet or not: with 10, the handlers of `on_forward` and of `on_step`
+    are called in the same iterations, the 10th, the 20th ...
+    """
+
+    def mark(handler: _Handler) -> _Handler:
+        handler.paced_by = field  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+def under_way(pace: Rhythm | int, state: State, *, counted: bool) -> bool:
+    """Whether the present iteration is one of a pace; `counted` says if the counters include it already."""
+    if isinstance(pace, int):
+        return (state.phase_iteration + (not counted)) % pace == 0
+    if pace.unit == "epochs" or pace.count == 0 or state.phase != "train":
+        return False
+    if counted:
+        return state.stepped and state.step % pace.count == 0
+    return (state.step + 1) % pace.count == 0

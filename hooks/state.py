@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +11,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+RECENT = 1000
+"""How many rows back `State.recent` reaches."""
 
 
 class Checkpoints(Protocol):
@@ -105,6 +109,9 @@ class State:
     loss: Tensor | None = None
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
+    recent: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """The last rows of this rank, oldest first, of all phases and without the present one: what a hook that shows
+    something now and then looks back on, so that it need not be called at every iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The values of the phases since the last report, such as `train/loss` and `val/accuracy`, over all ranks."""
 
@@ -118,6 +125,9 @@ class State:
     checkpoints: Checkpoints | None = None
     clock: Clock | None = None
     display: Display | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    """What is known of the run beside its rows and metrics, such as its parameters' number: any hook may write and read
+    it; plain values by name."""
     evaluations: dict[str, Callable[[], AbstractContextManager[Any]]] = field(default_factory=lambda: {"": nullcontext})
     """What each validation runs with: a label to a context that puts other weights into the model and takes them out
     again. `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""

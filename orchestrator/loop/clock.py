@@ -49,10 +49,10 @@ class Clock:
         self._last = now
 
     def close(self, row: dict[str, Any]) -> None:
-        """Ends the iteration; puts its spans and `step_s`, its wall time, into the row if the clock is recording."""
+        """Ends the iteration; puts its wall time into the row as `step_s`, and its spans if the clock is recording."""
         if not self.recording:
             now = perf_counter()
-            self.iteration_s = now - self._started
+            row["step_s"] = self.iteration_s = now - self._started
             self._started = self._last = now
             return
         self.lap(OTHER)

@@ -147,6 +147,7 @@ class Iterations:
         row["step"], row["samples"], row["batch_size"] = state.step, state.samples, state.batch_size
         self.clock.close(row)
         self.recorder.append(row)
+        state.recent.append(row)
         state.row = {}
         state.batch = state.output = state.loss = None
 

@@ -71,6 +71,7 @@ def run_phase(
             state.step += state.stepped
             state.samples += state.batch_size
         plan.fire("on_step", state)
+        state.recent.append({**state.row, "phase": phase, "iteration": state.iteration if train else state.phase_iteration})
         step_end()
     if train and state.phase_iteration >= state.phase_length:
         state.epoch, state.epoch_completed, state.phase_iteration = state.epoch + 1, True, 0

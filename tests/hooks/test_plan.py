@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import logging
 import pickle
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pytest
 
-from hooks import Hook, HookError, Plan, Priority, Ranks, State
+from hooks import Hook, HookError, Plan, Priority, Ranks, Rhythm, State, paced_by
 from hooks.plan import priority_label
 
 
@@ -102,3 +103,98 @@ def test_the_signature_lists_collective_hooks_in_order() -> None:
 
 def test_priority_labels() -> None:
     assert [priority_label(value) for value in (0, 50, 100, 55)] == ["HIGHEST (0)", "NORMAL (50)", "LOWEST (100)", "55"]
+
+
+@dataclass
+class Paced(Hook):
+    """Notes the iterations in which each event reached it."""
+
+    interval: int = 3
+    rhythm: Rhythm = Rhythm(2, "steps")
+    seen: dict[str, list[int]] = field(default_factory=dict)
+
+    def _note(self, event: str, state: State, ahead: int = 1) -> None:
+        self.seen.setdefault(event, []).append(state.phase_iteration + ahead)
+
+    @paced_by("interval")
+    def on_forward(self, state: State) -> None:
+        self._note("on_forward", state)
+
+    @paced_by("rhythm")
+    def on_gradients(self, state: State) -> None:
+        self._note("on_gradients", state)
+
+    @paced_by("interval")
+    def on_step(self, state: State) -> None:
+        self._note("on_step", state, ahead=0)
+
+
+def _run(plan: Plan, iterations: int, phase: str, accumulate: int = 1) -> None:
+    state = State(phase=phase)
+    for index in range(1, iterations + 1):
+        plan.fire("on_forward", state)
+        state.stepped = phase == "train" and index % accumulate == 0
+        if state.stepped:
+            plan.fire("on_gradients", state)
+            state.step += 1
+        state.phase_iteration += 1
+        plan.fire("on_step", state)
+
+
+def test_a_paced_handler_is_called_in_the_same_iterations_before_and_after_they_are_counted() -> None:
+    hook, always = Paced(), Noting()
+    _run(Plan({"paced": hook, "always": always}), 10, "train")
+    assert hook.seen == {"on_forward": [3, 6, 9], "on_step": [3, 6, 9], "on_gradients": [2, 4, 6, 8, 10]}
+    assert len(always.notes) == 10
+
+
+def test_a_pace_in_steps_counts_optimizer_steps() -> None:
+    hook = Paced()
+    _run(Plan({"paced": hook}), 12, "train", accumulate=3)
+    assert hook.seen["on_gradients"] == [6, 12]
+
+
+def test_a_pace_in_iterations_holds_in_validation_too_and_one_in_steps_does_not() -> None:
+    hook = Paced()
+    _run(Plan({"paced": hook}), 6, "val")
+    assert hook.seen == {"on_forward": [3, 6], "on_step": [3, 6]}
+
+
+def test_a_pace_in_epochs_is_never_due_within_an_iteration() -> None:
+    hook = Paced(rhythm=Rhythm(1))
+    _run(Plan({"paced": hook}), 6, "train")
+    assert "on_gradients" not in hook.seen
+
+
+def test_hooks_of_different_paces_keep_their_order() -> None:
+    notes: list[str] = []
+
+    @dataclass
+    class Late(Paced):
+        priority: ClassVar[Priority | int] = Priority.LOW
+
+        def _note(self, event: str, state: State, ahead: int = 1) -> None:
+            notes.append(f"{self.name} {event} {state.phase_iteration}")
+
+    plan = Plan({"late": Late(interval=1), "always": Noting(notes), "every second": Late(interval=2)})
+    _run(plan, 2, "val")
+    assert notes == [
+        "late on_forward 0", "always", "late on_step 1",
+        "late on_forward 1", "every second on_forward 1", "always", "late on_step 2", "every second on_step 2",
+    ]  # fmt: skip
+
+
+def test_the_ledger_counts_the_calls_that_were_made() -> None:
+    plan = Plan({"paced": Paced()})
+    _run(plan, 10, "train")
+    assert {row["event"]: row["calls"] for row in plan.drain_costs()} == {"on_forward": 3, "on_gradients": 5, "on_step": 3}
+
+
+def test_only_events_of_an_iteration_have_a_pace() -> None:
+    with pytest.raises(TypeError, match="on_report has a pace, which only events of an iteration can"):
+
+        class Wrong(Hook):
+            interval = 1
+
+            @paced_by("interval")
+            def on_report(self, state: State, metrics: dict[str, Any]) -> None: ...

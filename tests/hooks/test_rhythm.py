@@ -18,7 +18,6 @@ from hooks import Rhythm, State
         (" 2 epochs ", Rhythm(2, "epochs")),
         ("100 steps", Rhythm(100, "steps")),
         ("1 step", Rhythm(1, "steps")),
-        ("5 iterations", Rhythm(5, "steps")),
         (Rhythm(4, "steps"), Rhythm(4, "steps")),
     ],
 )
@@ -27,7 +26,7 @@ def test_reads(text: Any, expected: Rhythm) -> None:
     assert TypeAdapter(Rhythm).validate_python(text) == expected
 
 
-@pytest.mark.parametrize("text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", ""])
+@pytest.mark.parametrize("text", [-1, 1.5, True, None, "often", "-2 epochs", "2 minutes", "", "5 iterations"])
 def test_refuses_what_is_no_rhythm(text: Any) -> None:
     with pytest.raises(ValueError, match="is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'"):
         Rhythm.parse(text)
