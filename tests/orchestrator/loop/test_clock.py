@@ -71,11 +71,11 @@ def test_restart_leaves_out_what_came_before(time: Time) -> None:
     assert (row["step_s"], row["forward_s"]) == (1.0, 0.0)
 
 
-def test_without_recording_rows_stay_as_they_are_and_the_time_is_still_known(time: Time) -> None:
+def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> None:
     clock, row = Clock(), {"loss": 1.0}
     time.now += 3.0
     clock.close(row)
-    assert row == {"loss": 1.0}
+    assert row == {"loss": 1.0, "step_s": 3.0}
     assert clock.iteration_s == 3.0
 
 
