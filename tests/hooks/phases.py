@@ -56,14 +56,17 @@ def run_phase(
         state.epoch_completed = False
     else:
         state.phase_iteration = 0
+    state.row = {}
     plan.fire("on_phase_start", state)
     for index, row in enumerate(rows):
+        if index:
+            state.row = {}
         plan.fire("on_iteration_start", state)
         fetch()
         state.batch_size = batch_sizes[index] if batch_sizes else 1
         plan.fire("on_batch", state)
         work()
-        state.row = dict(row)
+        state.row.update(row)
         state.phase_iteration += 1
         if train:
             state.stepped = state.phase_iteration % state.accumulate == 0
@@ -71,7 +74,8 @@ def run_phase(
             state.step += state.stepped
             state.samples += state.batch_size
         plan.fire("on_step", state)
-        state.recent.append({**state.row, "phase": phase, "iteration": state.iteration if train else state.phase_iteration})
+        place = {"phase": phase, "iteration": state.iteration if train else state.phase_iteration}
+        state.recent.append({**state.row, **place, "batch_size": state.batch_size})
         step_end()
     if train and state.phase_iteration >= state.phase_length:
         state.epoch, state.epoch_completed, state.phase_iteration = state.epoch + 1, True, 0

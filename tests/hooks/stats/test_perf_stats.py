@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hooks import State
+from hooks import Plan, State
 from hooks.stats import perf_stats
 from hooks.stats.perf_stats import PerfStats
 from tests.hooks.phases import Ticks, run_phase
@@ -88,3 +88,33 @@ def test_a_phase_without_iterations_has_no_throughput(ticks: Ticks) -> None:
     run_phase(hook, State(), "val", [])
     hook.on_report(State(), metrics)
     assert metrics == {}
+
+
+@pytest.mark.parametrize("length", [999, 1000, 1001, 2000, 2345])
+def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(ticks: Ticks, length: int) -> None:
+    """Batches of 1, 2 and 3 samples in turn, after a training phase whose rows are recent, too; the last is uneven."""
+    hook, state, metrics = PerfStats(), State(), {}
+    run_phase(hook, state, "train", [{}] * 5, batch_sizes=[1000] * 5, work=_passes(ticks, 1))
+    sizes = [1 + index % 3 for index in range(length - 1)] + [7]
+    run_phase(hook, state, "val", [{}] * length, batch_sizes=sizes, work=_passes(ticks, 0.5))
+    hook.on_report(state, metrics)
+    assert metrics["val/samples_per_s"] == pytest.approx(sum(sizes) / (0.5 * length))
+    assert metrics["val/iteration_s"] == pytest.approx(0.5)
+
+
+def test_a_phase_resumed_in_its_middle_counts_what_it_did_since(ticks: Ticks) -> None:
+    hook, metrics = PerfStats(), {}
+    state = State(phase_iteration=3, iteration=13, samples=104)
+    run_phase(hook, state, "train", [{}] * 2, length=5, batch_sizes=[8, 4], work=_passes(ticks, 2))
+    hook.on_report(state, metrics)
+    assert metrics == {"train/samples_per_s": pytest.approx(12 / 4), "train/iteration_s": pytest.approx(2.0)}
+
+
+def test_an_iteration_that_is_not_the_thousandth_does_not_call_it() -> None:
+    plan = Plan({"perf": PerfStats()})
+    for phase in ("train", "val"):
+        state = State(phase=phase)
+        for _ in range(999):
+            state.phase_iteration += 1
+            plan.fire("on_step", state)
+    assert plan.drain_costs() == []
