@@ -11,6 +11,7 @@ import torch
 from annotated_types import Ge
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.rhythm import paced_by
 from hooks.state import State
 
 _PEAKS = {
@@ -28,14 +29,15 @@ class MemoryStats(Hook):
     Every rank measures itself; no communication, and nothing waits for the device. Records `rss_bytes`, and on CUDA
     `cuda_allocated_bytes`, `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and `cuda_peak_reserved_bytes` (since
     the reading before) and `cuda_alloc_retries` (since the run began). Adds to each report `memory/rss_bytes`, the
-    run's peaks as `memory/...` and the phases' as `<phase>/...`. RSS peaks are the largest of the readings.
+    run's peaks as `memory/...` and the phases' as `<phase>/...`. RSS peaks are the largest of the readings. The first
+    row of a phase holds what was read as the phase began.
 
     It alone resets CUDA's peak counters: any other reset would lose the peaks it keeps.
     Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision TensorboardPlotHook.
     """
 
     every: Annotated[int, Ge(1)] = 10
-    """Iterations between two readings; the first of a phase is always read."""
+    """Iterations between two readings; each phase begins with one, which stands in its first row."""
 
     priority: ClassVar[Priority | int] = Priority.NORMAL
     ranks: ClassVar[Ranks] = Ranks.ALL
@@ -56,12 +58,12 @@ class MemoryStats(Hook):
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
-        self._read()
+        state.record(**self._read())
         self._phase = {}
 
+    @paced_by("every")
     def on_step(self, state: State) -> None:
-        if (state.phase_iteration - 1) % self.every == 0:
-            state.record(**self._read())
+        state.record(**self._read())
 
     def on_phase_end(self, state: State) -> None:
         self._read()
