@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from time import monotonic
 from typing import IO, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from orchestrator.storage import Storage
@@ -100,9 +103,7 @@ class Recorder:
             self._sink.push(table.name, _stream(batch))
 
     def _batch(self, table: _Table, rows: list[dict[str, Any]]) -> pa.RecordBatch:
-        names = dict.fromkeys(table.columns)
-        for row in rows:
-            names.update(dict.fromkeys(row))
+        names = _names(rows, table.columns)
         arrays = {name: _array(name, [row.get(name) for row in rows]) for name in names}
         for name, array in arrays.items():
             known = table.columns.get(name)
@@ -148,8 +149,20 @@ def _ready(rows: list[dict[str, Any]]) -> int:
     return len(rows)
 
 
+def _names(rows: list[dict[str, Any]], known: Collection[str]) -> list[str]:
+    """The columns known, then those that these rows have beside them, in the order in which they come."""
+    if set().union(*rows) <= set(known):
+        return list(known)
+    return list(dict.fromkeys(chain(known, *rows)))
+
+
 def _array(name: str, values: list[Any]) -> pa.Array:
-    plain = _values(name, values)
+    kinds = set(map(type, values))
+    if kinds <= {int, float}:
+        # Arrow asks each Python number what it is; NumPy is told, and takes a fifth of the time.
+        with suppress(OverflowError):
+            return pa.array(np.array(values, dtype=np.float64 if float in kinds else np.int64))
+    plain = _values(name, values, kinds)
     try:
         return pa.array(plain)
     except pa.ArrowException as error:
@@ -164,11 +177,10 @@ def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
         raise ValueError(f"column '{name}' holds {kind} and was given {array.type}: {error}") from error
 
 
-def _values(name: str, values: list[Any]) -> list[Any]:
+def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
     """Plain values of a column; device tensors come over in one transfer."""
     import torch
 
-    kinds = {type(value) for value in values}
     if kinds <= {int, float, str, bool, type(None)}:
         return [value if value is None else float(value) for value in values] if {int, float} <= kinds else values
     tensors = {index: value for index, value in enumerate(values) if isinstance(value, torch.Tensor)}
