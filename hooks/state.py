@@ -79,8 +79,9 @@ class State:
     scaler: torch.amp.GradScaler | None = None
     loaders: Mapping[str, Any] = field(default_factory=dict)
     """Phase name to loader; `fresh_batches` gives batches without disturbing them."""
-    fresh_batches: Callable[[str], Any] = lambda phase: iter(())
-    """`fresh_batches("train")` iterates over this rank's data once, on the device, outside the training order."""
+    fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
+    """`fresh_batches("train")` iterates over this rank's data once, on the device, outside the training order; with
+    `shuffled=True` in an order that is the same each time but not the dataset's."""
     forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch[0])
     """The task's forward pass under the run's precision: `state.forward(model, batch)`."""
 

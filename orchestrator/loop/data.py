@@ -132,8 +132,8 @@ class Data:
         """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and slowly."""
         self.loaders.clear()
 
-    def fresh_batches(self, phase: str) -> Iterator[Any]:
-        """This rank's batches of a phase once, unshuffled, on the device, the same each time; neither the training order
-        nor its random numbers are disturbed."""
-        loader = self._loader(phase, self._shard(phase, shuffle=False, even=False))
+    def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
+        """This rank's batches of a phase once, on the device, the same each time: in the order of the dataset, or
+        shuffled; neither the training order nor its random numbers are disturbed."""
+        loader = self._loader(phase, self._shard(phase, shuffle=shuffled, even=False))
         return (to_device(batch, self._world.device) for batch in drawn_aside(loader, self._experiment.seed))

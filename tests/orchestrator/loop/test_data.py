@@ -163,6 +163,13 @@ def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_nu
     assert seen == batches(data.train_iterator(0, 0))
 
 
+def test_shuffled_fresh_batches_are_each_sample_once_in_the_same_order_each_time() -> None:
+    data = Data(Points(train=20), experiment(), World())
+    first, second = ([place for batch in data.fresh_batches("train", shuffled=True) for place in batch[2].tolist()] for _ in range(2))
+    assert first == second != sorted(first)
+    assert sorted(first) == list(range(20))
+
+
 def test_the_loaders_processes_end_with_the_run() -> None:
     before = set(multiprocessing.active_children())
     loop = Loop(Points(), experiment(epochs=1, loader={"num_workers": 1}), {})
