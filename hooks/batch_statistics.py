@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +15,27 @@ from hooks.state import State
 
 
 def tracked_layers(module: nn.Module) -> list[_BatchNorm]:
-    """The BatchNorm layers that keep running statistics."""
-    return [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.running_mean is not None]
+    """The BatchNorm layers that keep running statistics, without those kept in evaluation mode while the rest trains."""
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.running_mean is not None]
+    return [layer for layer in layers if layer.training or not module.training]
+
+
+def refuse_sync(module: nn.Module, option: str) -> None:
+    """Raises ValueError where a module has SyncBatchNorm layers, whose ranks would wait for each other in `recompute`."""
+    if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        raise ValueError(f"{option} does not work with SyncBatchNorm, whose ranks wait for each other at every batch")
 
 
 @torch.no_grad()
-def recompute(state: State) -> None:
+def recompute(state: State, batches: Iterable[Any] | None = None) -> None:
     """Sets the running mean and variance of every BatchNorm layer to those of all its inputs, with the present weights.
 
-    One pass over the training data; each rank sees its share, and sums, squares and counts are added over ranks, so
-    every value weighs the same. The variance is unbiased, as running_var is. Dropout is off; torch's random state,
-    the modes and num_batches_tracked are left as they were. Collective. Source: "Rethinking 'Batch' in BatchNorm" (Wu
-    and Johnson, 2021); torch.optim.swa_utils.update_bn averages over batches instead.
+    One pass over `batches`, this rank's, or over the training data where none are given: shuffled, as a layer's input
+    depends on what else was in the batch. Sums, squares and counts are added over ranks, so every value weighs the
+    same. The variance is unbiased, as running_var is. Dropout is off; torch's random state, the modes,
+    num_batches_tracked and frozen layers (those in evaluation mode while the module trains) are left as they were.
+    Collective. Source: "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021); torch.optim.swa_utils.update_bn
+    averages over batches instead.
     """
     layers = tracked_layers(state.module)
     if not layers:
@@ -34,7 +44,7 @@ def recompute(state: State) -> None:
     cuda = [state.device] if state.device.type == "cuda" else []
     with _observing(layers, sums), _left_as_found(state.module, layers), torch.random.fork_rng(cuda):
         state.module.eval()
-        for batch in state.fresh_batches("train"):
+        for batch in state.fresh_batches("train", shuffled=True) if batches is None else batches:
             state.forward(state.module, batch)
     if state.world_size > 1:
         coalesced.total(sums)

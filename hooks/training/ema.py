@@ -81,9 +81,8 @@ class EMA(Hook):
             self._updates = record["updates"]
 
     def on_start(self, state: State) -> None:
-        synced = any(isinstance(module, nn.SyncBatchNorm) for module in state.module.modules())
-        if self.buffers == "recompute" and synced:
-            raise ValueError("buffers=recompute does not work with SyncBatchNorm, whose ranks wait for each other; use copy")
+        if self.buffers == "recompute":
+            batch_statistics.refuse_sync(state.module, "buffers=recompute")
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""

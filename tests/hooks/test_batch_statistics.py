@@ -14,7 +14,7 @@ torch.manual_seed(0)
 
 
 def state_for(module: nn.Module, data: list[Tensor]) -> State:
-    return State(module=module, fresh_batches=lambda phase: ((batch,) for batch in data if phase == "train"))
+    return State(module=module, fresh_batches=lambda phase, shuffled: ((batch,) for batch in data if phase == "train"))
 
 
 def statistics(module: nn.Module) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ def test_everything_else_is_left_as_it_was() -> None:
     random, modes = torch.get_rng_state(), [child.training for child in module.modules()]
     weights = deepcopy(dict(module.named_parameters()))
 
-    def fresh(phase: str) -> Any:
+    def fresh(phase: str, shuffled: bool) -> Any:
         torch.rand(1)  # as making a DataLoader's iterator does
         return ((batch,) for batch in images(4, 4))
 
@@ -81,6 +81,19 @@ def test_everything_else_is_left_as_it_was() -> None:
     assert module[0].num_batches_tracked.item() == 7
     assert all(torch.equal(parameter, weights[name]) for name, parameter in module.named_parameters())
     assert not module[0]._forward_pre_hooks
+
+
+def test_a_layer_that_is_kept_in_evaluation_mode_is_frozen() -> None:
+    """fvcore's update_bn_stats leaves such layers alone too; torch's update_bn resets them."""
+    module: Any = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+    module[0].eval()
+    module[0].running_mean.fill_(2.0)
+    data = images(4)
+    with torch.no_grad():
+        inputs = module[1](module[0](data[0])).transpose(0, 1).flatten(1)
+    recompute(state_for(module, data))
+    assert module[0].running_mean.tolist() == [2, 2, 2]
+    torch.testing.assert_close(module[2].running_mean, inputs.mean(1))
 
 
 def test_layers_without_statistics_or_without_input_keep_what_they_have() -> None:

@@ -292,7 +292,7 @@ def test_nesting_is_refused_and_harms_nothing() -> None:
 def test_training_goes_on_as_if_nothing_had_been_averaged(buffers: Any) -> None:
     module = small_model()
     plain = deepcopy(module)
-    state, reference = new_state(module, fresh_batches=lambda phase: iter(batches(3))), new_state(plain)
+    state, reference = new_state(module, fresh_batches=lambda phase, shuffled: iter(batches(3))), new_state(plain)
     hook = EMA(decay=0.9, buffers=buffers)
     hook.on_start(state)
     for part in range(3):
@@ -381,7 +381,7 @@ def test_buffers_that_are_replaced_by_new_tensors_are_followed() -> None:
 
 def test_recompute_gives_validation_its_own_statistics_and_takes_them_back() -> None:
     data = batches(4)
-    state = new_state(small_model(), fresh_batches=lambda phase: iter(data))
+    state = new_state(small_model(), fresh_batches=lambda phase, shuffled: iter(data))
     hook = EMA(decay=0.9, buffers="recompute")
     train(state, {"ema": hook}, data)
     linear, norm, *_ = state.module  # type: ignore[misc]
@@ -399,7 +399,7 @@ def test_recompute_gives_validation_its_own_statistics_and_takes_them_back() -> 
 def test_recomputes_once_for_the_same_averages() -> None:
     passes = []
 
-    def fresh(phase: str) -> Any:
+    def fresh(phase: str, shuffled: bool) -> Any:
         passes.append(phase)
         return iter(batches(2))
 
@@ -547,7 +547,7 @@ def test_the_averages_are_kept_where_they_should_be() -> None:
 def _on_a_rank(rank: int, world_size: int) -> dict[str, Any]:
     module = small_model()
     data = batches(4, seed=1 + rank)
-    state = new_state(module, rank=rank, world_size=world_size, fresh_batches=lambda phase: iter(data[: 3 - 2 * rank]))
+    state = new_state(module, rank=rank, world_size=world_size, fresh_batches=lambda phase, shuffled: iter(data[: 3 - 2 * rank]))
     state.model = DistributedDataParallel(module, broadcast_buffers=False)
     own, recomputed = EMA(decay=0.5, buffers="ema"), EMA(decay=0.5, buffers="recompute")
     train(state, {"own": own, "recomputed": recomputed}, data)
