@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import math
+import random
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from experiments.char_lm import BOUNDARY, UNKNOWN, VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
+from orchestrator import load_experiment
+from orchestrator.config.components import build_task
+from orchestrator.config.experiment import Component
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import experiment
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SOURCE = '''import os
+
+
+class Walker:
+    """Walks."""
+
+    def walk(self):
+        return os
+
+    async def wait(self):
+        pass
+
+
+def undefined(): return "def inside a line"
+'''
+
+
+@dataclass
+class Small(CharLM):
+    """Eleven documents of 3 to 23 characters, of which four validate."""
+
+    longest: int = 23
+    width: int = 8
+    depth: int = 1
+    heads: int = 2
+
+    def data(self) -> dict[str, Dataset[Any]]:
+        texts = ["abcdefghijklmnopqrstuvwxyz"[: 3 + 2 * size] for size in range(11)]
+        return {"train": Documents(texts[4:], self.longest), "val": Documents(texts[:3] + texts[10:], self.longest)}
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Any]:
+    return dict(CharLM(characters=200_000).data())
+
+
+@pytest.fixture
+def task() -> CharLM:
+    torch.manual_seed(0)
+    return CharLM(longest=32, width=16, depth=2, heads=4)
+
+
+# Data
+
+
+def test_documents_begin_at_functions_and_classes_and_are_the_whole_source() -> None:
+    pieces = documents(SOURCE, 1000)
+    assert "".join(pieces) == SOURCE
+    assert [piece.split("(")[0].split(":")[0].strip() for piece in pieces] == [
+        "import os", "class Walker", "def walk", "async def wait", "def undefined"
+    ]  # fmt: skip
+
+
+def test_a_long_document_goes_on_in_the_next() -> None:
+    pieces = documents(SOURCE, 20)
+    assert "".join(pieces) == SOURCE
+    assert max(map(len, pieces)) == 20
+
+
+def test_every_character_has_a_token_of_its_own_and_the_rest_share_one() -> None:
+    tokens = encode("a=1\n\té€")
+    assert len(set(tokens[:5].tolist())) == 5
+    assert tokens[5:].tolist() == [UNKNOWN, UNKNOWN]
+    assert BOUNDARY not in tokens
+    assert tokens.max() < VOCABULARY
+
+
+def test_the_data_is_the_standard_library_s_first_files_split_by_file(data: dict[str, Any]) -> None:
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:60])[:200_000]
+    parts = [torch.cat(part.tokens) for part in (data["train"], data["val"])]
+    assert sorted(torch.cat(parts).tolist()) == sorted(encode(text).tolist())
+    tenth = encode(sources(200_000)[9])
+    assert torch.equal(parts[1][: len(tenth)], tenth)
+
+
+def test_documents_have_uneven_lengths(data: dict[str, Any]) -> None:
+    lengths = torch.tensor([len(document) for document in data["train"]]).double()
+    assert 1 <= lengths.min() < lengths.max() == 256
+    assert lengths.std() > 50
+
+
+def test_a_folder_without_sources_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"0 \.py files"):
+        sources(10_000, tmp_path)
+
+
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match="width 30 is no multiple of heads 4"):
+        CharLM(width=30, heads=4)
+
+
+# The model
+
+
+@pytest.mark.parametrize("place", [1, 7, 19])
+def test_a_later_character_never_changes_what_was_said_before(task: CharLM, place: int) -> None:
+    model = task.model()
+    tokens = torch.randint(1, VOCABULARY, (2, 20))
+    other = tokens.clone()
+    other[:, place] = tokens[:, place] % (VOCABULARY - 1) + 1
+    before, after = model(tokens), model(other)
+    assert torch.equal(before[:, :place], after[:, :place])
+    assert not torch.isclose(before[:, place:], after[:, place:]).all(dim=2).any()
+
+
+def test_no_character_is_asked_for_by_itself(task: CharLM) -> None:
+    inputs, targets = task.collate([torch.tensor([5, 6, 7]), torch.tensor([8])])
+    assert inputs.tolist() == [[BOUNDARY, 5, 6], [BOUNDARY, 8, BOUNDARY]]
+    assert targets.tolist() == [[5, 6, 7], [8, BOUNDARY, BOUNDARY]]
+
+
+# Uneven lengths
+
+
+def test_padding_changes_nothing(task: CharLM) -> None:
+    torch.manual_seed(0)
+    model = task.model()
+    texts = [encode("def f(x):"), encode("class Walker(object):\n    pass"), encode("x")]
+    together = task.collate(texts)
+    alone = [task.collate([text]) for text in texts]
+    bits = torch.cat([task.metrics(model(batch[0]), batch)["bits_per_character"] for batch in alone])
+    nats = sum(task.loss(model(batch[0]), batch) * len(text) for batch, text in zip(alone, texts, strict=True))
+    torch.testing.assert_close(task.metrics(model(together[0]), together)["bits_per_character"], bits)
+    torch.testing.assert_close(task.loss(model(together[0]), together), nats / sum(map(len, texts)))
+
+
+def test_padding_gives_no_gradient(task: CharLM) -> None:
+    text = encode("def f(x):")
+    batch, padded = task.collate([text]), task.collate([text, encode("y" * 30)])
+    torch.manual_seed(0)
+    model = task.model()
+    (task.loss(model(batch[0]), batch)).backward()
+    alone = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    only_first = (padded[0][:1], padded[1][:1])
+    task.loss(model(only_first[0]), only_first).backward()
+    for parameter, expected in zip(model.parameters(), alone, strict=True):
+        torch.testing.assert_close(parameter.grad, expected)
+
+
+def test_samples_are_the_characters_that_are_there(task: CharLM) -> None:
+    batch = task.collate([encode("abc"), encode("defgh"), encode("i")])
+    assert batch[0].shape == (3, 5)
+    assert task.batch_size(batch) == 9
+    assert task.metrics(torch.zeros(3, 5, VOCABULARY), batch)["bits_per_character"].shape == (9,)
+
+
+def test_bits_per_character_by_hand(task: CharLM) -> None:
+    batch = task.collate([torch.tensor([2, 3]), torch.tensor([2])])
+    # the model says 2 with 1/2 and 3 with 1/8, everywhere
+    logits = torch.full((VOCABULARY,), -math.inf)
+    logits[[2, 3, 4]] = torch.tensor([1 / 2, 1 / 8, 3 / 8]).log()
+    output = logits.expand(2, 2, VOCABULARY)
+    assert task.metrics(output, batch)["bits_per_character"].tolist() == pytest.approx([1, 3, 1])
+    assert task.loss(output, batch).item() == pytest.approx(5 / 3 * math.log(2))
+
+
+def _validate(rank: int, world_size: int) -> dict[str, float]:
+    still = Component(type="SGD", lr=0.0)  # type: ignore[call-arg]
+    fields = experiment(steps=1, batch_size=3, optimizer=still, loader={"eval_batch_size": 2})
+    loop = Loop(Small(), fields, {}, world=World(rank, world_size, rank))
+    (report,) = loop.run()
+    return dict(report.metrics)
+
+
+def test_every_character_of_all_ranks_weighs_the_same() -> None:
+    torch.manual_seed(0)
+    task = Small()
+    model = task.model()
+    bits = []
+    for document in task.data()["val"]:
+        inputs, targets = task.collate([document])
+        bits += functional.cross_entropy(model(inputs)[0], targets[0], reduction="none").tolist()
+    assert len(bits) == 3 + 5 + 7 + 23
+    nats = sum(bits) / len(bits)
+    for metrics in [_validate(0, 1), *on_ranks(_validate)]:
+        assert metrics["val/loss"] == pytest.approx(nats, rel=1e-6)
+        assert metrics["val/bits_per_character"] == pytest.approx(nats / math.log(2), rel=1e-6)
+
+
+# The baselines
+
+
+def test_counting_by_hand() -> None:
+    train, val = [encode("aab")], [encode("ab")]
+    share = 1 / VOCABULARY
+    a, b = (2 + VOCABULARY * share) / (3 + VOCABULARY), (1 + VOCABULARY * share) / (3 + VOCABULARY)
+    assert ngram_bits(train, val, 1).tolist() == pytest.approx([-math.log2(a), -math.log2(b)])
+    # a follows the boundary once of once, b follows a once of twice
+    first, second = (1 + VOCABULARY * a) / (1 + VOCABULARY), (1 + VOCABULARY * b) / (2 + VOCABULARY)
+    assert ngram_bits(train, val, 2).tolist() == pytest.approx([-math.log2(first), -math.log2(second)])
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_what_is_counted_is_a_probability(order: int) -> None:
+    train = [encode(SOURCE)]
+    every = [torch.cat([encode("re"), torch.tensor([token])]) for token in range(VOCABULARY)]
+    last = ngram_bits(train, every, order).view(VOCABULARY, 3)[:, 2]
+    assert (2.0**-last).sum().item() == pytest.approx(1)
+
+
+def test_more_context_tells_more_of_real_sources(data: dict[str, Any]) -> None:
+    unigram, bigram, trigram = (ngram_bits(data["train"].tokens, data["val"].tokens, order).mean().item() for order in (1, 2, 3))
+    assert math.log2(VOCABULARY) > unigram > bigram + 0.5 > trigram + 0.8
+
+
+def test_it_learns_what_pairs_of_characters_cannot_tell() -> None:
+    """A random word three times: two thirds of each document follow from the first."""
+    chance = random.Random(0)
+    words = ["".join(chance.choices("abcd", k=4)) for _ in range(64)]
+    texts: list[Tensor] = [encode(word * 3) for word in words]
+    torch.manual_seed(0)
+    task = CharLM(longest=12, width=32, depth=2, heads=4)
+    model = task.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batch = task.collate(texts)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = task.loss(task.forward(model, batch), batch)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() / math.log(2) < ngram_bits(texts, texts, 2).mean().item() - 0.5
+
+
+# The files
+
+
+@pytest.mark.parametrize("name", ["char_lm.yaml", "char_lm_sweep.yaml"])
+def test_its_files_are_valid(name: str) -> None:
+    task = build_task(load_experiment(EXPERIMENTS / name))
+    assert isinstance(task, CharLM)
