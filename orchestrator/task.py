@@ -29,7 +29,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, output: Any, batch: Any) -> Tensor:
-        """A scalar: the mean over the batch."""
+        """A scalar: the mean over the batch's samples."""
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Runs the model on a batch."""
@@ -49,7 +49,10 @@ class Task(ABC):
         return batch[1]
 
     def batch_size(self, batch: Any) -> int:
-        """How many samples a batch holds."""
+        """How many samples a batch holds: what `loss` is the mean of, and so its weight in the mean of the phase.
+
+        Here the length of the batch's first part. Where samples are not its rows (the characters of a padded batch,
+        say), count those: throughput and `samples` then count them too."""
         first = batch[0] if isinstance(batch, (list, tuple)) else next(iter(batch.values()))
         return len(first)
 
