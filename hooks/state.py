@@ -136,6 +136,7 @@ class State:
     # What hooks asked for; the loop reads and clears these
     checkpoint_reasons: list[str] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
+    pause_reasons: list[str] = field(default_factory=list)
     skip_reasons: list[str] = field(default_factory=list)
     _gradient_norm: Tensor | None = None
     _parameters: list[nn.Parameter] | None = None
@@ -157,6 +158,10 @@ class State:
     def request_stop(self, reason: str) -> None:
         """Asks for the run to end. Any rank may; the loop agrees on it over ranks, soon, and at the latest at the end of the phase."""
         self.stop_reasons.append(reason)
+
+    def request_pause(self, reason: str) -> None:
+        """As `request_stop`, for a run that is not done: it is saved, ends as interrupted, and can be resumed."""
+        self.pause_reasons.append(reason)
 
     def skip_update(self, reason: str) -> None:
         """In `on_gradients`: leaves out this optimizer step. Every rank must ask alike."""

@@ -342,7 +342,7 @@ class Loop:
     def _stop_in_phase(self) -> bool:
         """Whether the run ends here, in the middle of a phase, agreed over ranks; saves what is needed to go on."""
         state = self.state
-        asked = bool(state.stop_reasons) or self._stop_asked()
+        asked = bool(state.stop_reasons or state.pause_reasons) or self._stop_asked()
         if not self._agreement.reached(state.iteration, asked, self.clock.iteration_s):
             return False
         self._agree_on_stop()
@@ -352,11 +352,10 @@ class Loop:
 
     def _agree_on_stop(self) -> None:
         """Joins the reasons of all ranks; collective."""
-        mine = (list(self.state.stop_reasons), self._stop_asked())
-        everybody = self.world.gather(mine)
-        reasons = list(dict.fromkeys(reason for reasons, _ in everybody for reason in reasons))
-        self._interrupted = any(asked for _, asked in everybody)
-        self._stopped = tuple(reasons + ["interrupted"] * self._interrupted)
+        mine = (self.state.stop_reasons, self.state.pause_reasons + ["interrupted"] * self._stop_asked())
+        stops, pauses = zip(*self.world.gather(mine), strict=True)
+        self._interrupted = any(pauses)
+        self._stopped = tuple(dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons))
         if self._interrupted and self.stage is not Stage.TRAIN and self.saving.last_step != self.state.step:
             self.saving.save(self._checkpoint_name())
 

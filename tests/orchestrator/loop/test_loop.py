@@ -483,6 +483,43 @@ def test_asked_from_outside_it_stops_after_the_step_and_can_be_resumed(tmp_path:
     assert (loop.state.phase_iteration % 2 == 0) or loop.state.phase_iteration == 7
 
 
+class PauseAt(Hook):
+    """Asks for a pause at the end of a phase."""
+
+    def __init__(self, phase: str, rank: int = 0) -> None:
+        self.phase, self.rank = phase, rank
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == self.phase and state.rank == self.rank:
+            state.request_pause("time is up")
+
+
+@pytest.mark.parametrize("phase", ["train", "val"])
+def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, phase: str) -> None:
+    whole = Loop(Points(test=5), experiment(), {})
+    expected = list(whole.run())
+    store = CheckpointStore(Storage(tmp_path))
+    begun = list(Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, store=store).run())
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in begun] == [(7, ("time is up",), True, True)]
+    resumed = Loop(Points(test=5), experiment(), {}, store=store)
+    resumed.restore(store.names()[-1])
+    rest = list(resumed.run())
+    assert [r.metrics for r in rest if r.metrics["step"] > 7] == [r.metrics for r in expected if r.metrics["step"] > 7]
+    assert numbers(resumed.state.module) == numbers(whole.state.module)
+
+
+def _pause_on_rank_1(rank: int, world_size: int, folder: str) -> Any:
+    store = CheckpointStore(Storage(folder), master=rank == 0)
+    hooks: dict[str, Hook] = {"pause": PauseAt("train", rank=1)}
+    reports = list(Loop(Points(), experiment(), hooks, world=World(rank, world_size, rank), store=store).run())
+    return [(report.metrics["step"], report.stopped, report.interrupted) for report in reports], store.names()
+
+
+def test_a_pause_asked_on_one_rank_is_every_ranks(tmp_path: Path) -> None:
+    first, second = on_ranks(_pause_on_rank_1, 2, str(tmp_path))
+    assert first == second == ([(4, ("time is up",), True)], ["epoch-0001"])
+
+
 class AskForCheckpoint(Hook):
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
