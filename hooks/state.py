@@ -84,6 +84,8 @@ class State:
     `shuffled=True` in an order that is the same each time but not the dataset's."""
     forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch[0])
     """The task's forward pass under the run's precision: `state.forward(model, batch)`."""
+    samples_in: Callable[[Any], int] = lambda batch: len(batch[0])
+    """How many samples a batch holds, as the task counts them."""
 
     # Where in the run
     phase: str = ""

@@ -131,6 +131,7 @@ class Loop:
             loaders=self.data.loaders,
             fresh_batches=self.data.fresh_batches,
             forward=self._forward,
+            samples_in=self.task.batch_size,
             max_epochs=self.experiment.epochs,
             max_steps=self.experiment.steps,
             accumulate=self.experiment.accumulate,
