@@ -1,0 +1,49 @@
+"""Using the model aside: the training does not notice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import torch
+
+from hooks.state import State
+
+
+def one_batch(state: State) -> Any:
+    """The first of this rank's training batches, on the device; raises ValueError where there is none."""
+    batch = next(iter(state.fresh_batches("train")), None)
+    if batch is None:
+        raise ValueError("there is no training batch to take as an example")
+    return batch
+
+
+@contextmanager
+def evaluating(state: State) -> Iterator[None]:
+    """Within it `state.module` is in eval mode and no gradients are recorded; at its end, also after an error, the mode
+    of each of its modules, its buffers and the random states are as they were."""
+    modules = list(state.module.modules())
+    modes = [(module, module.training) for module in modules]
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    drawn = random.getstate(), numpy.random.get_state()
+    cuda = [state.device] if state.device.type == "cuda" else []
+    try:
+        with torch.no_grad(), torch.random.fork_rng(cuda):
+            state.module.eval()
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for module, name, buffer, before in buffers:
+            buffer.data.copy_(before)
+            module._buffers[name] = buffer
+        random.setstate(drawn[0])
+        numpy.random.set_state(drawn[1])

@@ -1,0 +1,172 @@
+"""How large the model is, and what a forward pass costs."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from hooks import aside
+from hooks.hook import Hook, Ranks
+from hooks.state import State
+
+logger = logging.getLogger("hookyard")
+
+FILE = "model_complexity.csv"
+
+
+@dataclass
+class ModelComplexity(Hook):
+    """Counts the model's parameters, and the FLOPs and activations of a forward pass, once as the run begins.
+
+    Runs on the master, with a real training batch, in eval mode; weights, buffers, random states and the training order
+    stay as they are. FLOPs are those of matrix products, convolutions and attention, a multiplication with its addition
+    being two; activations are the elements that modules without submodules put out. Puts `parameters`,
+    `trainable_parameters`, `flops_per_sample` and `activations_per_sample` into `state.info`, shows them in a line, and
+    writes `model_complexity.csv`, with a row for each module down to `max_depth`. A model that cannot be counted gives
+    a note, and the run goes on. Source: ClassyVision and VISSL ModelComplexityHook, Lightning ModelSummary,
+    torch.utils.flop_counter.
+    """
+
+    max_depth: Annotated[int, Ge(0)] = 2
+    """How deep modules are nested that have a row of their own; 0 is the whole model alone."""
+
+    ranks: ClassVar[Ranks] = Ranks.MASTER
+
+    def on_start(self, state: State) -> None:
+        try:
+            self._count(state)
+        except Exception as error:  # a model may refuse to be counted for any reason, and trains all the same
+            _show(state, f"model_complexity: the model cannot be counted further: {type(error).__name__}: {error}")
+
+    def _count(self, state: State) -> None:
+        module = state.module
+        state.info["parameters"], state.info["trainable_parameters"] = _parameters(module)
+        batch = aside.one_batch(state)
+        with aside.evaluating(state), _without_fused_attention(), FlopCounterMode(display=False, custom_mapping=_MISSING) as flops:
+            with _counting(module, flops) as costs:
+                state.forward(module, batch)
+            costs[""].flops = flops.get_total_flops()
+        samples = state.samples_in(batch)
+        state.info["flops_per_sample"] = round(costs[""].flops / samples)
+        state.info["activations_per_sample"] = round(costs[""].activations / samples)
+        self._write(state, costs, samples)
+        _show(state, _summary(state.info))
+
+    def _write(self, state: State, costs: dict[str, _Cost], samples: int) -> None:
+        columns = ("module", "type", "parameters", "trainable_parameters", "flops_per_sample", "activations_per_sample")
+        state.artifacts.mkdir(parents=True, exist_ok=True)
+        with (state.artifacts / FILE).open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(columns)
+            for name, module in state.module.named_modules():
+                if _depth(name) > self.max_depth:
+                    continue
+                cost = costs[name]
+                measured = round(cost.flops / samples), round(cost.activations / samples)
+                table.writerow([name, type(module).__name__, *_parameters(module), *measured])
+
+
+@dataclass
+class _Cost:
+    """What a forward pass costs in one module and all below it."""
+
+    flops: int = 0
+    activations: int = 0
+    entered: list[int] = field(default_factory=list)
+    """The FLOPs so far as each call began that is under way."""
+
+
+@contextmanager
+def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _Cost]]:
+    """Counts by module name while it is open; `""` is the whole, and has every module's activations."""
+    costs = {name: _Cost() for name, _ in module.named_modules()}
+    open_calls: list[_Cost] = []
+
+    def watch(child: nn.Module, cost: _Cost) -> tuple[Any, Any]:
+        def enter(_: nn.Module, inputs: Any) -> None:
+            open_calls.append(cost)
+            cost.entered.append(flops.get_total_flops())
+
+        def leave(_: nn.Module, inputs: Any, output: Any) -> None:
+            open_calls.pop()
+            begun = cost.entered.pop()
+            if not cost.entered:  # a module that calls itself counts once
+                cost.flops += flops.get_total_flops() - begun
+            if next(child.children(), None) is not None:
+                return
+            elements = sum(leaf.numel() for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+            for paying in {id(each): each for each in (costs[""], cost, *open_calls)}.values():
+                paying.activations += elements
+
+        return child.register_forward_pre_hook(enter), child.register_forward_hook(leave)
+
+    handles = [watch(child, costs[name]) for name, child in module.named_modules()]
+    try:
+        yield costs
+    finally:
+        for pair in handles:
+            for handle in pair:
+                handle.remove()
+
+
+@contextmanager
+def _without_fused_attention() -> Iterator[None]:
+    """torch's fused transformer layers hide what they do from the counter, and from hooks on what is in them."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _attention_on_cpu(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    """The FLOPs of an operator that torch's table lacks."""
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+_MISSING = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_on_cpu}
+
+
+def _parameters(module: nn.Module) -> tuple[int, int]:
+    """All and trainable ones, each counted once however often it is used."""
+    parameters = list(module.parameters())
+    return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
+
+
+def _depth(name: str) -> int:
+    return name.count(".") + 1 if name else 0
+
+
+def _summary(info: Mapping[str, Any]) -> str:
+    shown = {name: _readable(value) for name, value in info.items() if isinstance(value, int)}
+    return (
+        f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable), "
+        f"{shown['flops_per_sample']} FLOPs and {shown['activations_per_sample']} activations per sample in a forward pass"
+    )
+
+
+def _readable(value: float) -> str:
+    """Three digits and a prefix of the unit: `1.23 M`."""
+    for prefix in ("", " k", " M", " G", " T"):
+        if value < 999.5:
+            return f"{value:.3g}{prefix}"
+        value /= 1000
+    return f"{value:.3g} P"
+
+
+def _show(state: State, line: str) -> None:
+    if state.display is None:
+        logger.info("%s", line)
+    else:
+        state.display.line(line)

@@ -1,0 +1,183 @@
+"""Parameters, FLOPs and activations against sums by hand; and that training does not notice."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import Hook, State
+from hooks.stats.model_complexity import ModelComplexity, _readable
+from orchestrator.loop.loop import Loop
+from tests.hooks.phases import Screen
+from tests.tasks import Points, experiment, numbers
+
+
+def count(module: nn.Module, batch: Any, folder: Path, **fields: Any) -> State:
+    state = State(module=module, model=module, artifacts=folder, display=Screen(), fresh_batches=lambda phase: iter([batch]))
+    ModelComplexity(**fields).on_start(state)
+    return state
+
+
+def table(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "model_complexity.csv").open(newline="") as file:
+        return {row.pop("module"): row for row in csv.DictReader(file)}
+
+
+def shown(state: State) -> list[str]:
+    assert isinstance(state.display, Screen)
+    return state.display.lines
+
+
+def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
+    """3x8x8 images: a 3x3 convolution to 4 channels without padding gives 4x6x6, then 10 classes."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    module[0].requires_grad_(False)
+    state = count(module, (torch.randn(5, 3, 8, 8),), tmp_path)
+    convolution, linear = 2 * 4 * 36 * 27, 2 * 144 * 10
+    assert state.info == {
+        "parameters": 112 + 1450,
+        "trainable_parameters": 1450,
+        "flops_per_sample": convolution + linear,
+        "activations_per_sample": 144 + 144 + 144 + 10,
+    }
+    rows = table(tmp_path)
+    assert list(rows) == ["", "0", "1", "2", "3"]
+    assert [int(row["flops_per_sample"]) for row in rows.values()] == [convolution + linear, convolution, 0, 0, linear]
+    assert [int(row["activations_per_sample"]) for row in rows.values()] == [442, 144, 144, 144, 10]
+    assert [int(row["parameters"]) for row in rows.values()] == [1562, 112, 0, 0, 1450]
+    assert rows["0"]["type"] == "Conv2d"
+    line = "model: 1.56 k parameters (1.45 k trainable), 10.7 k FLOPs and 442 activations per sample in a forward pass"
+    assert shown(state) == [line]
+
+
+def test_attention_is_counted_though_torch_would_fuse_it(tmp_path: Path) -> None:
+    """In eval mode torch runs a transformer layer as one call, of which the counter knows nothing. With width d, f in the
+    feed-forward part and s positions: 8sd^2 for the projections, 4s^2d for the attention, 4sdf behind it."""
+    d, f, s = 8, 16, 6
+    module = nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    state = count(module, (torch.randn(3, s, d),), tmp_path)
+    assert state.info["flops_per_sample"] == 8 * s * d * d + 4 * s * s * d + 4 * s * d * f
+    assert torch.backends.mha.get_fastpath_enabled() == enabled
+
+
+def test_depth_limits_the_rows_and_containers_sum_up(tmp_path: Path) -> None:
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2)))
+    count(nn.Sequential(inner, nn.Linear(2, 1)), (torch.randn(2, 4),), tmp_path, max_depth=1)
+    rows = table(tmp_path)
+    assert list(rows) == ["", "0", "1"]
+    assert [int(row["flops_per_sample"]) for row in rows.values()] == [2 * (16 + 8 + 2), 2 * (16 + 8), 4]
+    assert [int(row["activations_per_sample"]) for row in rows.values()] == [7, 6, 1]
+
+
+def test_shared_weights_count_once_and_their_use_each_time(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            return {"first": self.linear(x), "second": [self.linear(x)]}
+
+    state = count(Twice(), (torch.randn(3, 4),), tmp_path)
+    assert state.info["parameters"] == 16
+    assert state.info["flops_per_sample"] == 2 * 2 * 16
+    assert state.info["activations_per_sample"] == 8
+
+
+def test_a_task_that_calls_parts_of_the_model_is_counted_whole(tmp_path: Path) -> None:
+    module = nn.ModuleDict({"encoder": nn.Linear(4, 3), "head": nn.Linear(3, 2)})
+    state = State(module=module, artifacts=tmp_path, fresh_batches=lambda phase: iter([(torch.randn(2, 4),)]))
+    state.forward = lambda model, batch: model["head"](model["encoder"](batch[0]))  # type: ignore[index]
+    ModelComplexity().on_start(state)
+    assert (state.info["flops_per_sample"], state.info["activations_per_sample"]) == (24 + 12, 5)
+
+
+def test_samples_are_counted_as_the_task_counts_them(tmp_path: Path) -> None:
+    """Four sequences of five positions whose task says that a sample is a position."""
+    module = nn.Linear(3, 3)
+    state = State(module=module, artifacts=tmp_path, fresh_batches=lambda phase: iter([(torch.randn(4, 5, 3),)]))
+    state.samples_in = lambda batch: batch[0].shape[0] * batch[0].shape[1]
+    ModelComplexity().on_start(state)
+    assert state.info["flops_per_sample"] == 18
+
+
+def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
+    class Refuses(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            raise NotImplementedError("only on Tuesdays")
+
+    module = nn.Sequential(Refuses(2, 2))
+    state = count(module, (torch.randn(1, 2),), tmp_path)
+    assert shown(state) == ["model_complexity: the model cannot be counted further: NotImplementedError: only on Tuesdays"]
+    assert state.info == {"parameters": 6, "trainable_parameters": 6}
+    assert module.training
+    assert not module[0]._forward_hooks
+    assert not module[0]._forward_pre_hooks
+
+
+def test_no_batch_gives_a_note(tmp_path: Path) -> None:
+    state = State(module=nn.Linear(1, 1), artifacts=tmp_path, display=Screen())
+    ModelComplexity().on_start(state)
+    assert "no training batch" in shown(state)[0]
+
+
+class _Fickle(nn.Module):
+    """Draws from every generator and changes its buffers in each mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        output: Tensor = self.linear(x) + torch.rand(()) + random.random() + numpy.random.rand()
+        self.last = output[0].detach()
+        return output
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    module = _Fickle()
+    module.linear.eval()
+    last = module.last
+    before = numbers(module)
+    drawn = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[union-attr, index]
+    state = count(module, (torch.randn(4, 3, generator=torch.Generator()),), tmp_path)
+    assert state.info["flops_per_sample"] == 12
+    assert numbers(module) == before
+    assert module.last is last
+    assert (module.training, module.linear.training) == (True, False)
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert random.getstate() == drawn[1]
+    assert numpy.random.get_state()[1].tolist() == drawn[2]  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_trains_as_without_it(tmp_path: Path, precision: str) -> None:
+    task = Points(batch_norm=True, dropout=0.4, noisy=True)
+
+    def final(hooks: dict[str, Hook]) -> tuple[Loop, list[dict[str, Any]]]:
+        loop = Loop(task, experiment(epochs=1, precision=precision), hooks, artifacts=tmp_path)
+        return loop, [report.metrics for report in loop.run()]
+
+    plain, plain_reports = final({})
+    counted, counted_reports = final({"complexity": ModelComplexity()})
+    assert numbers(counted.state.module) == numbers(plain.state.module)
+    assert counted_reports == plain_reports
+    assert counted.state.info["flops_per_sample"] == 2 * (5 * 8 + 8 * 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (999_900, "1 M"), (1.5e9, "1.5 G"), (2e12, "2 T"), (3e15, "3 P")]
+)
+def test_numbers_are_readable(value: float, text: str) -> None:
+    assert _readable(value) == text
