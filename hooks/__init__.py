@@ -12,27 +12,41 @@ from hooks.logs.tensorboard import TensorBoard
 from hooks.plan import HookError, Plan
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
+from hooks.stats.activation_stats import ActivationStats
 from hooks.stats.memory_stats import MemoryStats
+from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.stats.perf_stats import PerfStats
+from hooks.training.anomaly_detection import AnomalyDetection
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
+from hooks.training.empty_cache import EmptyCache
+from hooks.training.freeze_parameters import FreezeParameters
+from hooks.training.garbage_collection import GarbageCollection
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
 from hooks.training.sync_buffers import SyncBuffers
+from hooks.training.time_limit import TimeLimit
 
 HOOKS: dict[str, type[Hook]] = {
     # training
+    "anomaly_detection": AnomalyDetection,
     "early_stopping": EarlyStopping,
     "ema": EMA,
+    "empty_cache": EmptyCache,
+    "freeze_parameters": FreezeParameters,
+    "garbage_collection": GarbageCollection,
     "gradient_clip": GradientClip,
     "nan_guard": NanGuard,
     "param_scheduler": ParamScheduler,
     "sampler_seed": DistSamplerSeed,
     "sync_buffers": SyncBuffers,
+    "time_limit": TimeLimit,
     # stats
+    "activation_stats": ActivationStats,
     "memory_stats": MemoryStats,
+    "optimizer_stats": OptimizerStats,
     "perf_stats": PerfStats,
     # logs
     "console": Console,

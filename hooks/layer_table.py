@@ -1,0 +1,80 @@
+"""Values by layer, which a rank measures now and then: too many for the columns of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hooks.state import State
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PENDING = 100
+"""How many readings wait on their device, at most, before they are written."""
+
+
+class LayerTable:
+    """One rank's values by layer, as Parquet files under `<artifacts>/<name>/rank=R/`.
+
+    `pandas.read_parquet("<artifacts>/<name>")` gives those of all ranks: a row for each reading and layer, with where
+    in the run it was taken, `layer`, and a column for each statistic. Values stay on their device until `write`, which
+    reads all of them in one transfer; call it as a phase ends and before a checkpoint. A table that is opened again
+    drops what came after `state.iteration`: no file holds rows of both sides of a checkpoint.
+
+    The newest reading is also `state.info[name]`, for whoever draws it: `<layer>/<statistic>` to a tensor of one
+    element. It is a new mapping each time.
+    """
+
+    def __init__(self, name: str, state: State) -> None:
+        self._name = name
+        self._folder = state.artifacts / name / f"rank={state.rank}"
+        self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
+        for file in self._folder.glob("*.parquet"):
+            if int(file.stem) > state.iteration:
+                file.unlink()
+
+    def add(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **place: int) -> None:
+        """Takes a reading: each statistic is a tensor of shape (layers,). `place` says where in the run besides the
+        epoch and the iteration, which is the one under way and not counted yet."""
+        values = torch.stack(list(statistics.values())).detach().float()
+        place = {"epoch": state.epoch, "iteration": state.iteration + 1, **place}
+        self._pending.append((place, layers, list(statistics), values))
+        state.info[self._name] = {
+            f"{layer}/{statistic}": value
+            for statistic, row in zip(statistics, values.unbind(), strict=True)
+            for layer, value in zip(layers, row.unbind(), strict=True)
+        }
+        if len(self._pending) >= PENDING:
+            self.write()
+
+    def write(self) -> None:
+        """Writes the readings that wait; waits for the device if there are any."""
+        if not self._pending:
+            return
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        pending, self._pending = self._pending, []
+        flat = torch.cat([values.reshape(-1) for *_, values in pending]).cpu()
+        numbers = torch.split(flat, [values.numel() for *_, values in pending])
+        readings = [
+            _reading(place, layers, statistics, values.view(len(statistics), -1))
+            for (place, layers, statistics, _), values in zip(pending, numbers, strict=True)
+        ]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        last = pending[-1][0]["iteration"]
+        unfinished = self._folder / f".{last}"
+        parquet.write_table(pa.concat_tables(readings, promote_options="default"), unfinished)
+        unfinished.replace(self._folder / f"{last:010d}.parquet")
+
+
+def _reading(place: Mapping[str, int], layers: Sequence[str], statistics: Sequence[str], values: Tensor) -> pa.Table:
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {name: [number] * len(layers) for name, number in place.items()}
+    columns |= {"layer": list(layers), **{name: row.numpy() for name, row in zip(statistics, values, strict=True)}}
+    return pa.table(columns)

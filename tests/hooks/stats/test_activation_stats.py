@@ -1,0 +1,254 @@
+"""Activations against the formulas, taken from the layers by hand."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import Plan, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.rhythm import Rhythm
+from hooks.stats.activation_stats import ActivationStats
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment
+
+EVERY_STEP = Rhythm(1, "steps")
+
+
+def _pass(hook: ActivationStats, model: nn.Module, batch: Any, folder: Path, called: Any = None) -> dict[str, Any]:
+    """One training iteration's forward pass; returns what the hook says of it."""
+    state = State(module=model, model=called or model, artifacts=folder, phase="train")
+    plan = Plan({"activations": hook})
+    plan.fire("on_start", state)
+    plan.fire("on_batch", state)
+    state.model(batch)
+    plan.fire("on_forward", state)
+    plan.fire("on_phase_end", state)
+    return {name: value.item() for name, value in state.info.get("activations", {}).items()} | {"row": state.row}
+
+
+def _expected(name: str, values: Tensor) -> dict[str, float]:
+    """The formulas as VISSL and numpy have them."""
+    numbers = values.detach().double()
+    mean = numbers.mean().item()
+    return {f"{name}/mean": pytest.approx(mean, abs=1e-6), f"{name}/spread": pytest.approx((numbers - mean).abs().max().item(), abs=1e-6)}
+
+
+def _without_row(said: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in said.items() if name != "row"}
+
+
+def test_mean_and_spread_of_each_leaf(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 5), nn.Tanh()))
+    batch = torch.randn(6, 3)
+    first = model[0](batch)
+    second = model[2][0](first.relu())
+    said = _pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)
+    expected = _expected("0", first) | _expected("2.0", second) | _expected("2.1", second.tanh())
+    assert _without_row(said) == expected
+    table = pd.read_parquet(tmp_path / "activations").set_index("layer")
+    assert {f"{layer}/{name}": table.loc[layer, name] for layer in table.index for name in ("mean", "spread")} == expected
+    spreads = [(values - values.mean()).abs().max().item() for values in (first, second, second.tanh())]
+    means = [abs(values.mean().item()) for values in (first, second, second.tanh())]
+    assert said["row"]["activation_spread_max"].item() == pytest.approx(max(spreads), abs=1e-6)
+    assert said["row"]["activation_spread_min"].item() == pytest.approx(min(spreads), abs=1e-6)
+    assert said["row"]["activation_mean_max"].item() == pytest.approx(max(means), abs=1e-6)
+
+
+Named = namedtuple("Named", "first rest")
+
+
+class _Nested(nn.Module):
+    def forward(self, batch: Tensor) -> Any:
+        return {"a": (batch, (batch + 1, [batch * 2, None, "text"])), "b": Named(batch.long(), batch[:0])}
+
+
+def test_nested_outputs_are_taken_apart(tmp_path: Path) -> None:
+    """VISSL's hook walks round and round in a tuple within a tuple. Integers and empty tensors have no spread."""
+    batch = torch.randn(6, 3)
+    said = _pass(ActivationStats(every=EVERY_STEP), nn.Sequential(_Nested()), batch, tmp_path)
+    assert _without_row(said) == _expected("0", batch) | _expected("0#1", batch + 1) | _expected("0#2", batch * 2)
+
+
+class _Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(3, 3)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        out: Tensor = self.shared(self.shared(batch))
+        return out
+
+
+def test_a_module_called_twice_is_measured_twice(tmp_path: Path) -> None:
+    model, batch = _Twice(), torch.randn(6, 3)
+    once = model.shared(batch)
+    said = _pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)
+    assert _without_row(said) == _expected("shared", once) | _expected("shared#1", model.shared(once))
+
+
+def test_a_model_without_children_is_its_own_leaf(tmp_path: Path) -> None:
+    model, batch = nn.Linear(3, 2), torch.randn(6, 3)
+    assert _without_row(_pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)) == _expected("Linear", model(batch))
+
+
+def test_inputs_are_measured_before_the_module_changes_them(tmp_path: Path) -> None:
+    batch = torch.randn(6, 3)
+    model = nn.Sequential(nn.ReLU(inplace=True))
+    said = _pass(ActivationStats(every=EVERY_STEP, inputs=True, ignored=()), model, batch.clone(), tmp_path)
+    assert _without_row(said) == _expected("0.input", batch) | _expected("0", batch.relu())
+
+
+@pytest.mark.parametrize("ignored", ["Tanh", "torch.nn.modules.activation.Tanh"])
+def test_ignored_types_are_left_out(tmp_path: Path, ignored: str) -> None:
+    model, batch = nn.Sequential(nn.Tanh(), nn.ReLU()), torch.randn(6, 3)
+    said = _pass(ActivationStats(every=EVERY_STEP, ignored=(ignored,)), model, batch, tmp_path)
+    assert _without_row(said) == _expected("1", batch.tanh().relu())
+
+
+def test_a_feature_map_may_be_sampled_at_its_centre(tmp_path: Path) -> None:
+    model, batch = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(75, 2)), torch.randn(4, 2, 5, 5)
+    said = _pass(ActivationStats(every=EVERY_STEP, sample_feature_map=True), model, batch, tmp_path)
+    maps = model[0](batch)
+    assert _without_row(said) == _expected("0", maps[:, :, 2, 2]) | _expected("1", maps.flatten(1)) | _expected("2", model(batch))
+
+
+def test_halves_are_averaged_in_single_precision(tmp_path: Path) -> None:
+    """Their sum is beyond what a half can hold."""
+    model, batch = nn.Sequential(nn.Tanhshrink()), torch.full((300, 300), 60000.0, dtype=torch.float16)
+    said = _pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path)
+    assert said["0/mean"] == pytest.approx(60000, rel=1e-3)
+    assert said["0/spread"] == 0
+
+
+def test_what_is_not_a_number_shows(tmp_path: Path) -> None:
+    said = _pass(ActivationStats(every=EVERY_STEP), nn.Sequential(nn.Identity()), torch.tensor([1.0, float("nan")]), tmp_path)
+    assert said["0/mean"] != said["0/mean"]
+    assert said["0/spread"] != said["0/spread"]
+
+
+def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) -> None:
+    """Idle iterations call neither the hook nor any module hook."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    state, plan = State(module=model, artifacts=tmp_path, phase="train"), Plan({"activations": ActivationStats(every=Rhythm(3, "steps"))})
+    plan.fire("on_start", state)
+    plan.drain_costs()
+    there, called = [], []
+    for _ in range(6):
+        plan.fire("on_batch", state)
+        there.append(len(model[0]._forward_hooks))
+        model(torch.ones(1, 2))
+        plan.fire("on_forward", state)
+        assert not model[0]._forward_hooks
+        state.step += 1
+        called.append(len(plan.drain_costs()))
+    assert there == [0, 0, 1, 0, 0, 1]
+    assert called == [0, 0, 2, 0, 0, 2]
+
+
+def test_evaluation_is_not_measured(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    plan = Plan({"activations": ActivationStats(every=EVERY_STEP)})
+    plan.fire("on_batch", State(module=model, artifacts=tmp_path, phase="val"))
+    assert not model[0]._forward_hooks
+
+
+def test_epochs_are_refused() -> None:
+    with pytest.raises(ValueError, match="'2 epochs'; write steps"):
+        ActivationStats(every=Rhythm(2))
+
+
+@pytest.mark.parametrize("finish", ["on_end", "on_exception"])
+def test_no_module_hook_stays_behind(tmp_path: Path, finish: str) -> None:
+    """A forward pass that fails never comes to on_forward."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    state, hook = State(module=model, artifacts=tmp_path, phase="train"), ActivationStats(every=EVERY_STEP, inputs=True)
+    hook.on_start(state)
+    hook.on_batch(state)
+    assert model[0]._forward_hooks
+    assert model[0]._forward_pre_hooks
+    getattr(hook, finish)(state, *([ValueError()] if finish == "on_exception" else []))
+    assert not model[0]._forward_hooks
+    assert not model[0]._forward_pre_hooks
+
+
+def test_a_compiled_model_is_measured(tmp_path: Path) -> None:
+    """Module hooks that come after the compilation are not called by compiled code."""
+    model = nn.Sequential(nn.Linear(3, 2))
+    compiled: Any = torch.compile(model, backend="eager")
+    batch = torch.randn(4, 3)
+    compiled(batch)
+    said = _pass(ActivationStats(every=EVERY_STEP), model, batch, tmp_path, called=compiled)
+    assert _without_row(said) == _expected("0", model(batch))
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+# In the loop
+
+
+class _Watched(Points):
+    """Keeps what its own first layer gave at each training iteration."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        self.given: list[Tensor] = []
+        model[0].register_forward_hook(lambda module, inputs, output: self.given.append(output) if module.training else None)
+        return model
+
+
+def _train(folder: Path, world: World | None = None, restore: bool = False, every: str = "3 steps", **fields: Any) -> tuple[_Watched, Loop]:
+    task = _Watched(train=44, val=11)
+    store = CheckpointStore(Storage(folder / "checkpoints"), "points", world is None or world.rank == 0)
+    hooks = {"activations": ActivationStats(every=Rhythm(2, "steps")), "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None)}
+    loop = Loop(task, experiment(**fields), hooks, world=world, store=store, artifacts=folder)
+    if restore:
+        loop.restore("step-00000003")
+    list(loop.run())
+    return task, loop
+
+
+def test_every_nth_iteration_of_training_is_in_the_table(tmp_path: Path) -> None:
+    task, _ = _train(tmp_path)
+    table = pd.read_parquet(tmp_path / "activations").query("layer == '0'")
+    assert len(task.given) == 12
+    assert table["iteration"].tolist() == [2, 4, 6, 8, 10, 12]
+    assert table["epoch"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert table["mean"].tolist() == pytest.approx([task.given[i - 1].mean().item() for i in table["iteration"]], abs=1e-6)
+
+
+def test_each_micro_batch_of_a_step_is_measured(tmp_path: Path) -> None:
+    """Six iterations an epoch, four to a step: steps 2 and 4 are what is left of each epoch."""
+    _train(tmp_path, accumulate=4)
+    assert sorted(set(pd.read_parquet(tmp_path / "activations")["iteration"])) == [5, 6, 11, 12]
+
+
+def test_a_resumed_run_has_the_table_of_one_that_was_not_disturbed(tmp_path: Path) -> None:
+    _train(tmp_path / "whole")
+    _train(tmp_path / "cut", epochs=1)
+    assert pd.read_parquet(tmp_path / "cut" / "activations")["iteration"].max() == 6
+    _train(tmp_path / "cut", restore=True)
+    whole, cut = (pd.read_parquet(tmp_path / name / "activations") for name in ("whole", "cut"))
+    pd.testing.assert_frame_equal(whole, cut)
+
+
+def _on_a_rank(rank: int, world_size: int, folder: str) -> list[float]:
+    task, _ = _train(Path(folder), World(rank=rank, world_size=world_size), every="100 steps")
+    return [output.mean().item() for output in task.given[1::2]]
+
+
+def test_each_rank_measures_its_own_batches(tmp_path: Path) -> None:
+    by_rank = on_ranks(_on_a_rank, 2, str(tmp_path))
+    table = pd.read_parquet(tmp_path / "activations").query("layer == '0'")
+    for rank, means in enumerate(by_rank):
+        assert table[table["rank"] == rank]["mean"].tolist() == pytest.approx(means, abs=1e-6)
+    assert by_rank[0] != by_rank[1]
