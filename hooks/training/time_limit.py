@@ -1,0 +1,62 @@
+"""Ends a run when its time is up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from time import monotonic
+from typing import Annotated, Any
+
+from annotated_types import Gt
+
+from hooks.hook import Hook
+from hooks.state import State
+
+_WRITTEN = re.compile(r"\s*(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m)?\s*(?:(\d+(?:\.\d+)?)\s*s)?\s*")
+_SECONDS = (86400, 3600, 60, 1)
+
+
+@dataclass
+class TimeLimit(Hook):
+    """Saves and pauses a run that has used up its wall time; it ends as interrupted and can be resumed.
+
+    Time counts from `on_start` on, over all lives of the run: what a checkpoint knows is used stays used, so a run
+    that was paused needs a higher limit to go on. Looked at after each iteration; a rank whose time is up asks, and
+    the loop agrees on it over ranks. Saving comes on top. Raises ValueError where the limit cannot be read.
+    Source: Lightning Timer, torchtnt TimeLimitInterrupter.
+    """
+
+    limit: Annotated[float, Gt(0)] | str
+    """Seconds, or a time such as 2h30m, 90s, 1d 12h."""
+
+    def __post_init__(self) -> None:
+        self._limit_s = _seconds(self.limit) if isinstance(self.limit, str) else self.limit
+        self._before_s = 0.0
+        self._began: float | None = None
+        self._asked = False
+
+    def on_start(self, state: State) -> None:
+        self._began = monotonic()
+
+    def on_step(self, state: State) -> None:
+        if self._asked or self._used_s() < self._limit_s:
+            return
+        self._asked = True
+        state.request_pause(f"the time limit of {self.limit} is used up; to go on, raise it in the run's experiment.yaml and resume")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"used_s": self._used_s()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._before_s = state["used_s"]
+
+    def _used_s(self) -> float:
+        return self._before_s + (0.0 if self._began is None else monotonic() - self._began)
+
+
+def _seconds(text: str) -> float:
+    match = _WRITTEN.fullmatch(text)
+    seconds = sum(float(count or 0) * unit for count, unit in zip(match.groups(), _SECONDS, strict=True)) if match else 0
+    if seconds <= 0:
+        raise ValueError(f"limit={text!r} is no time; write seconds, or days, hours, minutes and seconds such as 2h30m, 90s or 1d 12h")
+    return seconds

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks import HOOKS, Hook, State
+from hooks.training import time_limit
+from hooks.training.time_limit import TimeLimit
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.parameters import construct
+from orchestrator.errors import ConfigError
+from orchestrator.loop.loop import Loop, Report
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.hooks.phases import Ticks
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment, numbers
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    ticks = Ticks()
+    monkeypatch.setattr(time_limit, "monotonic", ticks)
+    return ticks
+
+
+class Takes(Hook):
+    """Moves the clock by so much in each iteration."""
+
+    def __init__(self, clock: Ticks, seconds: Callable[[State], float]) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def on_batch(self, state: State) -> None:
+        self.clock.now += self.seconds(state)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [("2h30m", 9000), ("90s", 90), ("1d 12h", 129600), (" 1d2h3m4.5s ", 93784.5), ("150 m", 9000), (0.5, 0.5), (7, 7)],
+)
+def test_a_limit_is_seconds_or_written_out(limit: str | float, seconds: float, clock: Ticks) -> None:
+    hook, state = TimeLimit(limit), State()
+    hook.on_start(state)
+    clock.now = seconds - 0.01
+    hook.on_step(state)
+    assert state.pause_reasons == []
+    clock.now = seconds
+    hook.on_step(state)
+    hook.on_step(state)
+    assert len(state.pause_reasons) == 1
+    assert state.pause_reasons[0].startswith(f"the time limit of {limit} is used up")
+
+
+@pytest.mark.parametrize("limit", ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00", "1.5h"])
+def test_anything_else_is_refused_with_the_place(limit: str) -> None:
+    with pytest.raises(ConfigError, match=r"hooks.time_limit: limit='.*' is no time; write seconds, or .* such as 2h30m"):
+        construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_limit_of_nothing_is_refused(limit: int) -> None:
+    with pytest.raises(ConfigError, match=r"hooks.time_limit.limit: must be greater than 0"):
+        construct(HOOKS["time_limit"], {"limit": limit}, "hooks.time_limit")
+
+
+def life(root: Path, clock: Ticks, limit: float, restore: str | None = None) -> tuple[Loop, list[Report]]:
+    """A life of a run of 14 iterations, each of ten seconds, and of validations that take a second a batch."""
+    hooks = {"takes": Takes(clock, lambda state: 10 if state.phase == "train" else 1), "time_limit": TimeLimit(limit)}
+    loop = Loop(Points(), experiment(), hooks, store=CheckpointStore(Storage(root)))
+    if restore:
+        loop.restore(restore)
+    return loop, list(loop.run())
+
+
+def test_the_run_is_saved_and_interrupted_where_its_time_is_up(tmp_path: Path, clock: Ticks) -> None:
+    loop, reports = life(tmp_path, clock, 95)  # 7 iterations, 3 of validation, 2.2 iterations
+    assert loop.state.iteration == 10
+    assert (reports[-1].interrupted, reports[-1].final) == (True, True)
+    assert CheckpointStore(Storage(tmp_path)).names() == ["step-00000010"]
+
+
+def test_time_that_is_used_up_in_validation_counts(tmp_path: Path, clock: Ticks) -> None:
+    loop, reports = life(tmp_path, clock, 72)
+    assert (loop.state.iteration, len(reports), reports[-1].interrupted) == (7, 1, True)
+    assert CheckpointStore(Storage(tmp_path)).names() == ["epoch-0001"]
+
+
+def test_used_time_survives_a_resume_and_a_higher_limit_goes_on_as_if_there_had_been_no_pause(
+    tmp_path: Path, clock: Ticks
+) -> None:
+    whole, _ = life(tmp_path / "whole", clock, 1000)
+    first, _ = life(tmp_path / "run", clock, 95)
+    clock.now += 5000  # nobody works on it
+    again, reports = life(tmp_path / "run", clock, 95, "step-00000010")
+    assert (first.state.iteration, again.state.iteration, reports[-1].interrupted) == (10, 11, True)
+    # 103 seconds are used at the first pause, 113 at the second
+    third, reports = life(tmp_path / "run", clock, 125, "step-00000011")
+    assert (third.state.iteration, reports[-1].interrupted) == (13, True)
+    last, reports = life(tmp_path / "run", clock, 1000, "step-00000013")
+    assert (last.state.iteration, reports[-1].interrupted) == (14, False)
+    assert numbers(last.state.module) == numbers(whole.state.module)
+
+
+def _one_rank_is_late(rank: int, world_size: int, folder: str) -> Any:
+    clock = Ticks()
+    time_limit.monotonic = clock  # type: ignore[assignment]
+    store = CheckpointStore(Storage(folder), master=rank == 0)
+    hooks: dict[str, Hook] = {"takes": Takes(clock, lambda state: 10.0 * rank), "time_limit": TimeLimit("25s")}
+    loop = Loop(Points(), experiment(), hooks, world=World(rank, world_size, rank), store=store)
+    reports = list(loop.run())
+    return loop.state.iteration, reports[-1].stopped, reports[-1].interrupted, store.names()
+
+
+def test_ranks_pause_together(tmp_path: Path) -> None:
+    first, second = on_ranks(_one_rank_is_late, 2, str(tmp_path))
+    assert first == second
+    iteration, reasons, interrupted, names = first
+    assert 3 <= iteration <= 4  # the third iteration, or the end of the phase, as ranks ask each other now and then
+    assert [reason[:30] for reason in reasons] == ["the time limit of 25s is used "]
+    assert interrupted
+    assert len(names) == 1
