@@ -1,0 +1,250 @@
+"""The page for those who come from other systems: its tables are whole, what they name exists, its files are valid."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hooks import EVENTS, HOOKS, Hook, State
+from orchestrator import Experiment, Task, load_experiment
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.components import IMIX_LEVELS, build_hooks, build_task
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "migrating.md").read_text()
+
+MOUNT_POINTS = {
+    "MMEngine's 22": """
+        before_run after_load_checkpoint before_train before_train_epoch before_train_iter after_train_iter
+        after_train_epoch before_val before_val_epoch before_val_iter after_val_iter after_val_epoch after_val
+        before_save_checkpoint after_train before_test before_test_epoch before_test_iter after_test_iter
+        after_test_epoch after_test after_run""",
+    "ClassyVision's 5": "on_start on_phase_start on_step on_phase_end on_end",
+    "VISSL's 10": """
+        on_start on_phase_start on_forward on_loss_and_meter on_backward on_update on_step on_phase_end on_end
+        on_exception""",
+    "iMIX's 6": "before_train after_train before_train_epoch after_train_epoch before_train_iter after_train_iter",
+}
+THEIR_HOOKS = {
+    "MMEngine": """
+        RuntimeInfoHook IterTimerHook DistSamplerSeedHook LoggerHook ParamSchedulerHook CheckpointHook EMAHook
+        EmptyCacheHook SyncBuffersHook ProfilerHook NPUProfilerHook EarlyStoppingHook PrepareTTAHook
+        NaiveVisualizationHook LogProcessor MessageHub HistoryBuffer LocalVisBackend TensorboardVisBackend
+        WandbVisBackend MLflowVisBackend ClearMLVisBackend NeptuneVisBackend DVCLiveVisBackend AimVisBackend
+        ExponentialMovingAverage MomentumAnnealingEMA StochasticWeightAverage""",
+    "ClassyVision": """
+        CheckpointHook ExponentialMovingAverageModelHook LossLrMeterLoggingHook ModelComplexityHook
+        ModelTensorboardHook OutputCSVHook PreciseBatchNormHook ProfilerHook ProgressBarHook TensorboardPlotHook
+        TorchscriptHook VisdomHook""",
+    "VISSL": """
+        LogPerfTimeMetricsHook PerfTimer PerfStats LogGpuMemoryHook LogGpuStatsHook DumpMemoryOnException
+        SSLTensorboardHook ActivationStatisticsMonitor SSLModelComplexityHook ProfilingHook CudaSynchronizeHook
+        SetDataSamplerEpochHook FreezeParametersHook CheckNanLossHook CheckNanModelOutputHook LogLossLrEtaHook
+        LogLossMetricsCheckpointHook GradClipHook EmaHook MoCoHook SwAVUpdateQueueScoresHook NormalizePrototypesHook
+        SwAVMomentumHook SwAVMomentumNormalizePrototypesHook DINOHook IBOTHook InitMemoryHook ClusterMemoryHook
+        DistillationHook ModelOutputMaskHook BYOLHook UpdateTrainIterationNumHook UpdateTrainBatchTimeHook
+        UpdateTestBatchTimeHook UpdateBatchesSeenHook""",
+    "iMIX": """
+        OptimizerHook Fp16OptimizerHook LRSchedulerHook MomentumSchedulerHook IterationTimerHook PeriodicLogger
+        CommonMetricLoggerHook TextLoggerHook JSONLoggerHook TensorboardLoggerHook CheckPointHook EvaluateHook
+        EMAIterHook EMAEpochHook AutogradAnomalyDetectHook AutogradProfilerHook""",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of one of the tables."""
+
+    theirs: list[str]
+    ours: list[str]
+    differs: str
+    tests: list[str]
+
+
+def section(title: str, level: int = 2, text: str = PAGE) -> str:
+    """What stands under a heading, up to the next of its level or above."""
+    (found,) = re.findall(rf"^#{{{level}}} {re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def rows(text: str) -> list[Row]:
+    """The lines of the one table in a text."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[:2] == ["| theirs | ours | what differs | test |", "| --- | --- | --- | --- |"]
+    return [row(line) for line in lines[2:]]
+
+
+def row(line: str) -> Row:
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert len(cells) == 4, line
+    theirs, ours, differs, tests = cells
+    return Row(names(theirs), [] if ours == "none" else names(ours), differs, [test for test in tests.split(", ") if test])
+
+
+def names(cell: str) -> list[str]:
+    quoted = re.findall(r"`([^`]+)`", cell)
+    assert ", ".join(f"`{name}`" for name in quoted) == cell, cell
+    return quoted
+
+
+ALL = [
+    *(pytest.param(row, id=f"{system}-{row.theirs[0]}") for system in MOUNT_POINTS for row in rows(section(system, 3, section("Mount points")))),
+    *(pytest.param(row, id=f"{system}-{row.theirs[0]}") for system in THEIR_HOOKS for row in rows(section(system, 3, section("Hooks")))),
+]
+
+
+def exists(name: str) -> bool:
+    """Whether a name is a hook or one of its parameters, an event, a setting of the experiment, or of the state or task."""
+    first, _, rest = name.partition(".")
+    if first in HOOKS:
+        return not rest or rest in {field.name for field in fields(HOOKS[first])}  # type: ignore[arg-type]
+    if rest and first in ("state", "Task"):
+        return hasattr({"state": State, "Task": Task}[first], rest)
+    return name in EVENTS or name in Experiment.model_fields
+
+
+@cache
+def defined_in(file: str) -> set[str]:
+    path = ROOT / "tests" / file
+    if not path.is_file():
+        return set()
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+# The tables
+
+
+@pytest.mark.parametrize("system", MOUNT_POINTS)
+def test_every_mount_point_has_its_row(system: str) -> None:
+    found = [name for row in rows(section(system, 3, section("Mount points"))) for name in row.theirs]
+    assert found == MOUNT_POINTS[system].split()
+    assert len(found) == int(system.split()[1])
+
+
+@pytest.mark.parametrize("system", THEIR_HOOKS)
+def test_every_hook_has_its_row(system: str) -> None:
+    found = [name for row in rows(section(system, 3, section("Hooks"))) for name in row.theirs]
+    assert sorted(found) == sorted(THEIR_HOOKS[system].split())
+
+
+@pytest.mark.parametrize("row", ALL)
+def test_what_a_row_names_exists_and_what_has_no_counterpart_says_why(row: Row) -> None:
+    assert [name for name in row.ours if not exists(name)] == []
+    assert row.differs
+    if row.ours:
+        assert row.tests
+    missing = [test for test in row.tests if test.partition("::")[2] not in defined_in(test.partition("::")[0])]
+    assert missing == []
+
+
+def test_tests_named_in_the_text_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
+    assert named
+    assert [(file, name) for file, name in named if name not in defined_in(file)] == []
+
+
+def test_a_mount_point_leads_to_events_alone() -> None:
+    for system in MOUNT_POINTS:
+        for row in rows(section(system, 3, section("Mount points"))):
+            assert row.ours
+            assert set(row.ours) <= set(EVENTS)
+
+
+# The files
+
+
+def blocks(system: str) -> tuple[str, str]:
+    """Their configuration and ours."""
+    text = section(system, 3, section("Configurations"))
+    (theirs,) = re.findall(r"^```(?:python|yaml|json)\n(.*?)^```", text.split("becomes")[0], re.DOTALL | re.MULTILINE)
+    (ours,) = re.findall(r"^```yaml\n(.*?)^```", text.split("becomes")[1], re.DOTALL | re.MULTILINE)
+    return theirs, ours
+
+
+def migrated(system: str, folder: Path) -> Experiment:
+    (folder / "migrated.yaml").write_text(blocks(system)[1])
+    return load_experiment(folder / "migrated.yaml")
+
+
+def hooks_of(experiment: Experiment) -> dict[str, Hook]:
+    return build_hooks(experiment, build_task(experiment))
+
+
+@pytest.mark.parametrize("system", THEIR_HOOKS)
+def test_each_file_is_valid_and_its_hooks_can_be_built(system: str, tmp_path: Path) -> None:
+    assert hooks_of(migrated(system, tmp_path))
+
+
+def test_mmengine_s_momentum_became_its_decay(tmp_path: Path) -> None:
+    momentum = float(re.findall(r"momentum=(0\.\d+)", blocks("MMEngine")[0])[-1])
+    assert hooks_of(migrated("MMEngine", tmp_path))["ema"].decay == pytest.approx(1 - momentum)  # type: ignore[attr-defined]
+
+
+def table(heading: str, text: str) -> list[list[str]]:
+    """The cells of the table that begins with a heading, without their quotes."""
+    lines = text.split(heading + "\n")[1].splitlines()[1:]
+    body = lines[: next(index for index, line in enumerate([*lines, ""]) if not line.startswith("|"))]
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in body]
+
+
+def test_imix_s_levels_are_those_that_are_accepted() -> None:
+    levels = table("| iMIX `level:` | there | here |", section("Spellings"))
+    assert {name: (int(there), int(here)) for name, there, here in levels} == IMIX_LEVELS
+
+
+# What moves with a migrant's hook
+
+
+class Begins(Hook):
+    """Keeps the epochs in which a training phase began."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def on_phase_start(self, state: State) -> None:
+        if state.phase == "train":
+            self.epochs.append(state.epoch)
+
+
+def test_a_phase_begins_with_each_epoch_also_where_training_is_measured_in_steps() -> None:
+    begins = Begins()
+    # 52 samples in batches of 8 are 7 steps an epoch
+    list(Loop(Points(val=0), experiment(steps=17), {"begins": begins}).run())
+    assert begins.epochs == [0, 1, 2]
+
+
+class Gathers(Hook):
+    """Adds the numbers of the ranks into each checkpoint, which every rank must take part in."""
+
+    collective = True
+
+    def on_phase_end(self, state: State) -> None:
+        state.request_checkpoint("a test")
+
+    def on_save(self, state: State, checkpoint: dict[str, object]) -> None:
+        total = torch.tensor(state.rank + 1)
+        dist.all_reduce(total)
+        checkpoint["gathered"] = {"total": total}
+
+
+def _save(rank: int, world_size: int, root: str) -> None:
+    store = CheckpointStore(Storage(root), master=rank == 0)
+    loop = Loop(Points(val=0), experiment(epochs=1), {"gathers": Gathers()}, world=World(rank, world_size, rank), store=store)
+    list(loop.run())
+
+
+def test_a_collective_while_saving_does_not_hang(tmp_path: Path) -> None:
+    on_ranks(_save, 2, str(tmp_path))
+    assert CheckpointStore(Storage(tmp_path)).load("epoch-0001", "gathered.pt")["total"].item() == 3
