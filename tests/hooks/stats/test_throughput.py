@@ -1,0 +1,156 @@
+"""Speed by hand from rows that are given, and from a run's own rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from hooks import Hook, State
+from hooks.stats.gpu_peaks import PEAKS, peak_flops
+from hooks.stats.throughput import Throughput
+from orchestrator.loop.loop import Loop
+from tests.tasks import Points, Rows, experiment
+
+
+def row(samples: int, seconds: float, phase: str = "train") -> dict[str, Any]:
+    return {"phase": phase, "batch_size": samples, "step_s": seconds}
+
+
+def measured(state: State, hook: Throughput) -> dict[str, Any]:
+    state.phase, state.row = "train", {}
+    hook.on_step(state)
+    return state.row
+
+
+def test_samples_are_counted_over_the_window_and_times_the_ranks() -> None:
+    """A short batch counts as what it was, an older row and a validation not at all: (8 + 8 + 2) / (0.5 + 0.25 + 0.25)."""
+    state = State(world_size=4)
+    state.recent.extend([row(1000, 0.001), row(8, 0.5), row(500, 9, "val"), row(8, 0.25), row(2, 0.25)])
+    assert measured(state, Throughput(window=3)) == {"samples_per_s": 18.0, "world_samples_per_s": 72.0}
+
+
+def test_flops_are_three_times_the_forward_passs_and_mfu_their_share() -> None:
+    state = State(world_size=2, info={"flops_per_sample": 1000})
+    state.recent.append(row(10, 0.5))
+    assert measured(state, Throughput(peak_flops=240_000)) == {
+        "samples_per_s": 20.0,
+        "world_samples_per_s": 40.0,
+        "flops_per_s": 60_000.0,
+        "mfu": 0.25,
+    }
+
+
+def test_without_a_peak_there_is_no_mfu_and_without_a_row_nothing() -> None:
+    state = State(info={"flops_per_sample": 1000})
+    assert measured(state, Throughput()) == {}
+    state.recent.append(row(10, 0.5))
+    assert "mfu" not in measured(state, Throughput())
+
+
+def test_validation_is_not_measured() -> None:
+    state = State(phase="val")
+    state.recent.append(row(10, 0.5))
+    Throughput().on_step(state)
+    assert state.row == {}
+
+
+def test_a_report_has_what_training_ended_with() -> None:
+    """More rows of validation than are remembered do not matter; perf_stats' samples_per_s of the rank is not repeated."""
+    hook, state = Throughput(peak_flops=1e6), State(phase="train", world_size=2, info={"flops_per_sample": 100})
+    state.recent.append(row(10, 0.5))
+    hook.on_phase_end(state)
+    state.phase = "val"
+    state.recent.extend([row(1, 1, "val")] * 2000)
+    hook.on_phase_end(state)
+    metrics: dict[str, Any] = {"step": 3}
+    hook.on_report(state, metrics)
+    assert metrics == {"step": 3, "throughput/world_samples_per_s": 40, "throughput/flops_per_s": 6000, "throughput/mfu": 0.006}
+    later: dict[str, Any] = {}
+    hook.on_report(state, later)
+    assert later == {}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_in_a_run_it_is_what_the_rows_say(accumulate: int) -> None:
+    """With accumulation a row is a micro-batch, and an epoch ends in a short one."""
+    hooks: dict[str, Hook] = {"throughput": Throughput(interval=4, window=3)}
+    rows = Rows()
+    loop = Loop(Points(train=52), experiment(epochs=2, accumulate=accumulate), hooks, recorder=rows)
+    reports = [report.metrics for report in loop.run()]
+    train = [one for one in rows.rows if one["phase"] == "train"]
+    assert len(train) == 14
+    for index, one in enumerate(train):
+        if index % 7 != 3:  # the 4th of each epoch's 7
+            assert "samples_per_s" not in one
+            continue
+        before = train[max(0, index - 3) : index]
+        expected = sum(other["batch_size"] for other in before) / sum(other["step_s"] for other in before)
+        assert one["samples_per_s"] == pytest.approx(expected)
+    assert {other["batch_size"] for other in train} == {8, 4}
+    last = train[-3:]
+    expected = sum(other["batch_size"] for other in last) / sum(other["step_s"] for other in last)
+    assert reports[-1]["throughput/world_samples_per_s"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156e12),
+        ("NVIDIA A100 80GB PCIe", "fp32", 19.5e12),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989e12),
+        ("NVIDIA H100 PCIe", "bf16", 756e12),
+        ("NVIDIA H100 NVL", "fp16", 835e12),
+        ("NVIDIA H200", "bf16", 989e12),
+        ("NVIDIA L4", "bf16", 121e12),
+        ("NVIDIA L40S", "bf16", 362e12),
+        ("NVIDIA GeForce RTX 4090", "fp16", 165.2e12),
+        ("Tesla V100-PCIE-16GB", "fp16", 112e12),
+        ("Tesla V100-SXM2-32GB", "fp16", 125e12),
+        ("Tesla V100-SXM2-32GB", "bf16", None),
+        ("Tesla T4", "fp16", 65e12),
+        ("NVIDIA A10G", "bf16", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA GB10", "bf16", None),
+    ],
+)
+def test_peaks_are_found_by_whole_words(name: str, kind: str, peak: float | None) -> None:
+    assert peak_flops(name, kind) == peak
+
+
+def test_a_narrower_name_stands_before_a_wider_one() -> None:
+    names = list(PEAKS)
+    for index, name in enumerate(names):
+        assert not any(set(earlier) < set(name) for earlier in names[:index]), name
+
+
+@pytest.mark.parametrize(
+    ("precision", "matmul", "peak"), [("bf16", "highest", 312e12), ("fp32", "highest", 19.5e12), ("fp32", "high", 156e12)]
+)
+def test_the_peak_is_that_of_the_precision(
+    precision: str, matmul: str, peak: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: matmul)
+    hook = Throughput()
+    state = State(device=torch.device("cuda"), config={"precision": precision}, info={"flops_per_sample": 1e12})
+    hook.on_start(state)
+    state.recent.append(row(10, 1.0))
+    assert measured(state, hook)["mfu"] == pytest.approx(3e13 / peak)
+
+
+def test_what_is_said_of_the_peak_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    hook, state = Throughput(peak_flops=100.0), State(device=torch.device("cuda"), info={"flops_per_sample": 1})
+    hook.on_start(state)
+    state.recent.append(row(10, 1.0))
+    assert measured(state, hook)["mfu"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("wrong", [{"interval": 0}, {"window": 0}, {"window": 1001}, {"peak_flops": 0}])
+def test_yaml_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Throughput).validate_python(wrong)
