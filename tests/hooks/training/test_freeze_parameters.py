@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hooks import HookError, Plan, Rhythm, State
+from hooks.training.freeze_parameters import FreezeParameters
+from hooks.training.gradient_clip import GradientClip
+from hooks.training.nan_guard import NanGuard
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.storage import Storage
+from tests.hooks.training.steps import batches, new_state, small_model, train
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment, numbers
+
+DRAGS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+"""An optimizer's options that move a parameter without a gradient, where there is one to act on."""
+
+
+def a_state(module: nn.Module, optimizer: Any = torch.optim.SGD, **fields: Any) -> State:
+    options = DRAGS if optimizer is torch.optim.SGD else {"lr": 0.1, "weight_decay": 0.1}
+    return new_state(module, optimizer=optimizer(module.parameters(), **options), **fields)
+
+
+def values(module: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+EVERYTHING = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize(
+    ("fields", "frozen"),
+    [
+        ({"patterns": ["0.weight"]}, {"0.weight"}),
+        ({"patterns": ["0.*"]}, {"0.weight", "0.bias"}),
+        ({"patterns": ["*.bias", "[01].weight"]}, {"0.bias", "1.bias", "3.bias", "0.weight", "1.weight"}),
+        ({"patterns": [r"[13]\.(weight|bias)"], "match": "regex"}, {"1.weight", "1.bias", "3.weight", "3.bias"}),
+        ({"patterns": ["?.weight"]}, {"0.weight", "1.weight", "3.weight"}),
+    ],
+    ids=str,
+)
+def test_frozen_parameters_do_not_move_and_the_others_do(fields: dict[str, Any], frozen: set[str], optimizer: Any) -> None:
+    module = small_model()
+    state, hook = a_state(module, optimizer), FreezeParameters(**fields)
+    hook.on_start(state)
+    before = values(module)
+    train(state, {"freeze": hook}, batches(4))
+    assert moved(before, values(module)) == EVERYTHING - frozen
+
+
+def test_the_others_train_as_if_the_optimizer_had_never_known_the_frozen() -> None:
+    module = small_model()
+    reference: Any = deepcopy(module)
+    state, hook = a_state(module), FreezeParameters(["0.*", "1.*"])
+    hook.on_start(state)
+    train(state, {"freeze": hook, "clip": GradientClip(max_norm=0.05)}, batches(5))
+    alone = torch.optim.SGD(reference[3].parameters(), **DRAGS)
+    for (batch,) in batches(5):
+        reference(batch).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(reference[3].parameters(), 0.05)
+        alone.step()
+        reference.zero_grad()
+    assert moved(values(reference), values(module)) == set()
+
+
+def test_frozen_gradients_do_not_count_in_the_norm() -> None:
+    """VISSL clips before it freezes, so that they do."""
+    hooks = {"clip": GradientClip(max_norm=1e6), "guard": NanGuard(), "freeze": FreezeParameters(["0.*", "1.*"])}
+    assert Plan(hooks).table()["on_gradients"] == ["freeze", "guard", "clip"]
+    module, reference = small_model(), small_model()
+    state = a_state(module)
+    hooks["freeze"].on_start(state)
+    (row,) = train(state, hooks, batches(1))
+    reference(batches(1)[0][0]).square().mean().backward()
+    gradients = [parameter.grad for parameter in list(reference.parameters())[-2:] if parameter.grad is not None]
+    assert row["grad_norm"].item() == torch.nn.utils.get_total_norm(gradients).item()
+
+
+def test_a_norm_that_was_asked_for_before_is_forgotten() -> None:
+    state = a_state(small_model())
+    hook = FreezeParameters(["*"])
+    hook.on_start(state)
+    state.module(batches(1)[0][0]).square().mean().backward()
+    assert state.gradient_norm().item() > 0
+    hook.on_gradients(state)
+    assert state.gradient_norm().item() == 0
+
+
+@pytest.mark.parametrize(("until", "frozen_steps"), [("3 steps", 3), ("2 epochs", 4), (0, 0), (None, 6)])
+def test_they_are_frozen_until(until: Any, frozen_steps: int) -> None:
+    module = small_model()
+    hook = FreezeParameters(["3.weight"], until=None if until is None else Rhythm.parse(until))
+    state = a_state(module)
+    hook.on_start(state)
+    begin, still = values(module)["3.weight"], []
+    for step in range(6):
+        state.epoch = step // 2
+        train(state, {"freeze": hook}, batches(1, seed=step))
+        still.append(torch.equal(values(module)["3.weight"], begin))
+    assert still == [True] * frozen_steps + [False] * (6 - frozen_steps)
+
+
+def test_the_gradients_of_all_micro_batches_are_taken_away() -> None:
+    module = small_model()
+    state, hook = a_state(module, accumulate=3), FreezeParameters(["0.*"], until=Rhythm(1, "steps"))
+    hook.on_start(state)
+    before = values(module)
+    train(state, {"freeze": hook}, batches(3))
+    assert moved(before, values(module)) == EVERYTHING - {"0.weight", "0.bias"}
+    train(state, {"freeze": hook}, batches(3))
+    assert moved(before, values(module)) == EVERYTHING
+
+
+def test_a_tied_weight_is_frozen_by_either_name() -> None:
+    module: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = module[0].weight
+    state, hook = a_state(module), FreezeParameters(["1.weight"])
+    hook.on_start(state)
+    before = values(module)
+    train(state, {"freeze": hook}, batches(2))
+    assert moved(before, values(module)) == {"0.bias", "1.bias"}
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:
+    state = State(module=nn.ModuleDict({"backbone": small_model(), "head": nn.Linear(2, 2)}))
+    with pytest.raises(ValueError, match=r"pattern 'bakbone.0.weight' matches no parameter; did you mean backbone.0.weight"):
+        FreezeParameters(["head.*", "bakbone.0.weight"]).on_start(state)
+    with pytest.raises(ValueError, match=r"pattern '#' matches no parameter; there are: backbone.0.weight, .*head.bias$"):
+        FreezeParameters(["#"]).on_start(state)
+    with pytest.raises(ValueError, match=r"pattern 'backbone' matches no parameter"):
+        FreezeParameters(["backbone"]).on_start(state)
+
+
+def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pattern '\*.bias' is no regular expression: nothing to repeat.*; for \* and \? write match: glob"):
+        FreezeParameters(["*.bias"], match="regex")
+
+
+def run(root: Path, restore: str | None = None, epochs: int = 2) -> Loop:
+    """Two epochs of seven steps; the first layer is frozen for nine of them."""
+    hooks = {"freeze": FreezeParameters(["0.*"], until=Rhythm(9, "steps"))}
+    loop = Loop(Points(), experiment(epochs=epochs), hooks, store=CheckpointStore(Storage(root)))
+    if restore:
+        loop.restore(restore)
+    for _ in loop.run():
+        loop.save()
+    return loop
+
+
+def test_a_resume_goes_on_where_the_freezing_stood(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    first = run(tmp_path / "cut", epochs=1)
+    start = Loop(Points(), experiment(), {}).state.module
+    assert numbers(first.state.module)["0.weight"] == numbers(start)["0.weight"]
+    resumed = run(tmp_path / "cut", "epoch-0001")
+    assert numbers(resumed.state.module) == numbers(whole.state.module)
+    assert numbers(resumed.state.module)["0.weight"] != numbers(start)["0.weight"]
+
+
+def test_a_mistake_in_a_pattern_ends_the_run_at_its_start() -> None:
+    with pytest.raises(HookError, match="hook 'freeze' failed in on_start on rank 0: ValueError: pattern 'nothing' matches"):
+        list(Loop(Points(), experiment(), {"freeze": FreezeParameters(["nothing"])}).run())
+
+
+def _on_a_rank(rank: int, world_size: int) -> Any:
+    module = small_model()
+    model = DistributedDataParallel(module, broadcast_buffers=False)
+    state, hook = a_state(module, rank=rank, world_size=world_size), FreezeParameters(["0.*"], until=Rhythm(3, "steps"))
+    state.model = model
+    hook.on_start(state)
+    before = values(module)
+    train(state, {"freeze": hook}, batches(3, seed=rank))
+    frozen = moved(before, values(module))
+    train(state, {"freeze": hook}, batches(2, seed=5 + rank))
+    return sorted(frozen), sorted(moved(before, values(module))), [value.tolist() for value in values(module).values()]
+
+
+def test_it_works_under_data_parallelism_and_ranks_stay_alike() -> None:
+    first, second = on_ranks(_on_a_rank)
+    assert first == second
+    assert set(first[0]) == EVERYTHING - {"0.weight", "0.bias"}
+    assert set(first[1]) == EVERYTHING
