@@ -25,6 +25,7 @@ from hooks.training.garbage_collection import GarbageCollection
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
 from hooks.training.param_scheduler import ParamScheduler
+from hooks.training.precise_batch_norm import PreciseBatchNorm
 from hooks.training.sampler_seed import DistSamplerSeed
 from hooks.training.sync_buffers import SyncBuffers
 from hooks.training.time_limit import TimeLimit
@@ -40,6 +41,7 @@ HOOKS: dict[str, type[Hook]] = {
     "gradient_clip": GradientClip,
     "nan_guard": NanGuard,
     "param_scheduler": ParamScheduler,
+    "precise_batch_norm": PreciseBatchNorm,
     "sampler_seed": DistSamplerSeed,
     "sync_buffers": SyncBuffers,
     "time_limit": TimeLimit,
