@@ -11,6 +11,9 @@ from hooks.logs.progress_bar import ProgressBar
 from hooks.logs.tensorboard import TensorBoard
 from hooks.plan import HookError, Plan
 from hooks.rhythm import Rhythm, paced_by
+from hooks.self_supervised.deepcluster import DeepCluster
+from hooks.self_supervised.swav import SwAV
+from hooks.self_supervised.swav_momentum import SwAVMomentum
 from hooks.state import State
 from hooks.stats.activation_stats import ActivationStats
 from hooks.stats.memory_stats import MemoryStats
@@ -57,6 +60,10 @@ HOOKS: dict[str, type[Hook]] = {
     "tensorboard": TensorBoard,
     # checkpointing
     "checkpoint": Checkpoint,
+    # self_supervised
+    "deepcluster": DeepCluster,
+    "swav": SwAV,
+    "swav_momentum": SwAVMomentum,
 }
 
 __all__ = ["EVENTS", "HOOKS", "Hook", "HookError", "Plan", "Priority", "Ranks", "Rhythm", "State", "paced_by"]

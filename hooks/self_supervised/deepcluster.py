@@ -1,0 +1,210 @@
+"""Offline clustering: DeepCluster v2's memory of embeddings, its clusters, and what each sample is assigned to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hooks import coalesced
+from hooks.hook import Hook, Priority
+from hooks.self_supervised import spherical_kmeans
+from hooks.self_supervised.gather import batch_sizes, gather
+from hooks.state import State
+
+UNASSIGNED = -100
+"""The assignment of a sample that was not in the memory; cross entropy's ignore_index."""
+
+
+@dataclass(frozen=True)
+class ClusteredViews:
+    """What DeepCluster's loss needs."""
+
+    embeddings: list[Tensor]
+    """For each view the unit-length embeddings, (B, D), with gradients."""
+    centroids: list[Tensor]
+    """For each head its unit-length centroids, (K, D): prototypes that are not trained."""
+    assignments: Tensor
+    """The cluster of each sample in each head, (heads, B) int64; UNASSIGNED where there is none."""
+
+
+@dataclass
+class DeepCluster(Hook):
+    """Remembers the embeddings of all training samples, clusters them as an epoch begins, and gives the loss the clusters.
+
+    The task's forward pass gives a list of embeddings, (B, D) for each view, and a batch is `(views, indices)`, the
+    indices being places in the training data. The hook replaces the output by `ClusteredViews`. The memory has the newest
+    embedding of every sample for each assigned view; head h clusters that of view h modulo their number. Rank r keeps the
+    samples whose index modulo the number of ranks is r, whoever trains on them. It is filled by one pass over the
+    training data, in eval mode, before the first clustering. Clustering is spherical k-means over all ranks; its result is
+    the same on all of them. In val and test samples are assigned to the nearest centroid of their own embedding.
+    Communication: one gathering of the batch's embeddings per iteration, and of sums of K x D values per k-means iteration.
+    Memory, centroids and assignments survive a restart; with another number of ranks the memory is filled anew.
+    Raises ValueError where there are fewer samples than clusters or an index is out of place.
+    Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
+    InitMemoryHook and ClusterMemoryHook.
+    """
+
+    clusters: list[Annotated[int, Gt(1)]] = field(default_factory=lambda: [3000, 3000, 3000])
+    """The number of clusters of each head."""
+    assigned_views: list[Annotated[int, Ge(0)]] = field(default_factory=lambda: [0, 1])
+    """The places of the views whose embeddings are remembered: the large crops."""
+    iterations: Annotated[int, Ge(1)] = 10
+    """Iterations of k-means."""
+
+    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+    collective: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._memory = Tensor()
+        self._remembered = torch.zeros(0, dtype=torch.bool)
+        self._ranks = 0
+        self._centroids: list[Tensor] = []
+        self._assignments = Tensor()
+        self._epoch = -1
+
+    # Events
+
+    def on_phase_start(self, state: State) -> None:
+        """Once per epoch, also where an epoch has several training phases or is resumed in its middle."""
+        self._to(state.device)
+        if state.phase != "train":
+            return
+        if self._ranks != state.world_size:
+            self._fill(state)
+        if self._epoch != state.epoch:
+            self._cluster(state)
+            self._epoch = state.epoch
+
+    def on_forward(self, state: State) -> None:
+        views, indices = state.batch
+        embeddings = _unit_length(state.output, len(views))
+        remembered = torch.stack([embeddings[view] for view in self.assigned_views]).detach()
+        if state.phase == "train":
+            assignments = self._assignments[:, indices]
+            sizes = batch_sizes(state)
+            everybody = gather(remembered.transpose(0, 1), sizes).transpose(0, 1)
+            self._remember(everybody, gather(indices, sizes), state)
+        else:
+            assignments = self._nearest(remembered)
+        state.output = ClusteredViews(embeddings, self._centroids, assignments)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"centroids": self._centroids, "assignments": self._assignments, "epoch": self._epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._centroids, self._assignments, self._epoch = state["centroids"], state["assignments"], state["epoch"]
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        return {"memory": self._memory, "remembered": self._remembered, "ranks": self._ranks}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self._memory, self._remembered, self._ranks = state["memory"], state["remembered"], state["ranks"]
+
+    # The memory
+
+    def _to(self, device: torch.device) -> None:
+        self._memory, self._remembered = self._memory.to(device), self._remembered.to(device)
+        self._centroids = [centroids.to(device) for centroids in self._centroids]
+        self._assignments = self._assignments.to(device)
+
+    @torch.no_grad()
+    def _fill(self, state: State) -> None:
+        """One pass over this rank's share of the training data."""
+        size = _samples(state)
+        self._remembered = torch.zeros(len(range(state.rank, size, state.world_size)), dtype=torch.bool, device=state.device)
+        self._memory = torch.zeros(len(self.assigned_views), len(self._remembered), 0, device=state.device)
+        with _in_eval_mode(state.module):
+            for views, indices in state.fresh_batches("train"):
+                if int(indices.max()) >= size or int(indices.min()) < 0:
+                    raise ValueError(f"a batch has the index {int(indices.max())}, but the training data has {size} samples")
+                output = state.forward(state.module, ([views[view] for view in self.assigned_views], indices))
+                self._remember(torch.stack(_unit_length(output, len(self.assigned_views))), indices, state)
+        self._ranks = state.world_size
+
+    def _remember(self, embeddings: Tensor, indices: Tensor, state: State) -> None:
+        """Keeps the embeddings (V, B, D) of those samples that are this rank's to keep."""
+        if not self._memory.shape[2]:
+            self._memory = embeddings.new_zeros(*self._memory.shape[:2], embeddings.shape[2])
+        own = indices % state.world_size == state.rank
+        places = indices[own] // state.world_size
+        self._memory[:, places] = embeddings[:, own]
+        self._remembered[places] = True
+
+    # The clusters
+
+    def _cluster(self, state: State) -> None:
+        size, device = _samples(state), state.device
+        own = torch.arange(state.rank, size, state.world_size, device=device)[self._remembered]
+        known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, own, 1)
+        self._add_up([known], state)
+        starts = self._draw(known.nonzero().squeeze(1), state)
+        self._centroids = self._look_up(starts, state)
+        assignments = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=device)
+        for head, centroids in enumerate(self._centroids):
+            samples = self._memory[self._view(head), self._remembered]
+            across = state.world_size > 1
+            self._centroids[head], nearest = spherical_kmeans.cluster(samples, centroids, self.iterations, across_ranks=across)
+            assignments[head, own] = nearest + 1
+        self._add_up([assignments], state)
+        self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
+
+    def _draw(self, known: Tensor, state: State) -> list[Tensor]:
+        """For each head the indices of the samples its centroids begin at: the same on all ranks, other ones each epoch."""
+        if max(self.clusters) > len(known):
+            raise ValueError(f"clusters has {max(self.clusters)}, but the memory has {len(known)} samples; use fewer clusters")
+        generator = torch.Generator().manual_seed(int(state.config.get("seed", 0)) * 1_000_003 + state.epoch)
+        return [known[torch.randperm(len(known), generator=generator)[:count].to(known.device)] for count in self.clusters]
+
+    def _look_up(self, starts: list[Tensor], state: State) -> list[Tensor]:
+        """The embeddings of samples, whichever ranks keep them, as each head sees them."""
+        found = [self._memory.new_zeros(len(indices), self._memory.shape[2]) for indices in starts]
+        for head, indices in enumerate(starts):
+            own = indices % state.world_size == state.rank
+            found[head][own] = self._memory[self._view(head), indices[own] // state.world_size]
+        self._add_up(found, state)
+        return found
+
+    def _nearest(self, embeddings: Tensor) -> Tensor:
+        if not self._centroids:
+            raise RuntimeError("there are no clusters yet: DeepCluster makes them as training begins, and this run began with an evaluation")
+        nearest = [spherical_kmeans.assign(embeddings[self._view(head)], c)[0] for head, c in enumerate(self._centroids)]
+        return torch.stack(nearest)
+
+    def _view(self, head: int) -> int:
+        return head % len(self.assigned_views)
+
+    def _add_up(self, tensors: list[Tensor], state: State) -> None:
+        if state.world_size > 1:
+            coalesced.total(tensors)
+
+
+def _samples(state: State) -> int:
+    return len(state.loaders["train"].dataset)
+
+
+def _unit_length(output: Any, count: int) -> list[Tensor]:
+    """The embeddings of each view at unit length; raises TypeError if the task's forward pass gave something else."""
+    if not isinstance(output, list | tuple) or len(output) != count or not all(isinstance(one, Tensor) for one in output):
+        raise TypeError(
+            f"the task's forward pass gave {type(output).__name__} for {count} views; "
+            "DeepCluster needs a list with one tensor of embeddings (B, D) per view"
+        )
+    return [functional.normalize(embeddings.float(), dim=1) for embeddings in output]
+
+
+@contextmanager
+def _in_eval_mode(module: nn.Module) -> Iterator[None]:
+    modes = [(child, child.training) for child in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for child, training in modes:
+            child.training = training

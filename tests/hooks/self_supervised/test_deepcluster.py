@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.losses.deepcluster import cluster_prediction
+from hooks import Hook, HookError, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.self_supervised.deepcluster import UNASSIGNED, ClusteredViews, DeepCluster
+from hooks.self_supervised.spherical_kmeans import cluster
+from orchestrator.config.experiment import Component
+from orchestrator.loop.world import World
+from tests.hooks.self_supervised.clouds import Clouds, train
+from tests.ranks import on_ranks
+
+STEPS = 6
+"""Steps in an epoch of 48 samples in batches of 8."""
+SLOW = Component(type="SGD", lr=0.03, momentum=0.9)  # type: ignore[call-arg]
+CLOUDS = Clouds(prototypes=0)
+
+
+def steps(count: int) -> Rhythm:
+    return Rhythm(count, "steps")
+
+
+def everything(size: int = 48) -> list[Tensor]:
+    """Each view of all training samples."""
+    dataset = Clouds(train=size).data()["train"]
+    return [torch.stack([dataset[index][0][view] for index in range(size)]) for view in range(3)]
+
+
+# The loss
+
+def test_the_loss_is_the_cross_entropy_of_every_view_with_its_samples_cluster() -> None:
+    generator = torch.Generator().manual_seed(0)
+    embeddings = [functional.normalize(torch.randn(3, 4, generator=generator), dim=1) for _ in range(3)]
+    centroids = [functional.normalize(torch.randn(k, 4, generator=generator), dim=1) for k in (2, 5)]
+    assignments = torch.tensor([[0, 1, UNASSIGNED], [4, UNASSIGNED, 2]])
+    heads = []
+    for table, places in zip(centroids, assignments.tolist(), strict=True):
+        terms = []
+        for view in embeddings:
+            for sample, place in zip(view, places, strict=True):
+                if place != UNASSIGNED:
+                    exponentials = [torch.exp(sample @ direction / 0.1) for direction in table]
+                    terms.append(-torch.log(exponentials[place] / sum(exponentials)))
+        heads.append(torch.stack(terms).mean())
+    found = cluster_prediction(ClusteredViews(embeddings, centroids, assignments), 0.1)
+    torch.testing.assert_close(found, torch.stack(heads).mean())
+
+
+def test_a_batch_without_assignments_has_no_loss() -> None:
+    embeddings = [torch.randn(3, 4, requires_grad=True)]
+    loss = cluster_prediction(ClusteredViews(embeddings, [torch.randn(2, 4)], torch.full((1, 3), UNASSIGNED)))
+    loss.backward()
+    assert loss == 0
+    assert embeddings[0].grad is not None
+    assert not embeddings[0].grad.any()
+
+
+# The original, with a memory of all samples in one place
+
+class Original(Hook):
+    """Keeps what a memory by sample, filled by one pass, must hold; looks before the hook does."""
+
+    priority = 0
+
+    def __init__(self) -> None:
+        self.memory = torch.zeros(2, 0, 5)
+        self.at_epoch: list[Tensor] = []
+
+    @torch.no_grad()
+    def on_phase_start(self, state: State) -> None:
+        if state.phase != "train":
+            return
+        if not self.memory.shape[1]:
+            state.module.eval()
+            self.memory = torch.stack(state.module(everything()[:2]))
+            state.module.train()
+        self.at_epoch.append(self.memory.clone())
+
+    def on_forward(self, state: State) -> None:
+        if state.phase == "train":
+            for view in (0, 1):
+                self.memory[view, state.batch[1]] = state.output[view].detach()
+
+
+class Seen(Hook):
+    """What the loss was given, and the hook's memory and assignments as each epoch begins."""
+
+    priority = 100
+
+    def __init__(self, hook: DeepCluster) -> None:
+        self.hook = hook
+        self.memory: list[Tensor] = []
+        self.centroids: list[list[Tensor]] = []
+        self.assignments: list[Tensor] = []
+        self.batches: list[tuple[Tensor, Tensor]] = []
+
+    def on_phase_start(self, state: State) -> None:
+        if state.phase == "train":
+            self.memory.append(self.hook.rank_state_dict()["memory"].clone())
+            self.centroids.append(list(self.hook.state_dict()["centroids"]))
+            self.assignments.append(self.hook.state_dict()["assignments"])
+
+    def on_loss(self, state: State) -> None:
+        if state.phase == "train":
+            self.batches.append((state.batch[1], state.output.assignments))
+
+
+def test_the_memory_has_the_newest_embedding_of_every_sample() -> None:
+    original, hook = Original(), DeepCluster(clusters=[4])
+    seen = Seen(hook)
+    train(Clouds(prototypes=0, batch_norm=True, val=9), {"original": original, "deepcluster": hook, "seen": seen})
+    assert len(seen.memory) == 3
+    for mine, theirs in zip(seen.memory, original.at_epoch, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert not torch.equal(seen.memory[0], seen.memory[1])
+
+
+def test_each_head_has_the_clusters_of_its_view_and_each_sample_that_of_its_embedding() -> None:
+    hook = DeepCluster(clusters=[3, 4, 5])
+    seen = Seen(hook)
+    train(CLOUDS, {"deepcluster": hook, "seen": seen})
+    for memory, centroids, assignments in zip(seen.memory, seen.centroids, seen.assignments, strict=True):
+        assert [len(one) for one in centroids] == [3, 4, 5]
+        for head, view in enumerate((0, 1, 0)):
+            # A fixed point of k-means: clustering again, from there, changes nothing but the last bits.
+            again, nearest = cluster(memory[view], centroids[head], 1, across_ranks=False)
+            torch.testing.assert_close((memory[view] @ centroids[head].t()).argmax(dim=1), assignments[head])
+            torch.testing.assert_close(again, centroids[head], rtol=1e-3, atol=1e-3)
+            assert (nearest == assignments[head]).float().mean() > 0.9
+    for iteration, (indices, found) in enumerate(seen.batches):
+        assert torch.equal(found, seen.assignments[iteration // STEPS][:, indices])
+
+
+def test_clusters_stand_still_within_an_epoch_and_through_validations() -> None:
+    """VISSL clusters before test phases too."""
+    hook = DeepCluster(clusters=[4, 4])
+    seen = Seen(hook)
+    train(Clouds(prototypes=0, val=9), {"deepcluster": hook, "seen": seen}, validate_every=steps(2))
+    assert len(seen.centroids) == 9
+    for phase, centroids in enumerate(seen.centroids):
+        assert all(mine is theirs for mine, theirs in zip(centroids, seen.centroids[phase - phase % 3], strict=True))
+    firsts = seen.centroids[::3]
+    assert not torch.equal(firsts[0][0], firsts[1][0])
+    assert not torch.equal(firsts[0][0], firsts[0][1])  # another beginning, and another view
+
+
+def test_validation_samples_are_assigned_to_the_nearest_centroid() -> None:
+    hook, found = DeepCluster(clusters=[4, 3]), []
+
+    class OfVal(Hook):
+        def on_loss(self, state: State) -> None:
+            if state.phase == "val":
+                found.append(state.output)
+
+    train(Clouds(prototypes=0, val=9), {"deepcluster": hook, "seen": OfVal()}, epochs=1)
+    for views in found:
+        for head in range(2):
+            expected = (views.embeddings[head] @ views.centroids[head].t()).argmax(dim=1)
+            assert torch.equal(views.assignments[head], expected)
+
+
+def test_samples_that_the_filling_pass_leaves_out_join_when_they_are_seen() -> None:
+    """50 samples in batches of 8, drop_last: the last two are in no batch of the unshuffled pass."""
+    hook = DeepCluster(clusters=[4])
+    seen = Seen(hook)
+    train(Clouds(train=50, prototypes=0), {"deepcluster": hook, "seen": seen}, loader={"drop_last": True})
+    first = seen.assignments[0][0]
+    assert (first == UNASSIGNED).nonzero().squeeze(1).tolist() == [48, 49]
+    assert (seen.assignments[-1] != UNASSIGNED).all()
+
+
+def test_more_clusters_than_samples_are_refused() -> None:
+    with pytest.raises(HookError, match="clusters has 49, but the memory has 48 samples"):
+        train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4, 49])})
+
+
+@pytest.mark.parametrize("output", [torch.zeros(2, 3), [torch.zeros(2, 3)], ([torch.zeros(2, 3)], []), None])
+def test_an_output_of_another_form_is_told(output: Any) -> None:
+    hook = DeepCluster(clusters=[2])
+    with pytest.raises(TypeError, match="DeepCluster needs a list with one tensor"):
+        hook.on_forward(State(phase="val", output=output, batch=([torch.zeros(2, 3)] * 2, torch.arange(2))))
+
+
+def test_an_evaluation_before_any_clusters_is_told() -> None:
+    hook = DeepCluster(clusters=[2])
+    with pytest.raises(RuntimeError, match="there are no clusters yet"):
+        hook.on_forward(State(phase="val", output=[torch.ones(2, 3)] * 2, batch=([torch.ones(2, 3)] * 2, torch.arange(2))))
+
+
+# It learns
+
+def test_clusters_come_to_be_of_one_cloud_each() -> None:
+    hook = DeepCluster(clusters=[8])
+    train(CLOUDS, {"deepcluster": hook}, epochs=15, optimizer=SLOW)
+    table = torch.zeros(8, 4)
+    for sample, place in enumerate(hook.state_dict()["assignments"][0].tolist()):
+        table[place, sample % 4] += 1
+    assert table.max(dim=1).values.sum() / 48 > 0.9
+    assert (table.sum(dim=1) > 0).sum() >= 4
+
+
+# Ranks
+
+def share_of_training(rank: int, world_size: int, size: int) -> Any:
+    hook = DeepCluster(clusters=[4, 6], iterations=5)
+    seen = Seen(hook)
+    task = Clouds(train=size, val=9, prototypes=0)
+    trained = train(task, {"deepcluster": hook, "seen": seen}, world=World(rank, world_size), batch_size=8 // world_size)
+    return trained.weights, [one.tolist() for one in seen.assignments], [one[0].tolist() for one in seen.centroids]
+
+
+@pytest.mark.parametrize("size", [48, 47])
+def test_two_ranks_cluster_and_train_as_one(size: int) -> None:
+    """47 samples are 24 and 23: shards of unequal length, and one sample trained on twice."""
+    (weights, assignments, centroids), others = on_ranks(share_of_training, 2, size)
+    assert (weights, assignments, centroids) == others
+    alone, whole, _ = share_of_training(0, 1, size)
+    assert assignments[0] == whole[0]
+    if size == 48:
+        assert assignments == whole
+        for name, value in alone.items():
+            torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
+
+
+# A restart
+
+def hooks(every: int = 5) -> dict[str, Hook]:
+    return {"deepcluster": DeepCluster(clusters=[4, 6]), "checkpoint": Checkpoint(every=steps(every), keep=None)}
+
+
+def state_of(hook: Hook) -> Any:
+    whole = {**hook.state_dict(), **hook.rank_state_dict()}
+    whole["centroids"] = [one.tolist() for one in whole["centroids"]]
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in whole.items()}
+
+
+def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    task = Clouds(val=9, prototypes=0, dropout=0.3, batch_norm=True)
+    whole = train(task, hooks(), root=tmp_path)
+    for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):
+        resumed = train(task, hooks(), root=tmp_path, restore=name)
+        assert resumed.losses == whole.losses[step:]
+        assert resumed.weights == whole.weights
+        mine, theirs = (state_of(run.loop.plan.hooks["deepcluster"]) for run in (resumed, whole))
+        assert mine == theirs
+
+
+def one_rank_of(rank: int, world_size: int, root: str, restore: str | None) -> Any:
+    task = Clouds(train=47, prototypes=0)
+    trained = train(task, hooks(), root=Path(root), restore=restore, world=World(rank, world_size), batch_size=4)
+    return trained.weights, state_of(trained.loop.plan.hooks["deepcluster"]), trained.losses
+
+
+def test_two_ranks_resumed_in_mid_phase_have_their_shards_again(tmp_path: Path) -> None:
+    whole = on_ranks(one_rank_of, 2, str(tmp_path), None)
+    resumed = on_ranks(one_rank_of, 2, str(tmp_path), "step-00000010")
+    for (weights, state, losses), (others, other_state, other_losses) in zip(resumed, whole, strict=True):
+        assert weights == others
+        assert state == other_state
+        assert losses == other_losses[10:]
+
+
+def test_with_another_number_of_ranks_the_memory_is_filled_anew(tmp_path: Path) -> None:
+    one_rank_of(0, 1, str(tmp_path), None)
+    (weights, state, _), (others, other_state, _) = on_ranks(one_rank_of, 2, str(tmp_path), "step-00000010")
+    assert weights == others
+    assert [len(state["remembered"]), len(other_state["remembered"])] == [24, 23]
+    assert all(state["remembered"])
+    assert all(other_state["remembered"])
+    assert state["assignments"] == other_state["assignments"]

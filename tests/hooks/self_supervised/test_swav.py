@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from experiments.losses.swav import swapped_prediction
+from hooks import Hook, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.self_supervised.prototypes import SwappedViews
+from hooks.self_supervised.sinkhorn import codes
+from hooks.self_supervised.swav import SwAV
+from hooks.training.gradient_clip import GradientClip
+from orchestrator.config.experiment import Component
+from orchestrator.loop.world import World
+from tests.hooks.self_supervised.clouds import Clouds, train
+from tests.ranks import on_ranks
+
+DECAYED = Component(type="SGD", lr=0.1, momentum=0.9, weight_decay=0.1)  # type: ignore[call-arg]
+SLOW = Component(type="SGD", lr=0.03, momentum=0.9)  # type: ignore[call-arg]
+STEPS = 6
+"""Steps in an epoch of 48 samples in batches of 8."""
+
+
+def steps(count: int) -> Rhythm:
+    return Rhythm(count, "steps")
+
+
+# The loss
+
+def test_the_loss_is_that_of_the_paper() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = [torch.randn(5, 3, generator=generator) for _ in range(4)]
+    tables = {view: torch.randn(5, 3, generator=generator).softmax(dim=1) for view in (0, 1)}
+    terms = []
+    for source, q in tables.items():
+        for target in range(4):
+            if target == source:
+                continue
+            for sample in range(5):
+                exponentials = [torch.exp(scores[target][sample, k] / 0.1) for k in range(3)]
+                terms.append(-sum(q[sample, k] * torch.log(exponentials[k] / sum(exponentials)) for k in range(3)))
+    torch.testing.assert_close(swapped_prediction(SwappedViews(scores, tables), 0.1), torch.stack(terms).mean())  # type: ignore[arg-type]
+
+
+# The original, written as a plain loop
+
+class Original(Hook):
+    """Looks at each training batch and keeps what SwAV's training script would do with it."""
+
+    def __init__(self, queue_length: int, queue_begin: int) -> None:
+        self.length, self.begin = queue_length, queue_begin
+        self.queue = torch.zeros(2, 0, 5)
+        self.codes: list[list[Tensor]] = []
+
+    def on_forward(self, state: State) -> None:
+        weight = state.module.prototypes.weight.detach()  # type: ignore[union-attr]
+        torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)))
+        with torch.no_grad():
+            embeddings, _ = state.module(state.batch[0])
+        tables = []
+        for view in (0, 1):
+            samples = embeddings[view]
+            if self.queue.shape[1] >= self.length:
+                samples = torch.cat([samples, self.queue[view, -self.length :]]) if self.length else samples
+            tables.append(codes(samples @ weight.t(), 0.05, 3, across_ranks=False)[:8])
+        self.codes.append(tables)
+        if state.step >= self.begin:
+            self.queue = torch.cat([self.queue, torch.stack(embeddings[:2])], dim=1)
+
+
+class Seen(Hook):
+    """The codes the loss was given."""
+
+    def __init__(self) -> None:
+        self.codes: list[list[Tensor]] = []
+
+    def on_loss(self, state: State) -> None:
+        if state.phase == "train":
+            self.codes.append(list(state.output.codes.values()))
+
+
+@pytest.mark.parametrize("length", [0, 16, 20])
+def test_codes_are_of_the_batch_and_the_full_queue(length: int) -> None:
+    original, seen = Original(length, STEPS), Seen()
+    # The original must see the model's own output, so it comes before the hook.
+    train(Clouds(), {"original": Early(original), "swav": SwAV(queue_length=length, queue_begin=steps(STEPS)), "seen": seen})
+    assert len(seen.codes) == 3 * STEPS
+    for mine, theirs in zip(seen.codes, original.codes, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+class Early(Hook):
+    """Lets another hook look before all others."""
+
+    priority = 0
+
+    def __init__(self, other: Original) -> None:
+        self.other = other
+
+    def on_forward(self, state: State) -> None:
+        self.other.on_forward(state)
+
+
+# The prototypes
+
+class Weights(Hook):
+    """The prototypes as each step left them."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+
+    def on_start(self, state: State) -> None:
+        self.on_step(state)
+
+    def on_step(self, state: State) -> None:
+        self.values.append(state.module.prototypes.weight.detach().clone())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("freeze", "frozen"), [(steps(4), 4), (Rhythm(1), STEPS), (steps(0), 0)])
+def test_prototypes_are_unit_vectors_that_first_stand_still(freeze: Rhythm, frozen: int) -> None:
+    weights = Weights()
+    train(Clouds(), {"swav": SwAV(freeze=freeze), "weights": weights}, optimizer=DECAYED)
+    for value in weights.values:
+        torch.testing.assert_close(value.norm(dim=1), torch.ones(4))
+    for step, (before, after) in enumerate(zip(weights.values, weights.values[1:], strict=False)):
+        assert torch.allclose(before, after, atol=1e-7, rtol=0) == (step < frozen), step
+
+
+def test_a_frozen_gradient_does_not_count_in_the_norm_that_is_clipped() -> None:
+    """VISSL clips before it drops the gradients of frozen layers."""
+    trained = train(Clouds(), {"clip": GradientClip(max_norm=100.0), "norm": (norm := Norms()), "swav": SwAV(freeze=steps(1))}, epochs=1)
+    assert norm.recorded[0] == pytest.approx(norm.of_trunk[0], rel=1e-5)
+    assert norm.recorded[1] > norm.of_trunk[1] * 1.0001
+    assert len(trained.losses) == STEPS
+
+
+class Norms(Hook):
+    """The recorded norm of the gradients, and that of the trunk alone."""
+
+    priority = 100
+
+    def __init__(self) -> None:
+        self.recorded: list[float] = []
+        self.of_trunk: list[float] = []
+
+    def on_gradients(self, state: State) -> None:
+        self.recorded.append(float(state.row["grad_norm"]))
+        gradients = [p.grad for p in state.module.trunk.parameters()]  # type: ignore[union-attr]
+        self.of_trunk.append(float(torch.cat([g.flatten() for g in gradients if g is not None]).norm()))
+
+
+def test_the_model_needs_prototypes() -> None:
+    with pytest.raises(Exception, match=r"'heads\.other' in Embedder is nothing"):
+        train(Clouds(), {"swav": SwAV(prototypes="heads.other")})
+
+
+# It learns
+
+def test_views_of_a_cloud_come_to_share_a_prototype_and_not_all_the_same() -> None:
+    trained = train(Clouds(), {"swav": SwAV(freeze=steps(0), queue_length=16)}, epochs=30, optimizer=SLOW)
+    dataset = Clouds().data()["train"]
+    views = [torch.stack([dataset[i][0][view] for i in range(48)]) for view in range(3)]
+    with torch.no_grad():
+        best = torch.stack([scores.argmax(dim=1) for scores in trained.loop.state.module(views)[1]])
+    assert (best == best[0]).float().mean() > 0.9
+    assert len(best.unique()) >= 3
+
+
+# Ranks
+
+def share_of_training(rank: int, world_size: int, length: int) -> Any:
+    hooks = {"swav": SwAV(queue_length=length, freeze=steps(2))}
+    trained = train(Clouds(), hooks, world=World(rank, world_size), batch_size=8 // world_size)
+    return trained.weights, trained.losses
+
+
+@pytest.mark.parametrize("length", [0, 16])
+def test_two_ranks_train_as_one_with_the_joined_batch(length: int) -> None:
+    (weights, losses), (others, other_losses) = on_ranks(share_of_training, 2, length)
+    alone, whole = share_of_training(0, 1, length)
+    assert weights == others
+    for name, value in alone.items():
+        torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
+    means = [(a + b) / 2 for a, b in zip(losses, other_losses, strict=True)]
+    assert means == pytest.approx(whole, rel=1e-4)
+
+
+def uneven_evaluation(rank: int, world_size: int) -> int:
+    trained = train(Clouds(val=9), {"swav": SwAV()}, world=World(rank, world_size), batch_size=4, epochs=1)
+    return len(trained.loop.state.loaders)
+
+
+def test_ranks_with_different_numbers_of_validation_batches_do_not_wait_for_each_other() -> None:
+    """Nine samples: two batches on rank 0 and one on rank 1."""
+    assert on_ranks(uneven_evaluation) == [0, 0]
+
+
+def test_validation_leaves_the_queue_alone() -> None:
+    plain, validated = (train(Clouds(val=val), {"swav": SwAV(queue_length=16)}) for val in (0, 9))
+    assert plain.weights == validated.weights
+
+
+# A restart
+
+def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    task = Clouds(dropout=0.3, batch_norm=True)
+
+    def hooks() -> dict[str, Hook]:
+        return {"swav": SwAV(queue_length=20, freeze=steps(3)), "checkpoint": Checkpoint(every=steps(5), keep=None)}
+
+    whole = train(task, hooks(), root=tmp_path)
+    for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):
+        resumed = train(task, hooks(), root=tmp_path, restore=name)
+        assert resumed.losses == whole.losses[step:]
+        assert resumed.weights == whole.weights
+        mine, theirs = (run.loop.plan.hooks["swav"].rank_state_dict() for run in (resumed, whole))
+        assert torch.equal(mine.pop("embeddings"), theirs.pop("embeddings"))
+        assert mine == theirs
+
+
+def test_mixed_precision_leaves_codes_in_full_precision() -> None:
+    seen = Seen()
+    train(Clouds(), {"swav": SwAV(queue_length=8, queue_begin=steps(0)), "seen": seen}, precision="bf16", epochs=1)
+    for table in seen.codes[-1]:
+        assert table.dtype is torch.float32
+        torch.testing.assert_close(table.sum(dim=1), torch.ones(8))

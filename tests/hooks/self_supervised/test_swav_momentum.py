@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hooks import Hook, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.self_supervised.sinkhorn import codes
+from hooks.self_supervised.swav_momentum import SwAVMomentum
+from orchestrator.loop.world import World
+from tests.hooks.self_supervised.clouds import Clouds, train
+from tests.ranks import on_ranks
+
+
+def steps(count: int) -> Rhythm:
+    return Rhythm(count, "steps")
+
+
+class Original(Hook):
+    """What VISSL does: at each forward pass but the first the copy moves, then gives codes; both nets are normalized after
+    a step. It keeps what the codes and the copy must be."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.queue = torch.zeros(2, 0, 5)
+        self.copy: nn.Module | None = None
+        self.buffers: list[Tensor] = []
+        self.expected: list[Tensor] = []
+        self.found: list[Tensor] = []
+
+    def on_start(self, state: State) -> None:
+        self.buffers = [buffer.clone() for buffer in state.module.buffers()]
+
+    def on_loss(self, state: State) -> None:
+        if state.phase == "train":
+            self.found.append(torch.stack(list(state.output.codes.values())))
+            self.expected.append(self._codes(state))
+            self.buffers = [buffer.clone() for buffer in state.module.buffers()]
+
+    @torch.no_grad()
+    def _codes(self, state: State) -> Tensor:
+        if self.copy is None:
+            self.copy = deepcopy(state.module).eval()
+        else:
+            for mine, theirs in zip(self.copy.parameters(), state.module.parameters(), strict=True):
+                mine.copy_(mine * 0.8 + theirs * 0.2)
+            self._normalize(self.copy)
+        for buffer, value in zip(self.copy.buffers(), self.buffers, strict=True):
+            buffer.copy_(value)
+        embeddings, scores = self.copy(state.batch[0][:2])
+        joined = torch.stack(scores)
+        if self.queue.shape[1] >= self.length > 0:
+            weight = self.copy.prototypes.weight  # type: ignore[union-attr]
+            joined = torch.cat([joined, self.queue[:, -self.length :] @ weight.t()], dim=1)
+        self.queue = torch.cat([self.queue, torch.stack(embeddings)], dim=1)
+        return torch.stack([codes(table, 0.05, 3, across_ranks=False)[:8] for table in joined])
+
+    def _normalize(self, module: Any) -> None:
+        module.prototypes.weight.copy_(functional.normalize(module.prototypes.weight, dim=1))
+
+
+@pytest.mark.parametrize("length", [0, 16])
+def test_codes_are_those_of_the_momentum_encoder(length: int) -> None:
+    original = Original(length)
+    hook = SwAVMomentum(momentum=0.8, queue_length=length, queue_begin=steps(0), freeze=steps(4))
+    train(Clouds(batch_norm=True), {"swav": hook, "original": original})
+    assert len(original.found) == 18
+    for found, expected in zip(original.found, original.expected, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_both_nets_have_unit_prototypes_and_the_encoder_no_gradients() -> None:
+    hook = SwAVMomentum(momentum=0.5, freeze=steps(0))
+    trained = train(Clouds(batch_norm=True), {"swav": hook})
+    encoder: Any = hook._teacher.module
+    own: Any = trained.loop.state.module
+    for layer in (encoder.prototypes, own.prototypes):
+        torch.testing.assert_close(layer.weight.norm(dim=1), torch.ones(4))
+    assert not torch.equal(encoder.prototypes.weight, own.prototypes.weight)
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    for mine, theirs in zip(encoder.buffers(), own.buffers(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_momentum_of_zero_is_the_model_itself_and_of_one_the_first_model() -> None:
+    for momentum, same in ((0.0, True), (1.0, False)):
+        hook = SwAVMomentum(momentum=momentum, freeze=steps(0))
+        trained = train(Clouds(), {"swav": hook})
+        pairs = zip(hook._teacher.module.parameters(), trained.loop.state.module.parameters(), strict=True)
+        assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in pairs) is same
+
+
+def share_of_training(rank: int, world_size: int) -> Any:
+    hooks = {"swav": SwAVMomentum(momentum=0.8, queue_length=16, freeze=steps(2))}
+    trained = train(Clouds(), hooks, world=World(rank, world_size), batch_size=8 // world_size)
+    return trained.weights, trained.losses
+
+
+def test_two_ranks_train_as_one_with_the_joined_batch() -> None:
+    (weights, losses), (others, other_losses) = on_ranks(share_of_training)
+    alone, whole = share_of_training(0, 1)
+    assert weights == others
+    for name, value in alone.items():
+        torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-5)
+    assert [(a + b) / 2 for a, b in zip(losses, other_losses, strict=True)] == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.parametrize("length", [0, 20])
+def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path, length: int) -> None:
+    task = Clouds(val=9, dropout=0.3, batch_norm=True)
+
+    def hooks() -> dict[str, Hook]:
+        swav = SwAVMomentum(momentum=0.8, queue_length=length, freeze=steps(3))
+        return {"swav": swav, "checkpoint": Checkpoint(every=steps(5), keep=None)}
+
+    whole = train(task, hooks(), root=tmp_path)
+    for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):
+        resumed = train(task, hooks(), root=tmp_path, restore=name)
+        assert resumed.losses == whole.losses[step:]
+        assert resumed.weights == whole.weights
+        mine, theirs = (run.loop.plan.hooks["swav"] for run in (resumed, whole))
+        for one, other in ((mine.state_dict()["teacher"], theirs.state_dict()["teacher"]), (mine.rank_state_dict()["queue"], theirs.rank_state_dict()["queue"])):
+            assert {key: torch.as_tensor(value).tolist() for key, value in one.items()} == {key: torch.as_tensor(value).tolist() for key, value in other.items()}
