@@ -16,9 +16,13 @@ from hooks.self_supervised.swav import SwAV
 from hooks.self_supervised.swav_momentum import SwAVMomentum
 from hooks.state import State
 from hooks.stats.activation_stats import ActivationStats
+from hooks.stats.device_stats import DeviceStats
 from hooks.stats.memory_stats import MemoryStats
+from hooks.stats.model_complexity import ModelComplexity
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.stats.perf_stats import PerfStats
+from hooks.stats.runtime_info import RuntimeInfo
+from hooks.stats.throughput import Throughput
 from hooks.training.anomaly_detection import AnomalyDetection
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
@@ -50,9 +54,13 @@ HOOKS: dict[str, type[Hook]] = {
     "time_limit": TimeLimit,
     # stats
     "activation_stats": ActivationStats,
+    "device_stats": DeviceStats,
     "memory_stats": MemoryStats,
+    "model_complexity": ModelComplexity,
     "optimizer_stats": OptimizerStats,
     "perf_stats": PerfStats,
+    "runtime_info": RuntimeInfo,
+    "throughput": Throughput,
     # logs
     "console": Console,
     "json_lines": JsonLines,

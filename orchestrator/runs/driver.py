@@ -121,7 +121,7 @@ def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str 
 def _end(folder: RunFolder, status: str, pushed: dict[str, list[bytes]], **about: Any) -> None:
     if status in ENDED:
         compact(folder.storage, folder.attempts(), pushed)
-    folder.update(status=status, ended=now(), attempts=len(folder.attempts()), **about)
+    folder.end(status, attempts=len(folder.attempts()), **about)
 
 
 def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:

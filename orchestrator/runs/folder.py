@@ -41,8 +41,8 @@ class Attempt:
 class RunFolder:
     """The files of one run. Imports neither ray nor torch; used by driver and workers alike.
 
-    The driver owns `run.json`, `experiment.yaml` and `log.txt`; rank 0 writes `metrics.jsonl` and the checkpoints; each
-    rank its own files under `stats/`.
+    The driver owns `run.json`, `experiment.yaml` and `log.txt`; rank 0 writes `metrics.jsonl`, `info.json` and the
+    checkpoints; each rank its own files under `stats/`.
     """
 
     def __init__(self, storage: str | Path, name: str = "") -> None:
@@ -86,6 +86,17 @@ class RunFolder:
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`."""
         self.write_about({**self.about(), **changes})
+
+    def end(self, status: str, **about: Any) -> None:
+        """Writes down how the run ended, with what its workers knew of it."""
+        info = {"info": json.loads(self.storage.read("info.json"))} if self.storage.exists("info.json") else {}
+        self.update(status=status, ended=now(), **info, **about)
+
+    def write_info(self, info: Mapping[str, Any]) -> None:
+        """Keeps the plain values of `state.info` in `info.json`, until `run.json` has them. Rank 0."""
+        plain = {name: value for name, value in info.items() if _is_plain(value)}
+        if plain:
+            self.storage.write("info.json", json.dumps(plain, indent=1))
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
@@ -134,6 +145,14 @@ class RunFolder:
             return []
         lines = self.storage.read("metrics.jsonl").decode().split("\n")
         return [report for line in lines if (report := _whole(line)) is not None]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, str | int | float)
 
 
 def _whole(line: str) -> dict[str, Any] | None:

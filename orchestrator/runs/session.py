@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hooks.state import Display
+from hooks.state import Display, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import build_hooks, build_task
 from orchestrator.config.imports import extend_import_path
@@ -79,11 +79,11 @@ def reports(
         for report in training:
             if world.is_master and not report.cut_short:
                 folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
-            _carry(artifacts, folder)
+            _hand_over(loop.state, folder)
             yield report
     finally:
         training.close()
-        _carry(artifacts, folder)
+        _hand_over(loop.state, folder)
 
 
 def _begin(folder: RunFolder, store: CheckpointStore, world: World) -> Attempt:
@@ -100,7 +100,9 @@ def _begin(folder: RunFolder, store: CheckpointStore, world: World) -> Attempt:
     return attempt
 
 
-def _carry(artifacts: Path, folder: RunFolder) -> None:
-    """Takes what hooks wrote locally to the run's storage, where that lies elsewhere."""
-    if folder.storage.local is None and any(artifacts.iterdir()):
-        folder.storage.upload(artifacts)
+def _hand_over(state: State, folder: RunFolder) -> None:
+    """Keeps what is known of the run, and takes what hooks wrote locally to its storage, where that lies elsewhere."""
+    if state.is_master:
+        folder.write_info(state.info)
+    if folder.storage.local is None and any(state.artifacts.iterdir()):
+        folder.storage.upload(state.artifacts)

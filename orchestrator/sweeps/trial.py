@@ -12,7 +12,7 @@ from ray import tune
 from orchestrator.config.load import experiment_from_dict, resolved
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Report
-from orchestrator.runs.folder import ENDED, RunFolder, now
+from orchestrator.runs.folder import ENDED, RunFolder
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
 from orchestrator.sweeps.folder import begin_trial
@@ -90,7 +90,7 @@ class Trial(tune.Trainable):
             self._gang.end()
         if status in ENDED:
             compact(folder.storage, folder.attempts())
-        folder.update(status=status, ended=now(), stopped=[stopped] if stopped else [], error=error)
+        folder.end(status, stopped=[stopped] if stopped else [], error=error)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Names the trial's newest checkpoint, which lies in the trial's own folder."""

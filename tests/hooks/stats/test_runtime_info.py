@@ -1,0 +1,179 @@
+"""What a run says of itself, against the experiment and against the loop that trains it."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from hooks import Hook, HookError, State
+from hooks.stats.runtime_info import RuntimeInfo
+from orchestrator.config.components import build_hooks, build_task
+from orchestrator.config.load import resolved, to_yaml
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.runs.folder import RunFolder
+from orchestrator.runs.session import Assignment, reports
+from tests.ranks import on_ranks
+from tests.tasks import Breaks, Points, described, experiment
+
+
+class Watcher(Hook):
+    """What a later hook reads in `state.info` at each beginning and end."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def on_phase_start(self, state: State) -> None:
+        self._look(state)
+
+    def on_phase_end(self, state: State) -> None:
+        self._look(state)
+
+    def _look(self, state: State) -> None:
+        self.seen.append(tuple(state.info[name] for name in ("phase", "epoch", "iteration", "step", "samples")))
+
+
+def test_any_hook_reads_how_far_the_run_has_come() -> None:
+    """52 samples are 7 iterations and, two to a step, 4 steps an epoch."""
+    watcher = Watcher()
+    loop = Loop(Points(train=52, val=23), experiment(epochs=2, accumulate=2), {"watcher": watcher, "info": RuntimeInfo()})
+    metrics = [report.metrics for report in loop.run()][-1]
+    assert watcher.seen == [
+        ("train", 0, 0, 0, 0),
+        (None, 1, 7, 4, 52),
+        ("val", 1, 7, 4, 52),
+        (None, 1, 7, 4, 52),
+        ("train", 1, 7, 4, 52),
+        (None, 2, 14, 8, 104),
+        ("val", 2, 14, 8, 104),
+        (None, 2, 14, 8, 104),
+    ]
+    info = loop.state.info
+    assert info["metrics"] == {name: value for name, value in metrics.items() if "/" in name}
+    assert set(info["metrics"]) == {"train/loss", "train/accuracy", "val/loss", "val/accuracy"}
+
+
+def test_what_the_run_is() -> None:
+    given = described(epochs=3, seed=7, hooks={"runtime_info": {}})
+    config = resolved(given)
+    task = build_task(given)
+    loop = Loop(task, given, {"info": RuntimeInfo()}, config=config)
+    next(loop.run())
+    info = loop.state.info
+    assert (info["experiment"], info["seed"], info["max_epochs"], info["max_steps"]) == ("points", 7, 3, None)
+    assert info["versions"]["torch"] == torch.__version__
+    assert info["versions"]["python"] == platform.python_version()
+    assert info["data"] == {"train": {"samples": 52, "batches": 7}, "val": {"samples": 23, "batches": 3}}
+    assert isinstance(build_hooks(given, task)["runtime_info"], RuntimeInfo)
+
+
+def test_the_learning_rate_of_every_group_is_there() -> None:
+    """MMEngine's has the first group alone."""
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    groups = [{"params": [parameters[0]], "lr": 0.1}, {"params": [parameters[1]], "lr": torch.tensor(0.25)}]
+    optimizer, hook = torch.optim.Adam(groups), RuntimeInfo()
+    state = State(optimizer=optimizer)
+    hook.on_start(state)
+    assert state.info["learning_rates"] == [0.1, 0.25]
+    optimizer.param_groups[0]["lr"] = 0.01
+    hook.on_phase_start(state)
+    assert state.info["learning_rates"] == [0.01, 0.25]
+
+
+def test_it_does_nothing_within_an_iteration() -> None:
+    """MMEngine waits for the GPU at each, to keep the losses as numbers."""
+    within = [event for event in ("on_iteration_start", "on_batch", "on_loss", "on_step") if RuntimeInfo().handles(event)]
+    assert within == []
+
+
+@pytest.mark.parametrize("said", [{"classes": ["cat", "dog"]}, {"metainfo": {"classes": ("cat", "dog")}}])
+def test_classes_are_what_the_dataset_says_also_of_a_part_of_it(said: dict[str, Any]) -> None:
+    dataset = TensorDataset(torch.zeros(10, 1))
+    for name, value in said.items():
+        setattr(dataset, name, value)
+    loaders = {"train": DataLoader(Subset(dataset, range(6)), batch_size=4), "val": iter(()), "test": SimpleNamespace(dataset=dataset)}
+    state = State(loaders=loaders)
+    RuntimeInfo().on_start(state)
+    assert state.info["data"] == {
+        "train": {"samples": 6, "batches": 2, "classes": ["cat", "dog"]},
+        "val": {},
+        "test": {"samples": 10, "classes": ["cat", "dog"]},
+    }
+
+
+def test_a_failure_leaves_where_it_was() -> None:
+    loop = Loop(Points(train=52), experiment(epochs=2), {"info": RuntimeInfo(), "breaks": Breaks(iteration=10)})
+    with pytest.raises(HookError):
+        list(loop.run())
+    assert (loop.state.info["phase"], loop.state.info["epoch"], loop.state.info["iteration"]) == ("train", 1, 9)
+
+
+def _run(root: Path, **fields: Any) -> RunFolder:
+    given = described(hooks={"runtime_info": {}, "model_complexity": {}}, **fields)
+    folder = RunFolder.create(root, "points", to_yaml(given), {"kept": 1})
+    list(reports(Assignment(resolved(given), (), str(folder)), World()))
+    return folder
+
+
+def test_run_json_has_it_at_the_end(tmp_path: Path) -> None:
+    folder = _run(tmp_path, epochs=2)
+    assert "info" not in folder.about()
+    folder.end("finished", attempts=1)
+    about = folder.about()
+    assert (about["status"], about["kept"], about["attempts"]) == ("finished", 1, 1)
+    assert about["info"]["iteration"] == 14
+    assert about["info"]["learning_rates"] == [0.1]
+    assert about["info"]["metrics"]["val/accuracy"] == folder.reports()[-1]["val/accuracy"]
+    assert about["info"]["parameters"] == 5 * 8 + 8 + 8 * 3 + 3
+
+
+def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Path) -> None:
+    whole = _run(tmp_path / "whole", epochs=2)
+    given = described(epochs=2, hooks={"runtime_info": {}, "model_complexity": {}})
+    folder = RunFolder.create(tmp_path, "points", to_yaml(given), {})
+    assignment = Assignment(resolved(given), (), str(folder))
+    asked = iter([False] * 9)
+    (*_, cut) = reports(assignment, World(), stop_asked=lambda: next(asked, True))
+    assert cut.interrupted
+    assert cut.metrics["iteration"] not in (0, 7, 14)
+    list(reports(assignment, World()))
+    for one in (whole, folder):
+        one.end("finished")
+    assert folder.about()["info"] == whole.about()["info"]
+
+
+def test_values_on_a_device_are_left_out_of_run_json(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run", "", {})
+    folder.write_info({"layers": {"0/mean": torch.ones(())}, "rate": 0.5, "classes": ("a", "b"), "data": {"train": None}})
+    folder.end("finished")
+    assert folder.about()["info"] == {"rate": 0.5, "classes": ["a", "b"], "data": {"train": None}}
+
+
+def test_without_anything_known_nothing_is_written(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run", "", {})
+    folder.write_info({})
+    folder.end("failed", error="it broke")
+    assert "info" not in folder.about()
+    assert folder.storage.names() == ["experiment.yaml", "run.json"]
+
+
+def _on_a_rank(rank: int, world_size: int) -> Any:
+    loop = Loop(
+        Points(train=52, val=23), experiment(epochs=1), {"info": RuntimeInfo()}, world=World(rank=rank, world_size=world_size)
+    )
+    list(loop.run())
+    return {name: loop.state.info[name] for name in ("world_size", "data", "samples", "metrics")}
+
+
+def test_every_rank_knows_and_metrics_are_the_same() -> None:
+    first, second = on_ranks(_on_a_rank)
+    assert first["metrics"] == second["metrics"]
+    assert first["world_size"] == 2
+    assert first["data"]["train"] == second["data"]["train"] == {"samples": 52, "batches": 4}
+    assert first["samples"] == 26
