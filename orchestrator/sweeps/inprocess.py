@@ -12,7 +12,7 @@ from orchestrator.config.experiment import Experiment, Sweep
 from orchestrator.config.load import resolved
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
-from orchestrator.runs.folder import RunFolder, now
+from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment, reports
 from orchestrator.stats.tables import compact
 from orchestrator.sweeps.folder import begin_trial, trial_folder
@@ -59,9 +59,9 @@ def _run_trial(
             if settings.metric in report.metrics:
                 watcher.reported(folder.name, report.metrics)
     except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
-        folder.update(status="failed", ended=now(), error=str(error))
+        folder.end("failed", error=str(error))
         return str(error)
     if not interrupted:
         compact(folder.storage, folder.attempts())
-    folder.update(status="interrupted" if interrupted else "finished", ended=now(), error=None)
+    folder.end("interrupted" if interrupted else "finished", error=None)
     return None
