@@ -10,11 +10,18 @@ from functools import cache
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
+from experiments.losses.byol import BYOLLoss
+from experiments.losses.dino import DINOLoss
+from experiments.losses.moco import MoCoLoss
 from experiments.random_views import RandomView
+from hooks.self_supervised.byol import BYOLOutput
+from hooks.self_supervised.dino import DINOOutput
+from hooks.self_supervised.moco import MoCoOutput
 from orchestrator import Task
 
 TRAIN_SAMPLES = 4000
@@ -64,13 +71,26 @@ def backbone(width: int) -> nn.Sequential:
     """A small convolutional network: images (B, 1, H, W) of any size to features (B, 16 * width)."""
     layers: list[nn.Module] = []
     for before, after in ((1, width), (width, 2 * width), (2 * width, 4 * width)):
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
 
 
 def head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Two linear layers with batch norm between them."""
     return nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+class DINOHead(nn.Module):
+    """Features (B, inputs) to outputs (B, prototypes): the cosines of an embedding and the directions in `last`."""
+
+    def __init__(self, inputs: int, embedding: int, prototypes: int) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(inputs, inputs), nn.GELU(), nn.Linear(inputs, embedding))
+        self.last = nn.Linear(embedding, prototypes, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        directions = functional.normalize(self.last.weight, dim=1)
+        return functional.linear(functional.normalize(self.embed(features), dim=1), directions)
 
 
 class ViewsNetwork(nn.Module):
@@ -128,3 +148,82 @@ class MnistViews(Task):
     def collate(self, samples: Any) -> Any:
         """Nothing to do: the dataset makes whole batches."""
         return samples
+
+
+@dataclass
+class MnistMoCo(MnistViews):
+    """Momentum contrast: the first view of an image finds the second among those of other images."""
+
+    temperature: Annotated[float, Gt(0)] = 0.1
+    """What similarities are divided by."""
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        """The embeddings of the first view, (B, embedding): the queries."""
+        return model(batch[0][:1])
+
+    def loss(self, output: MoCoOutput, batch: Any) -> Tensor:
+        """InfoNCE."""
+        return self._loss(output)
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        """Those of the loss."""
+        return self._loss.required_hooks()
+
+    @property
+    def _loss(self) -> MoCoLoss:
+        return MoCoLoss(self.temperature)
+
+
+@dataclass
+class MnistBYOL(MnistViews):
+    """Bootstrap your own latent: a predictor on each view finds the target network's embedding of the other."""
+
+    def model(self) -> nn.Module:
+        """An encoder of views and a predictor."""
+        hidden = 16 * self.width
+        return ViewsNetwork(backbone(self.width), head(hidden, hidden, self.embedding), head(self.embedding, hidden, self.embedding))
+
+    def loss(self, output: BYOLOutput, batch: Any) -> Tensor:
+        """Of both views."""
+        return BYOLLoss()(output)
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        """Those of the loss."""
+        return BYOLLoss().required_hooks()
+
+
+@dataclass
+class MnistDINO(MnistViews):
+    """Self-distillation without labels: a student sees all views, its momentum teacher the two large ones."""
+
+    prototypes: Annotated[int, Gt(0)] = 256
+    """Outputs of the last layer."""
+    local_views: Annotated[int, Ge(0)] = 2
+    """Small crops beside the two large ones."""
+    temperature: Annotated[float, Gt(0)] = 0.1
+    """The student's temperature."""
+    freeze_last_layer: Annotated[int, Ge(0)] = 1
+    """Epochs in which the last layer is not trained."""
+
+    def views(self) -> list[RandomView]:
+        """Two large crops, then small ones."""
+        local = RandomView(size=16, scale=(0.4, 0.6), shift=0.2)
+        return [RandomView(), RandomView(), *[local] * self.local_views]
+
+    def model(self) -> nn.Module:
+        """An encoder of views whose head ends in unit-length directions."""
+        hidden = 16 * self.width
+        return ViewsNetwork(backbone(self.width), DINOHead(hidden, self.embedding, self.prototypes))
+
+    def loss(self, output: DINOOutput, batch: Any) -> Tensor:
+        """Cross entropy between teacher and student of different views."""
+        return self._loss(output)
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        """Those of the loss, and what keeps the last layer as it is at first."""
+        freeze = {"type": "freeze_parameters", "patterns": ["encoder.head.last.*"], "until": self.freeze_last_layer}
+        return {**self._loss.required_hooks(), "freeze_last_layer": freeze}
+
+    @property
+    def _loss(self) -> DINOLoss:
+        return DINOLoss(self.temperature)

@@ -1,0 +1,120 @@
+"""Self-distillation without labels: a momentum teacher that sees large crops, its outputs centred and sharpened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+
+from hooks.hook import Hook, Priority
+from hooks.self_supervised.teacher import Teacher, completed_share, cosine_momentum, part_of
+from hooks.state import State
+
+
+@dataclass(frozen=True)
+class DINOOutput:
+    """What DINO's loss needs."""
+
+    student: list[Tensor]
+    """The student's outputs for every view, (B, K), with gradients; the global views first."""
+    teacher: list[Tensor]
+    """The teacher's outputs for the global views, (B, K)."""
+    centre: Tensor
+    """The running mean of the teacher's outputs over all ranks, (1, K), without this batch."""
+    teacher_temperature: float
+    """What the teacher's outputs are divided by once they are centred."""
+
+
+@dataclass
+class DINO(Hook):
+    """Gives the loss DINO's teacher outputs, their centre and their temperature.
+
+    The task's forward pass gives a list with the student's output (B, K) for each view, global views first; the hook
+    replaces it by `DINOOutput`. The teacher sees the global views alone. It follows after each optimizer step, with a
+    momentum that rises to 1 by a cosine over the run; the temperature rises linearly from epoch to epoch while it warms
+    up. Records `teacher_momentum` and `teacher_temperature`. In val and test teacher and centre stay as they are.
+    Communication: one sum of K + 1 values for each training batch. Raises ValueError where the model has no such encoder
+    or the output does not have one tensor per view.
+    Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
+    """
+
+    encoder: str = "encoder"
+    """The part of the model that is copied: what gives the outputs of one view; the whole model where empty."""
+    global_views: Annotated[int, Ge(1)] = 2
+    """How many views, the first ones, are large crops."""
+    momentum: Annotated[float, Ge(0), Le(1)] = 0.996
+    """How much of the teacher stays at the first step."""
+    centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
+    """How much of the centre stays at each batch."""
+    temperature: Annotated[float, Gt(0)] = 0.07
+    """The teacher's temperature after the warm-up."""
+    warmup_temperature: Annotated[float, Gt(0)] = 0.04
+    """Its temperature in the first epoch of the warm-up."""
+    warmup_epochs: Annotated[int, Ge(0)] = 0
+    """Epochs of the warm-up; in the last of them, where there are several, the temperature is the final one."""
+
+    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+    collective: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._teacher = Teacher()
+        self._centre: Tensor | None = None
+
+    def on_start(self, state: State) -> None:
+        self._teacher.follow(part_of(state.module, self.encoder))
+
+    def on_phase_start(self, state: State) -> None:
+        self._teacher.train(state.phase == "train")
+
+    def on_forward(self, state: State) -> None:
+        views, student = state.batch[0], list(state.output)
+        if len(student) != len(views):
+            raise ValueError(f"the forward pass gave {len(student)} outputs for {len(views)} views; DINO needs one for each")
+        teacher = [self._teacher(view) for view in views[: self.global_views]]
+        centre = self._ready_centre(teacher[0])
+        temperature = self._temperature_in(state.epoch)
+        state.output = DINOOutput(student, teacher, centre, temperature)
+        if state.phase == "train":
+            self._centre = centre.lerp(self._mean(torch.cat(teacher), state.world_size), 1 - self.centre_momentum)
+            state.record(teacher_temperature=temperature)
+
+    def _ready_centre(self, like: Tensor) -> Tensor:
+        if self._centre is None:
+            return torch.zeros(1, like.shape[1], device=like.device)
+        return self._centre.to(like.device)
+
+    def _mean(self, outputs: Tensor, world_size: int) -> Tensor:
+        """The mean of the rows of all ranks, (1, K)."""
+        total = torch.cat([outputs.float().sum(0), outputs.new_tensor([len(outputs)], dtype=torch.float32)])
+        if world_size > 1:
+            dist.all_reduce(total)
+        return (total[:-1] / total[-1]).unsqueeze(0)
+
+    def _temperature_in(self, epoch: int) -> float:
+        if epoch >= self.warmup_epochs:
+            return self.temperature
+        share = epoch / max(1, self.warmup_epochs - 1)
+        return self.warmup_temperature + (self.temperature - self.warmup_temperature) * share
+
+    def on_update(self, state: State) -> None:
+        momentum = cosine_momentum(self.momentum, completed_share(state))
+        self._teacher.update(momentum)
+        state.record(teacher_momentum=momentum)
+
+    def state_dict(self) -> dict[str, Any]:
+        centre = {} if self._centre is None else {"centre": self._centre}
+        return {"teacher": self._teacher.state_dict(), **centre}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._teacher.load_state_dict(state["teacher"])
+        self._centre = state.get("centre")
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        return self._teacher.rank_state_dict()
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self._teacher.load_rank_state_dict(state)

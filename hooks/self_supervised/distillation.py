@@ -1,0 +1,78 @@
+"""Distillation: the outputs of a trained teacher that stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hooks.hook import Hook, Priority
+from hooks.import_path import callable_at
+from hooks.state import State
+
+
+@dataclass(frozen=True)
+class DistillationOutput:
+    """What a distillation loss needs."""
+
+    student: Any
+    """What the task's forward pass gave, with gradients."""
+    teacher: Any
+    """What it gave with the teacher for a model."""
+
+
+@dataclass
+class Distillation(Hook):
+    """Gives the loss the outputs of a frozen teacher beside the student's.
+
+    The teacher is what `teacher` builds, or else a copy of the model as the task built it, with the weights in
+    `checkpoint` where that is given. It runs in evaluation mode through the task's forward pass, in every phase; the
+    hook replaces the output by `DistillationOutput`. Every rank does the same; no communication. The teacher is no part
+    of a run's checkpoints, as it is found again where it was.
+    Raises ValueError where neither is given, where the callable is none, or where the weights do not fit.
+    Source: "Distilling the Knowledge in a Neural Network" (Hinton et al., 2015), VISSL DistillationHook.
+    """
+
+    teacher: str | None = None
+    """`module:callable` that builds the teacher, a torch module."""
+    checkpoint: str | None = None
+    """A file with the teacher's weights: a state dict, such as a checkpoint's model.pt, alone or under the key `model`."""
+
+    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+
+    def __post_init__(self) -> None:
+        if self.teacher is None and self.checkpoint is None:
+            raise ValueError("no teacher: give a callable that builds one (teacher: module:callable), a file with weights (checkpoint), or both")
+        self._module: nn.Module = nn.Identity()
+
+    def on_start(self, state: State) -> None:
+        module = deepcopy(state.module) if self.teacher is None else _build(self.teacher)
+        if self.checkpoint is not None:
+            _load(module, self.checkpoint)
+        self._module = module.requires_grad_(False).eval().to(state.device)
+
+    def on_forward(self, state: State) -> None:
+        with torch.no_grad():
+            teacher = state.forward(self._module, state.batch)
+        state.output = DistillationOutput(state.output, teacher)
+
+
+def _build(name: str) -> nn.Module:
+    module = callable_at(name, "teacher")()
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"teacher: '{name}' gave {type(module).__name__}, not a torch module")
+    return module
+
+
+def _load(module: nn.Module, path: str) -> None:
+    weights: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(weights.get("model"), Mapping):
+        weights = weights["model"]  # type: ignore[assignment]
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"checkpoint: the weights in '{path}' do not fit the teacher: {error}") from error

@@ -1,0 +1,164 @@
+"""How good features are: nearest neighbours, and a linear classifier of a few labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from hooks.aside import evaluating
+from hooks.hook import Hook, Priority
+from hooks.import_path import callable_at
+from hooks.self_supervised.gather import gather
+from hooks.self_supervised.teacher import part_of
+from hooks.state import State
+
+DRAWS = 5
+"""How many times the few labels are drawn; the linear classifier's accuracy is the mean."""
+PENALTY = 1e-2
+"""What the linear classifier pays for half the square of its weights, beside the mean cross entropy."""
+
+
+@dataclass
+class FeatureProbe(Hook):
+    """Measures an encoder's features at each validation: by nearest neighbours, and by a linear classifier of few labels.
+
+    kNN: the `neighbours` most similar training samples by cosine vote for their label with weight exp(cosine /
+    temperature). Linear: logistic regression on standardized features, trained on `labels_per_class` random training
+    samples of each class; the draws are the same in every run. Adds `val/knn_accuracy` and `val/linear_accuracy` to the
+    metrics, and, to compare with, the same of the inputs' own values and of the encoder before training, as
+    `val/pixels/...` and `val/untrained/...`. Measures every set of weights that is validated with, such as EMA's, as
+    `val/ema/...`.
+    Each rank encodes its share of the data and classifies its share of `val`; training features are gathered and counts
+    added, so that all ranks get the same values. Raises ValueError for a callable or encoder that is none.
+    Source: "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (Wu et al., 2018), DINO's eval_knn.
+    """
+
+    data: str
+    """`module:callable` that gives the datasets `train` and `val` with samples (input, label), not augmented."""
+    encoder: str = "encoder.backbone"
+    """The part of the model that gives features: inputs (B, ...) to (B, ...)."""
+    neighbours: Annotated[int, Ge(1)] = 20
+    """Training samples that vote."""
+    temperature: Annotated[float, Gt(0)] = 0.07
+    """How fast a vote loses weight with distance."""
+    labels_per_class: Annotated[int, Ge(1)] = 10
+    """Labels the linear classifier is trained on."""
+    batch_size: Annotated[int, Ge(1)] = 256
+    """Samples that are encoded at once."""
+
+    priority: ClassVar[Priority | int] = Priority.HIGH
+    collective: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._datasets: Mapping[str, Dataset[Any]] = {}
+        self._baselines: dict[str, float] | None = None
+
+    def on_start(self, state: State) -> None:
+        self._datasets = callable_at(self.data, "data")()
+        encoder = part_of(state.module, self.encoder)
+        if self._baselines is None and state.step == 0:
+            pixels = self._measure(nn.Identity(), state)
+            untrained = self._measure(encoder, state)
+            self._baselines = {f"pixels/{name}": value for name, value in pixels.items()}
+            self._baselines |= {f"untrained/{name}": value for name, value in untrained.items()}
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase != "val":
+            return
+        values: dict[str, float] = {}
+        for label, weights in state.evaluations.items():
+            with weights():
+                measured = self._measure(part_of(state.module, self.encoder), state)
+            values |= {f"{label}/{name}" if label else name: value for name, value in measured.items()}
+        values |= self._baselines or {}
+        state.metrics |= {f"val/{name}": value for name, value in values.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"baselines": self._baselines}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._baselines = state["baselines"]
+
+    @torch.no_grad()
+    def _measure(self, encoder: nn.Module, state: State) -> dict[str, float]:
+        with evaluating(state):
+            bank, labels = self._gathered("train", encoder, state)
+            features, targets = self._encoded("val", encoder, state)
+        classes = int(labels.max()) + 1
+        nearest = knn_classes(bank, labels, features, classes, self.neighbours, self.temperature)
+        counts = [nearest == targets]
+        mean, deviation = bank.mean(0), bank.std(0) + 1e-6
+        for draw in range(DRAWS):
+            few = few_of_each(labels, self.labels_per_class, draw)
+            classify = logistic_regression((bank[few] - mean) / deviation, labels[few], classes)
+            counts.append(classify((features - mean) / deviation).argmax(1) == targets)
+        total = torch.tensor([len(targets), *(float(count.sum()) for count in counts)], dtype=torch.float64, device=state.device)
+        if state.world_size > 1:
+            dist.all_reduce(total)
+        size, knn, *linear = total.tolist()
+        return {"knn_accuracy": knn / size, "linear_accuracy": sum(linear) / (DRAWS * size)}
+
+    def _encoded(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
+        """Features (n, D) and labels (n,) of this rank's share: every world_size-th sample."""
+        dataset = self._datasets[phase]
+        share = Subset(dataset, range(state.rank, len(dataset), state.world_size))  # type: ignore[arg-type]
+        loader = DataLoader(share, self.batch_size)
+        pairs = [(encoder(inputs.to(state.device)).flatten(1).float(), labels.to(state.device)) for inputs, labels in loader]
+        return torch.cat([features for features, _ in pairs]), torch.cat([labels for _, labels in pairs])
+
+    def _gathered(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
+        """Features and labels of all samples in the order of the dataset."""
+        features, labels = self._encoded(phase, encoder, state)
+        length, ranks = len(self._datasets[phase]), range(state.world_size)  # type: ignore[arg-type]
+        shares = [torch.arange(rank, length, state.world_size) for rank in ranks]
+        back = torch.cat(shares).argsort().to(state.device)
+        sizes = [len(share) for share in shares]
+        return gather(features, sizes)[back], gather(labels, sizes)[back]
+
+
+def knn_classes(bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int, temperature: float) -> Tensor:
+    """The class (n,) of each of the features (n, D) by the weighted vote of its nearest rows in the bank (m, D)."""
+    bank = functional.normalize(bank, dim=1).t()
+    chosen = []
+    for part in functional.normalize(features, dim=1).split(1024):
+        similarities, nearest = (part @ bank).topk(min(neighbours, len(labels)), dim=1)
+        votes = torch.zeros(len(part), classes, device=part.device)
+        votes.scatter_add_(1, labels[nearest], (similarities / temperature).exp())
+        chosen.append(votes.argmax(1))
+    return torch.cat(chosen) if chosen else labels[:0]
+
+
+def few_of_each(labels: Tensor, count: int, draw: int) -> Tensor:
+    """The places of `count` random samples of each class, the same for the same draw."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw)).to(labels.device)
+    return torch.cat([order[labels[order] == label][:count] for label in labels.unique()])
+
+
+@torch.enable_grad()
+def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
+    """Fits a linear classifier to features (n, D) and labels (n,) and returns it: features to logits.
+
+    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence: the problem is convex, so that the result
+    depends on the data alone.
+    """
+    weights = torch.zeros(classes, features.shape[1], device=features.device, requires_grad=True)
+    bias = torch.zeros(classes, device=features.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights, bias], max_iter=100, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(functional.linear(features, weights, bias), labels)
+        loss = loss + PENALTY / 2 * weights.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(objective)  # type: ignore[arg-type,no-untyped-call]
+    return lambda features: functional.linear(features, weights.detach(), bias.detach())
