@@ -11,7 +11,12 @@ from hooks.logs.progress_bar import ProgressBar
 from hooks.logs.tensorboard import TensorBoard
 from hooks.plan import HookError, Plan
 from hooks.rhythm import Rhythm, paced_by
+from hooks.self_supervised.byol import BYOL
 from hooks.self_supervised.deepcluster import DeepCluster
+from hooks.self_supervised.dino import DINO
+from hooks.self_supervised.distillation import Distillation
+from hooks.self_supervised.feature_probe import FeatureProbe
+from hooks.self_supervised.moco import MoCo
 from hooks.self_supervised.swav import SwAV
 from hooks.self_supervised.swav_momentum import SwAVMomentum
 from hooks.state import State
@@ -69,7 +74,12 @@ HOOKS: dict[str, type[Hook]] = {
     # checkpointing
     "checkpoint": Checkpoint,
     # self_supervised
+    "byol": BYOL,
     "deepcluster": DeepCluster,
+    "dino": DINO,
+    "distillation": Distillation,
+    "feature_probe": FeatureProbe,
+    "moco": MoCo,
     "swav": SwAV,
     "swav_momentum": SwAVMomentum,
 }
