@@ -35,6 +35,7 @@ from hooks.training.empty_cache import EmptyCache
 from hooks.training.freeze_parameters import FreezeParameters
 from hooks.training.garbage_collection import GarbageCollection
 from hooks.training.gradient_clip import GradientClip
+from hooks.training.loss_spike import LossSpike
 from hooks.training.nan_guard import NanGuard
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.precise_batch_norm import PreciseBatchNorm
@@ -51,6 +52,7 @@ HOOKS: dict[str, type[Hook]] = {
     "freeze_parameters": FreezeParameters,
     "garbage_collection": GarbageCollection,
     "gradient_clip": GradientClip,
+    "loss_spike": LossSpike,
     "nan_guard": NanGuard,
     "param_scheduler": ParamScheduler,
     "precise_batch_norm": PreciseBatchNorm,

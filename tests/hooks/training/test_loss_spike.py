@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hooks import Hook, HookError, State
+from hooks.training.loss_spike import LossSpike
+from hooks.training.nan_guard import NanGuard
+from hooks.training.sampler_seed import DistSamplerSeed
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.storage import Storage
+from tests.hooks.training.steps import batches, new_state, train
+from tests.ranks import on_ranks
+from tests.tasks import Points, Seen, experiment, numbers
+
+SMALL = {"window": 8, "warmup": 4, "threshold": 6.0}
+
+
+def spikes(hook: LossSpike, losses: Sequence[float], folder: Path) -> list[bool]:
+    """Which steps with these losses are left out."""
+    state, found = State(phase="train", artifacts=folder), []
+    for loss in losses:
+        state.loss, state.row, state.skip_reasons = torch.tensor(loss, dtype=torch.float64), {}, []
+        hook.on_backward(state)
+        hook.on_gradients(state)
+        assert (state.row == {"loss_spike": 1}) is bool(state.skip_reasons)
+        found.append(bool(state.skip_reasons))
+    return found
+
+
+def by_definition(losses: Sequence[float], window: int, warmup: int, threshold: float) -> list[bool]:
+    """OLMo-core's rule: above the mean by more than so many deviations of the last losses that were no spikes."""
+    usual: list[float] = []
+    found = []
+    for loss in losses:
+        last = torch.tensor(usual[-window:], dtype=torch.float64)
+        spike = not math.isfinite(loss)
+        if not spike and len(last) >= warmup:
+            deviation, mean = torch.std_mean(last)
+            spike = bool(loss - mean > threshold * deviation)
+        found.append(spike)
+        usual += [] if spike else [loss]
+    return found
+
+
+def some_losses(seed: int) -> list[float]:
+    """A falling loss with noise, some heights, and some values that are not finite."""
+    generator = torch.Generator().manual_seed(seed)
+    losses = 2 / (1 + 0.1 * torch.arange(60)) + 0.1 * torch.randn(60, generator=generator)
+    losses[torch.randint(60, (6,), generator=generator)] += 2.0
+    losses[torch.randint(60, (2,), generator=generator)] = math.nan
+    losses[torch.randint(60, (1,), generator=generator)] = math.inf
+    values: list[float] = losses.tolist()
+    return values
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("window", "warmup", "threshold"), [(8, 4, 6.0), (20, 20, 3.0), (16, 2, 2.0), (128, 64, 6.0)])
+def test_spikes_are_what_lies_far_above_the_last_losses(
+    window: int, warmup: int, threshold: float, seed: int, tmp_path: Path
+) -> None:
+    hook = LossSpike(window=window, warmup=warmup, threshold=threshold, patience=60)
+    expected = by_definition(some_losses(seed), window, warmup, threshold)
+    assert spikes(hook, some_losses(seed), tmp_path) == expected
+    assert any(expected)
+    assert not all(expected)
+
+
+def test_a_loss_far_below_is_welcome_and_a_constant_one_no_spike(tmp_path: Path) -> None:
+    assert not any(spikes(LossSpike(**SMALL), [1.0, 1.1, 0.9, 1.0, -50.0], tmp_path))
+    assert not any(spikes(LossSpike(**SMALL), [0.5] * 20, tmp_path))
+
+
+def test_before_the_warmup_only_what_is_not_finite_is_a_spike(tmp_path: Path) -> None:
+    found = spikes(LossSpike(**SMALL), [1.0, 1000.0, math.nan, 1.1, -math.inf, 3.0, 1e6], tmp_path)
+    assert found == [False, False, True, False, True, False, True]
+
+
+def test_a_warmup_longer_than_the_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="warmup=9 losses cannot be seen in a window of 8; make warmup smaller"):
+        LossSpike(window=8, warmup=9)
+
+
+def test_too_many_in_a_row_are_an_error(tmp_path: Path) -> None:
+    usual = [1.0, 1.1, 0.9, 1.0]
+    hook = LossSpike(**SMALL, patience=2)
+    assert spikes(hook, [*usual, 9.0, 9.0, 1.0, math.nan, 9.0], tmp_path)[4:] == [True, True, False, True, True]
+    with pytest.raises(ArithmeticError, match=r"loss 9 at step 1, where 1 with .* was usual: spike 3 in a row, 2 are left out"):
+        spikes(hook, [9.0], tmp_path)
+
+
+def heights(count: int, *high: int, factor: float = 100.0) -> list[tuple[Tensor]]:
+    """Batches, of which some give a loss far above that of the others."""
+    return [(batch * (factor if index in high else 1.0),) for index, (batch,) in enumerate(batches(count))]
+
+
+def test_a_step_is_left_out_as_if_its_batch_had_not_been(tmp_path: Path) -> None:
+    module = nn.Linear(4, 2)
+    reference = deepcopy(module)
+    state = new_state(module, artifacts=tmp_path)
+    rows = train(state, {"spike": LossSpike(**SMALL)}, heights(10, 5, 8))
+    train(new_state(reference), {}, [batch for index, batch in enumerate(batches(10)) if index not in (5, 8)])
+    assert torch.equal(module.weight, reference.weight)
+    assert [index for index, row in enumerate(rows) if "loss_spike" in row] == [5, 8]
+    assert state.step == 8
+
+
+def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(tmp_path: Path) -> None:
+    rows = train(new_state(nn.Linear(4, 2), artifacts=tmp_path, accumulate=2), {"spike": LossSpike(**SMALL)}, heights(14, 10))
+    assert [index for index, row in enumerate(rows) if "loss_spike" in row] == [11]
+
+
+def test_what_is_differentiated_counts_whatever_hooks_made_of_it(tmp_path: Path) -> None:
+    class Adds(Hook):
+        def on_loss(self, state: State) -> None:
+            if state.iteration == 6 and state.loss is not None:
+                state.loss = state.loss + 1000
+
+    hooks = {"spike": LossSpike(**SMALL), "adds": Adds()}
+    rows = train(new_state(nn.Linear(4, 2), artifacts=tmp_path), hooks, batches(8))
+    assert [index for index, row in enumerate(rows) if "loss_spike" in row] == [6]
+
+
+def test_beside_a_nan_guard_that_skips(tmp_path: Path) -> None:
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
+    hooks = {"guard": NanGuard(action="skip"), "spike": LossSpike(**SMALL)}
+    rows = train(state, hooks, heights(8, 6, factor=math.nan))
+    assert (rows[6]["nonfinite"], rows[6]["loss_spike"], state.step) == (1, 1, 7)
+
+
+# In a loop
+
+
+@dataclass
+class SpikyPoints(Points):
+    """The loss of a batch that holds a sample of those in `bad` is a thousand times as high."""
+
+    bad: tuple[int, ...] = ()
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        high = any(place in self.bad for place in batch[2].tolist())
+        return super().loss(output, batch) * (1000.0 if high else 1.0)
+
+
+ORDER = torch.randperm(48, generator=torch.Generator().manual_seed(0)).tolist()
+BAD = (ORDER[25], ORDER[42])
+"""Samples of the 7th and the 11th batch of the first epoch, where batches hold four."""
+
+
+def notes(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((folder / "loss_spikes").iterdir())]
+
+
+def life(root: Path, restore: str | None = None, bad: tuple[int, ...] = BAD, **fields: Any) -> tuple[Loop, Seen]:
+    class SaveAt(Hook):
+        def on_step(self, state: State) -> None:
+            if state.phase == "train" and state.iteration == 8:
+                state.request_checkpoint("a test")
+
+    seen = Seen()
+    hooks = {"sampler_seed": DistSamplerSeed(), "spike": LossSpike(window=20, warmup=3, threshold=50.0), "save": SaveAt(), "seen": seen}
+    fields = {"epochs": 3, "batch_size": 4, **fields}
+    loop = Loop(SpikyPoints(bad=bad, train=48, val=7), experiment(**fields), hooks, store=CheckpointStore(Storage(root)), artifacts=root)
+    if restore:
+        loop.restore(restore)
+    list(loop.run())
+    return loop, seen
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_notes_name_the_samples_of_each_batch(tmp_path: Path, accumulate: int) -> None:
+    loop, seen = life(tmp_path, accumulate=accumulate)
+    found = notes(tmp_path)
+    assert [note["batches"][-1]["iteration"] for note in found][:2] == ([7, 11] if accumulate == 1 else [8, 12])
+    for note in found:
+        assert len(note["batches"]) == accumulate
+        for batch in note["batches"]:
+            assert batch["indices"] == seen.indices[batch["iteration"] - 1]
+        assert set(BAD) & {place for batch in note["batches"] for place in batch["indices"]}
+        assert note["epoch"] == (note["batches"][0]["iteration"] - 1) // 12
+        assert note["rank"] == 0
+        assert note["loss"] == note["rank_loss"] > 100 > note["mean"]
+    assert loop.state.step == 36 // accumulate - len(found)
+
+
+def test_resumed_in_the_middle_of_an_epoch_it_finds_the_same_spikes_and_samples(tmp_path: Path) -> None:
+    whole, _ = life(tmp_path)
+    expected = notes(tmp_path)
+    shutil.rmtree(tmp_path / "loss_spikes")
+    resumed, _ = life(tmp_path, "step-00000007")  # of eight, one was left out
+    assert notes(tmp_path) == expected[1:] != []
+    assert numbers(resumed.state.module) == numbers(whole.state.module)
+
+
+def test_a_sampler_that_cannot_tell_again_is_left_alone(tmp_path: Path) -> None:
+    class Once:
+        def __iter__(self) -> Any:
+            raise AssertionError("going through this sampler draws random numbers")
+
+    loader = SimpleNamespace(batch_sampler=SimpleNamespace(sampler=Once()))
+    state = new_state(nn.Linear(4, 2), artifacts=tmp_path, loaders={"train": loader})
+    train(state, {"spike": LossSpike(**SMALL)}, heights(8, 6))
+    (note,) = notes(tmp_path)
+    assert note["batches"] == [{"iteration": 7, "indices": None}]
+
+
+def test_what_is_not_finite_is_noted_as_text_in_valid_json(tmp_path: Path) -> None:
+    spikes(LossSpike(**SMALL), [math.inf], tmp_path)
+    (path,) = (tmp_path / "loss_spikes").iterdir()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    note = json.loads(path.read_text(), parse_constant=refuse)
+    assert (note["loss"], note["mean"]) == ("inf", "nan")
+
+
+def test_evaluation_is_not_its_business(tmp_path: Path) -> None:
+    loop, _ = life(tmp_path, bad=())
+    hook: Any = loop.plan.hooks["spike"]
+    assert len(hook.state_dict()["losses"]) == 20
+    assert not (tmp_path / "loss_spikes").exists()
+    assert loop.state.step == loop.state.iteration == 36
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9])
+def test_the_window_survives_a_restart(cut: int, tmp_path: Path) -> None:
+    losses = [1.0, 1.2, 0.9, 1.1, 9.0, 1.0, 1.6, 9.0, math.nan, 9.0, 1.0, 9.0]
+    expected = spikes(LossSpike(**SMALL), losses, tmp_path)
+    hook, resumed = LossSpike(**SMALL), LossSpike(**SMALL)
+    first = spikes(hook, losses[:cut], tmp_path)
+    file = io.BytesIO()
+    torch.save(hook.state_dict(), file)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert first + spikes(resumed, losses[cut:], tmp_path) == expected
+    assert sum(expected) == 5
+
+
+def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
+    torch.manual_seed(0)
+    module = nn.Linear(4, 2)
+    state = new_state(module, rank=rank, world_size=world_size, artifacts=Path(folder))
+    state.model = DistributedDataParallel(module, broadcast_buffers=False)
+    data = heights(8, 5) if rank == 1 else heights(8, 7, factor=math.nan)
+    rows = train(state, {"spike": LossSpike(**SMALL)}, data)
+    return [index for index, row in enumerate(rows) if "loss_spike" in row], state.step, module.weight.tolist()
+
+
+def test_ranks_leave_out_a_step_together_though_one_alone_has_the_spike(tmp_path: Path) -> None:
+    first, second = on_ranks(_on_a_rank, 2, str(tmp_path))
+    assert first == second
+    assert first[:2] == ([5, 7], 6)
+    mine, others, *_ = notes(tmp_path)
+    assert (mine["rank"], others["rank"]) == (0, 1)
+    assert mine["loss"] == others["loss"] == pytest.approx((mine["rank_loss"] + others["rank_loss"]) / 2)
+    assert others["rank_loss"] > 100 * mine["rank_loss"]
+
+
+def test_the_error_fails_the_run(tmp_path: Path) -> None:
+    with pytest.raises(HookError, match=r"hook 'spike' failed in on_gradients on rank 0: ArithmeticError: loss nan at step 5"):
+        train(new_state(nn.Linear(4, 2), artifacts=tmp_path), {"spike": LossSpike(**SMALL, patience=0)}, heights(8, 4, factor=math.nan))
