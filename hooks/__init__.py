@@ -22,10 +22,13 @@ from hooks.self_supervised.swav_momentum import SwAVMomentum
 from hooks.state import State
 from hooks.stats.activation_stats import ActivationStats
 from hooks.stats.device_stats import DeviceStats
+from hooks.stats.layer_memory import LayerMemory
+from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.model_complexity import ModelComplexity
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.stats.perf_stats import PerfStats
+from hooks.stats.profiler import Profiler
 from hooks.stats.runtime_info import RuntimeInfo
 from hooks.stats.throughput import Throughput
 from hooks.training.anomaly_detection import AnomalyDetection
@@ -62,10 +65,13 @@ HOOKS: dict[str, type[Hook]] = {
     # stats
     "activation_stats": ActivationStats,
     "device_stats": DeviceStats,
+    "layer_memory": LayerMemory,
+    "memory_snapshot": MemorySnapshot,
     "memory_stats": MemoryStats,
     "model_complexity": ModelComplexity,
     "optimizer_stats": OptimizerStats,
     "perf_stats": PerfStats,
+    "profiler": Profiler,
     "runtime_info": RuntimeInfo,
     "throughput": Throughput,
     # logs

@@ -38,9 +38,9 @@ class LayerTable:
                 file.unlink()
 
     def add(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **place: int) -> None:
-        """Takes a reading: each statistic is a tensor of shape (layers,). `place` says where in the run besides the
+        """Takes a reading: each statistic is a tensor of shape (layers,), all of one dtype. `place` says where in the run besides the
         epoch and the iteration, which is the one under way and not counted yet."""
-        values = torch.stack(list(statistics.values())).detach().float()
+        values = torch.stack(list(statistics.values())).detach()
         place = {"epoch": state.epoch, "iteration": state.iteration + 1, **place}
         self._pending.append((place, layers, list(statistics), values))
         state.info[self._name] = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,6 +12,7 @@ from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.layer_table import LayerTable
+from hooks.leaf_modules import leaf_modules, tensors, uncompiled
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 
@@ -64,11 +63,10 @@ class ActivationStats(Hook):
     def on_batch(self, state: State) -> None:
         self._names.clear()
         self._layers, self._moments = [], []
-        for name, module in state.module.named_modules():
-            if not any(module.children()) and not self._ignores(type(module)):
-                self._watch_module(name or type(module).__name__, module)
-        if "torch._dynamo" in sys.modules:  # what is compiled already would not call the hooks
-            self._watch.enter_context(torch.compiler.set_stance("force_eager"))
+        self._watch.enter_context(uncompiled())
+        for name, module in leaf_modules(state.module):
+            if not self._ignores(type(module)):
+                self._watch_module(name, module)
 
     @paced_by("every")
     def on_forward(self, state: State) -> None:
@@ -118,7 +116,9 @@ class ActivationStats(Hook):
 
     @torch.no_grad()
     def _take(self, name: str, values: Any) -> None:
-        for tensor in _tensors(values):
+        for tensor in tensors(values):
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
             if self.sample_feature_map and tensor.dim() == 4:
                 tensor = tensor[:, :, tensor.shape[2] // 2, tensor.shape[3] // 2]
             low, high = tensor.aminmax()
@@ -126,16 +126,3 @@ class ActivationStats(Hook):
             before = self._names[name]
             self._names[name] += 1
             self._layers.append(f"{name}#{before}" if before else name)
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """The floating-point tensors in anything nested, in order."""
-    if isinstance(values, Tensor):
-        if values.is_floating_point() and values.numel():
-            yield values
-    elif isinstance(values, Mapping):
-        for value in values.values():
-            yield from _tensors(value)
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _tensors(value)

@@ -1,0 +1,38 @@
+"""Watching the leaf modules of a model in a forward pass."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules without children, by name; a model that is one itself is called by its type."""
+    for name, module in model.named_modules():
+        if not any(module.children()):
+            yield name or type(module).__name__, module
+
+
+def tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors in anything nested, in order."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from tensors(value)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from tensors(value)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Has compiled models run uncompiled meanwhile: what is compiled already does not call module hooks."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return context

@@ -1,0 +1,82 @@
+"""Memory by layer: the sizes of outputs by arithmetic, CUDA's against an allocator whose readings are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from hooks import Plan, State
+from hooks.rhythm import Rhythm
+from hooks.stats.layer_memory import LayerMemory
+from orchestrator.loop.loop import Loop
+from tests.tasks import Points, experiment
+
+EVERY_STEP = Rhythm(1, "steps")
+
+
+def _pass(folder: Path, model: nn.Module, batch: Any, device: str = "cpu") -> pd.DataFrame:
+    state = State(module=model, model=model, artifacts=folder, phase="train", device=torch.device(device))
+    plan = Plan({"memory": LayerMemory(every=EVERY_STEP)})
+    plan.fire("on_start", state)
+    plan.fire("on_batch", state)
+    model(batch)
+    plan.fire("on_forward", state)
+    plan.fire("on_end", state)
+    return pd.read_parquet(folder / "layer_memory")
+
+
+def test_on_the_cpu_there_are_the_sizes_of_outputs_and_no_more(tmp_path: Path) -> None:
+    table = _pass(tmp_path, nn.Sequential(nn.Linear(3, 8), nn.Sequential(nn.LSTM(8, 5))), torch.randn(6, 3))
+    assert table["layer"].tolist() == ["0", "1.0"]
+    assert table["output_bytes"].tolist() == [6 * 8 * 4, 6 * 5 * 4 + 2 * 5 * 4]
+    assert "allocated_bytes" not in table
+
+
+def test_sizes_are_exact_where_a_float_would_not_be(tmp_path: Path) -> None:
+    table = _pass(tmp_path, nn.Sequential(nn.Identity()), torch.zeros(1).expand(2**26 + 1))
+    assert table["output_bytes"].tolist() == [4 * (2**26 + 1)]
+
+
+def test_on_cuda_a_layer_has_what_was_allocated_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Holds(nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.size = size
+
+        def forward(self, batch: Any) -> Any:
+            nonlocal held
+            held += self.size
+            return batch
+
+    held = 1000
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held)
+    table = _pass(tmp_path, nn.Sequential(Holds(50), nn.Sequential(Holds(7), Holds(-20))), torch.ones(2), "cuda")
+    assert table["allocated_bytes"].tolist() == [50, 7, -20]
+
+
+def test_it_measures_training_at_its_steps_and_leaves_no_hooks(tmp_path: Path) -> None:
+    loop = Loop(Points(train=44, val=11), experiment(), {"memory": LayerMemory(every=Rhythm(4, "steps"))}, artifacts=tmp_path)
+    list(loop.run())
+    table = pd.read_parquet(tmp_path / "layer_memory").query("layer == '0'")
+    assert table["iteration"].tolist() == [4, 8, 12]
+    assert table["output_bytes"].tolist() == [8 * 8 * 4, 8 * 8 * 4, 4 * 8 * 4]
+    assert not any(module._forward_hooks for module in loop.state.module.modules())
+
+
+def test_a_pass_that_fails_leaves_no_hooks(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    hook, state = LayerMemory(every=EVERY_STEP), State(module=model, phase="train", artifacts=tmp_path)
+    hook.on_batch(state)
+    assert model[0]._forward_hooks
+    hook.on_exception(state, ValueError())
+    assert not model[0]._forward_hooks
+
+
+def test_epochs_are_refused() -> None:
+    with pytest.raises(ValueError, match="'2 epochs'; write steps"):
+        LayerMemory(every=Rhythm(2))

@@ -1,0 +1,175 @@
+"""What is in memory, against tensors and allocations of known size; CUDA's snapshots against a stand-in for torch's."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hooks import HookError, Plan, State
+from hooks.stats import memory_snapshot
+from hooks.stats.memory_snapshot import MemorySnapshot
+from orchestrator.loop.loop import Loop
+from tests.tasks import Points, experiment
+
+
+def _text(folder: Path, name: str = "rank=0-step=0") -> str:
+    return (folder / "memory" / f"{name}.txt").read_text()
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(file.name for file in (folder / "memory").iterdir()) if (folder / "memory").exists() else []
+
+
+def _fail(folder: Path, error: BaseException, hook: MemorySnapshot | None = None) -> None:
+    (hook or MemorySnapshot()).on_exception(State(artifacts=folder), error)
+
+
+def test_tensors_are_counted_by_kind(tmp_path: Path) -> None:
+    kept = [torch.zeros(317, 3, dtype=torch.float64) for _ in range(4)]
+    views = [torch.zeros(911, dtype=torch.int16)]
+    views.append(views[0].view(-1))
+    _fail(tmp_path, ValueError())
+    text = _text(tmp_path, "rank=0-step=0-ValueError")
+    assert re.search(rf"\b{4 * 317 * 3 * 8:,} +4  Tensor float64 \[317, 3\] cpu", text)
+    assert re.search(rf"\b{2 * 911 * 2:,} +2  Tensor int16 \[911\] cpu", text)
+    assert len(kept) + len(views) == 6
+
+
+def test_shared_storage_counts_once(tmp_path: Path) -> None:
+    def storage() -> int:
+        _fail(tmp_path, ValueError())
+        found = re.search(r"on ([\d,]+) bytes of storage", _text(tmp_path, "rank=0-step=0-ValueError"))
+        assert found is not None
+        return int(found[1].replace(",", ""))
+
+    before = storage()
+    base = torch.zeros(1_000_000)
+    views = [base[:10], base.view(1000, 1000)]
+    assert storage() - before == base.untyped_storage().nbytes()
+    assert len(views) == 2
+
+
+def test_tensors_without_memory_are_left_out(tmp_path: Path) -> None:
+    with FakeTensorMode():
+        fake = torch.zeros(12345)
+    sparse, meta = torch.eye(3).to_sparse(), torch.zeros(54321, device="meta")
+    _fail(tmp_path, ValueError())
+    assert "12345" not in _text(tmp_path, "rank=0-step=0-ValueError")
+    assert "54321" not in _text(tmp_path, "rank=0-step=0-ValueError")
+    assert (fake.numel(), sparse.numel(), meta.numel()) == (12345, 9, 54321)
+
+
+def test_resident_memory_is_what_psutil_says(tmp_path: Path) -> None:
+    _fail(tmp_path, ValueError())
+    found = re.search(r"resident memory of the process: ([\d,]+) bytes", _text(tmp_path, "rank=0-step=0-ValueError"))
+    assert found is not None
+    assert int(found[1].replace(",", "")) == pytest.approx(psutil.Process().memory_info().rss, abs=64 * 2**20)
+
+
+def test_the_list_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_snapshot, "LINES", 2)
+    kinds = [torch.zeros(size) for size in (10_000_001, 10_000_002, 3, 4)]
+    _fail(tmp_path, ValueError())
+    text = _text(tmp_path, "rank=0-step=0-ValueError")
+    assert text.count("Tensor float32") == 2
+    assert "kinds that are smaller" in text
+    assert len(kinds) == 4
+
+
+def test_source_lines_are_there_where_tracemalloc_traces(tmp_path: Path) -> None:
+    _fail(tmp_path, ValueError())
+    assert "source line" not in _text(tmp_path, "rank=0-step=0-ValueError")
+    tracemalloc.start()
+    try:
+        held = bytearray(3_000_000)
+        _fail(tmp_path, ValueError())
+    finally:
+        tracemalloc.stop()
+    text = _text(tmp_path, "rank=0-step=0-ValueError")
+    assert f"{Path(__file__).name}" in text.split("bytes allocated by source line:")[1].splitlines()[1]
+    assert len(held) == 3_000_000
+
+
+def test_it_writes_after_the_steps_asked_for(tmp_path: Path) -> None:
+    """Once each, also where a step has several micro-batches."""
+    loop = Loop(Points(train=44, val=11), experiment(accumulate=2), {"memory": MemorySnapshot(steps=(2, 5))}, artifacts=tmp_path)
+    list(loop.run())
+    assert _names(tmp_path) == ["rank=0-step=2.txt", "rank=0-step=5.txt"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "written"),
+    [("any", ["ArithmeticError", "OutOfMemoryError"]), ("out_of_memory", ["OutOfMemoryError"]), ("none", [])],
+)
+def test_which_failures_are_written_down(tmp_path: Path, failures: Any, written: list[str]) -> None:
+    """The cause is told, not the hook's error around it."""
+    around = HookError("clip", "on_gradients", 0, "no memory")
+    around.__cause__ = torch.OutOfMemoryError("no memory")
+    for error in (around, ArithmeticError()):
+        _fail(tmp_path, error, MemorySnapshot(failures=failures))
+    assert _names(tmp_path) == [f"rank=0-step=0-{name}.txt" for name in written]
+
+
+def test_the_cpus_lack_of_memory_is_one(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**60, dtype=torch.int8)
+    _fail(tmp_path, raised.value, MemorySnapshot(failures="out_of_memory"))
+    assert _names(tmp_path) == ["rank=0-step=0-RuntimeError.txt"]
+
+
+def test_a_run_that_fails_shows_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_snapshot, "_lines", lambda device: 1 / 0)
+    loop = Loop(Points(fails=True), experiment(), {"memory": MemorySnapshot()}, artifacts=tmp_path)
+    with pytest.raises(ArithmeticError, match="this loss fails on purpose"):
+        list(loop.run())
+
+
+class _Cuda:
+    """torch's recording of CUDA's allocations, as far as it is called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.recorded: list[dict[str, Any]] = []
+        self.observer: Any = None
+        monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **options: self.recorded.append(options))
+        monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_text("a snapshot"))
+        monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", self._attach, raising=False)
+        monkeypatch.setattr(torch.cuda, "memory_summary", lambda device: "the summary")
+
+    def _attach(self, observer: Any) -> None:
+        self.observer = observer
+
+
+def test_on_cuda_history_is_recorded_while_the_run_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"), rank=3)
+    plan = Plan({"memory": MemorySnapshot(steps=(7,), max_entries=500)}, rank=3)
+    plan.fire("on_start", state)
+    assert cuda.recorded == [{"max_entries": 500, "stacks": "python"}]
+    state.step, state.stepped = 7, True
+    plan.fire("on_step", state)
+    plan.fire("on_end", state)
+    assert _names(tmp_path) == ["rank=3-step=7.pickle", "rank=3-step=7.txt"]
+    assert "the summary" in _text(tmp_path, "rank=3-step=7")
+    assert cuda.recorded[1:] == [{"enabled": None}]
+
+
+def test_out_of_memory_is_written_down_while_all_is_still_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"))
+    hook = MemorySnapshot()
+    hook.on_start(state)
+    cuda.observer(0, 100, 1000, 10)
+    snapshot = tmp_path / "memory" / "rank=0-step=0-OutOfMemoryError.pickle"
+    assert snapshot.read_text() == "a snapshot"
+    snapshot.write_text("the first")
+    cuda.observer(0, 100, 1000, 10)
+    hook.on_exception(state, torch.OutOfMemoryError())
+    cuda.observer(0, 100, 1000, 10)
+    assert snapshot.read_text() == "the first"
+    assert _names(tmp_path) == ["rank=0-step=0-OutOfMemoryError.pickle", "rank=0-step=0-OutOfMemoryError.txt"]
+    assert cuda.recorded[-1] == {"enabled": None}

@@ -1,0 +1,147 @@
+"""Traces read back: which iterations are in them, and that the profiler ends once, whatever happens."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import profile
+
+from hooks import Hook, State
+from hooks.stats.profiler import Profiler
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import Breaks, Points, experiment
+
+POINTS = Points(train=44, val=11)  # 6 iterations an epoch
+
+
+@pytest.fixture
+def stops(monkeypatch: pytest.MonkeyPatch) -> list[profile]:
+    """The profilers that were ended, once for each time."""
+    ended: list[profile] = []
+    stop = profile.stop
+    monkeypatch.setattr(profile, "stop", lambda self: (ended.append(self), stop(self))[1])
+    return ended
+
+
+def _train(folder: Path, hook: Profiler, world: World | None = None, hooks: dict[str, Hook] | None = None, **fields: Any) -> Loop:
+    loop = Loop(POINTS, experiment(**fields), {"profiler": hook, **(hooks or {})}, world=world, artifacts=folder)
+    list(loop.run())
+    return loop
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(file.name for file in (folder / "traces").iterdir()) if (folder / "traces").exists() else []
+
+
+def _counts(path: Path, *names: str) -> list[int]:
+    """How many events of each name a trace has."""
+    with gzip.open(path) as file:
+        events = [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
+    return [events.count(name) for name in names]
+
+
+def test_a_window_has_its_iterations_and_their_parts(tmp_path: Path, stops: list[profile]) -> None:
+    _train(tmp_path, Profiler(skip_first=1, wait=1, warmup=1, active=3))
+    assert _names(tmp_path) == ["rank=0-step=6-iteration=6.pt.trace.json.gz", "rank=0-step=6-iteration=6.txt"]
+    trace = tmp_path / "traces" / "rank=0-step=6-iteration=6.pt.trace.json.gz"
+    assert _counts(trace, "data", "forward", "loss", "backward", "optimizer") == [3] * 5
+    assert _counts(trace, "aten::addmm") == [2 * 3]  # two linear layers
+    assert "aten::addmm" in trace.with_name("rank=0-step=6-iteration=6.txt").read_text()
+    assert len(stops) == 1
+
+
+def test_windows_come_again(tmp_path: Path, stops: list[profile]) -> None:
+    """Windows of wait 1, warmup 1 and active 2 after 2 iterations end at 6, 10, 14 ..."""
+    _train(tmp_path, Profiler(skip_first=2, wait=1, warmup=1, active=2, repeat=2), epochs=3)
+    assert [name for name in _names(tmp_path) if name.endswith("txt")] == [
+        "rank=0-step=10-iteration=10.txt", "rank=0-step=6-iteration=6.txt",
+    ]  # fmt: skip
+    assert len(stops) == 2
+
+
+def test_without_end_there_are_as_many_windows_as_fit(tmp_path: Path) -> None:
+    _train(tmp_path, Profiler(skip_first=0, warmup=0, active=5, repeat=0))
+    assert [name for name in _names(tmp_path) if name.endswith("txt")] == [
+        "rank=0-step=10-iteration=10.txt", "rank=0-step=12-iteration=12.txt", "rank=0-step=5-iteration=5.txt",
+    ]  # fmt: skip
+
+
+def test_accumulated_micro_batches_have_one_optimizer_part(tmp_path: Path) -> None:
+    _train(tmp_path, Profiler(skip_first=0, warmup=0, active=4), accumulate=2)
+    trace = tmp_path / "traces" / "rank=0-step=2-iteration=4.pt.trace.json.gz"
+    assert _counts(trace, "forward", "backward", "optimizer") == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("iteration", "window"), [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (17, 20)), (15, (17, 20)), (19, (float("inf"),) * 2)]
+)
+def test_a_resumed_run_goes_on_in_the_schedule(iteration: int, window: tuple[float, float]) -> None:
+    """By hand: skip 10; then wait 2, warmup 1, active 2, twice. What is left of a window must hold one kept iteration."""
+    hook = Profiler(skip_first=10, wait=2, warmup=1, active=2, repeat=2)
+    hook.on_start(State(iteration=iteration))
+    assert (hook._begin, hook._end) == window
+
+
+def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(tmp_path: Path, stops: list[profile]) -> None:
+    """VISSL's hook ends its profiler twice."""
+    with pytest.raises(Exception, match="broken on purpose"):
+        _train(tmp_path, Profiler(skip_first=0, warmup=1, active=10), hooks={"breaks": Breaks(iteration=3)})
+    assert _names(tmp_path) == ["rank=0-step=2-iteration=2.pt.trace.json.gz", "rank=0-step=2-iteration=2.txt"]
+    assert _counts(tmp_path / "traces" / _names(tmp_path)[0], "forward", "optimizer") == [2, 2]
+    assert len(stops) == 1
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_run_that_ends_in_a_window_leaves_what_there_is(tmp_path: Path, stops: list[profile]) -> None:
+    _train(tmp_path, Profiler(skip_first=9, warmup=1, active=10))
+    assert _counts(tmp_path / "traces" / _names(tmp_path)[0], "optimizer") == [2]
+    assert len(stops) == 1
+
+
+def test_the_run_may_end_with_the_last_window(tmp_path: Path) -> None:
+    loop = _train(tmp_path, Profiler(skip_first=0, warmup=1, active=2, repeat=2, stop_after=True), epochs=5)
+    assert loop.state.step < 12
+    assert len(_names(tmp_path)) == 4
+
+
+def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
+    class Looks(Hook):
+        def __init__(self) -> None:
+            self.on: list[bool] = []
+
+        def on_forward(self, state: State) -> None:
+            if state.phase == "train":
+                self.on.append(torch.autograd._profiler_enabled())
+
+    looks = Looks()
+    _train(tmp_path, Profiler(skip_first=2, warmup=1, active=2), hooks={"looks": looks})
+    assert looks.on == [False] * 3 + [True] * 2 + [False] * 7  # warming up, torch only prepares
+
+
+def test_shapes_and_memory_are_kept_where_asked_for(tmp_path: Path) -> None:
+    _train(tmp_path, Profiler(skip_first=0, warmup=0, active=1, record_shapes=True, profile_memory=True, with_flops=True))
+    with gzip.open(tmp_path / "traces" / _names(tmp_path)[0]) as file:
+        events = json.load(file)["traceEvents"]
+    products = [event["args"]["Input Dims"] for event in events if event["name"] == "aten::addmm"]
+    assert products[0][:3] == [[8], [8, 5], [5, 8]]
+    assert any(event["name"] == "[memory]" for event in events)
+    assert "CPU Mem" in (tmp_path / "traces" / _names(tmp_path)[1]).read_text()
+
+
+def _on_a_rank(rank: int, world_size: int, folder: str) -> None:
+    for name, ranks in (("one", (0,)), ("all", (0, 1))):
+        _train(Path(folder) / name, Profiler(skip_first=0, active=1, profiled_ranks=ranks), World(rank=rank, world_size=world_size))
+
+
+def test_each_rank_that_is_traced_has_files_of_its_own(tmp_path: Path) -> None:
+    """MMEngine's and iMIX's ranks write into one file."""
+    on_ranks(_on_a_rank, 2, str(tmp_path))
+    assert [name.split(".")[0] for name in _names(tmp_path / "one")] == ["rank=0-step=2-iteration=2"] * 2
+    assert [name.split(".")[0] for name in _names(tmp_path / "all")] == [f"rank={r}-step=2-iteration=2" for r in (0, 0, 1, 1)]
