@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hooks import HOOKS
 from orchestrator import load_experiment, run
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +61,25 @@ def test_the_hook_guide_s_hook_records_the_norm_of_the_weights(folder: Path) -> 
     assert len(training) == 25
     assert training[training["weight_norm"].notna()]["step"].tolist() == [20]
     assert entry["every"] == "20 steps"
+
+
+def test_the_hook_guide_s_other_hook_looks_back(folder: Path) -> None:
+    write_files(ROOT / "README.md", folder)
+    write_files(ROOT / "docs" / "hooks.md", folder)
+    hook = "hooks.loss_fall={type: 'study.falls:LossFall', every: 10 steps, stretch: 4}"
+    done = run(load_experiment("study/wine.yaml", ["epochs=5", hook]), folder / "runs", local=True)
+    training = done.stats[done.stats["phase"] == "train"].set_index("step")
+    losses = training["loss"]
+    # at step 10 the rows of steps 2 to 5 and of 6 to 9: the present one is not among them
+    falls = {step: losses.loc[step - 8 : step - 5].mean() - losses.loc[step - 4 : step - 1].mean() for step in (10, 20)}
+    assert training["loss_fall"].dropna().to_dict() == pytest.approx(falls)
+    assert f"the loss fell by at most {max(falls.values()):.4f}" in (Path(done.path) / "log.txt").read_text()
+
+
+def test_the_hook_guide_has_every_hook_once() -> None:
+    table = re.findall(r"^\| (.+?) \| (.+) \|$", (ROOT / "docs" / "hooks.md").read_text(), re.MULTILINE)[2:]
+    named = [name for _, cell in table for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted(HOOKS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -188,7 +188,7 @@ def test_each_file_is_valid_and_its_hooks_can_be_built(system: str, tmp_path: Pa
 
 
 def test_mmengine_s_momentum_became_its_decay(tmp_path: Path) -> None:
-    momentum = float(re.findall(r"momentum=(0\.\d+)", blocks("MMEngine")[0])[-1])
+    momentum = float(re.findall(r"EMAHook', momentum=(0\.\d+)", blocks("MMEngine")[0])[0])
     assert hooks_of(migrated("MMEngine", tmp_path))["ema"].decay == pytest.approx(1 - momentum)  # type: ignore[attr-defined]
 
 
