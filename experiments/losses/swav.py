@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,16 +13,27 @@ from torch.nn import functional
 from hooks.self_supervised.prototypes import SwappedViews
 
 
-def swapped_prediction(views: SwappedViews, temperature: float = 0.1) -> Tensor:
-    """The mean over assigned views s and all other views t of the cross entropy between the codes of s and the scores of t.
+@dataclass(frozen=True)
+class SwAVLoss:
+    """The mean over pairs of an assigned view s and another t of -sum_k q_s(k) log p_t(k), the mean over the batch.
 
-    For a pair it is -sum_k q_s(k) log p_t(k), the mean over the batch, with p_t the softmax of the scores / temperature.
+    q_s are the codes of s, p_t is the softmax of the scores of t / temperature.
     Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), equation 2.
     """
-    losses = [
-        functional.cross_entropy(scores / temperature, codes)
-        for assigned, codes in views.codes.items()
-        for view, scores in enumerate(views.scores)
-        if view != assigned
-    ]
-    return torch.stack(losses).mean()
+
+    temperature: float = 0.1
+    momentum_encoder: bool = False
+    """Whether the codes are those of a momentum encoder."""
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        """What makes the codes."""
+        return {"swav_momentum": {}} if self.momentum_encoder else {"swav": {}}
+
+    def __call__(self, output: SwappedViews) -> Tensor:
+        losses = [
+            functional.cross_entropy(scores.float() / self.temperature, codes)
+            for assigned, codes in output.codes.items()
+            for view, scores in enumerate(output.scores)
+            if view != assigned
+        ]
+        return torch.stack(losses).mean()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from hooks import coalesced
+from hooks.aside import evaluating
 from hooks.hook import Hook, Priority
 from hooks.self_supervised import spherical_kmeans
 from hooks.self_supervised.gather import batch_sizes, gather
@@ -114,13 +113,12 @@ class DeepCluster(Hook):
         self._centroids = [centroids.to(device) for centroids in self._centroids]
         self._assignments = self._assignments.to(device)
 
-    @torch.no_grad()
     def _fill(self, state: State) -> None:
         """One pass over this rank's share of the training data."""
         size = _samples(state)
         self._remembered = torch.zeros(len(range(state.rank, size, state.world_size)), dtype=torch.bool, device=state.device)
         self._memory = torch.zeros(len(self.assigned_views), len(self._remembered), 0, device=state.device)
-        with _in_eval_mode(state.module):
+        with evaluating(state):
             for views, indices in state.fresh_batches("train"):
                 if int(indices.max()) >= size or int(indices.min()) < 0:
                     raise ValueError(f"a batch has the index {int(indices.max())}, but the training data has {size} samples")
@@ -197,14 +195,3 @@ def _unit_length(output: Any, count: int) -> list[Tensor]:
             "DeepCluster needs a list with one tensor of embeddings (B, D) per view"
         )
     return [functional.normalize(embeddings.float(), dim=1) for embeddings in output]
-
-
-@contextmanager
-def _in_eval_mode(module: nn.Module) -> Iterator[None]:
-    modes = [(child, child.training) for child in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for child, training in modes:
-            child.training = training

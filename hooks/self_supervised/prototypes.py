@@ -38,12 +38,6 @@ def normalize(prototypes: nn.Linear) -> None:
     prototypes.weight.copy_(functional.normalize(prototypes.weight, dim=1))
 
 
-def freeze(prototypes: nn.Linear, state: State) -> None:
-    """Drops the prototypes' gradient, so that the optimizer leaves them alone: no decay and no momentum either."""
-    prototypes.weight.grad = None
-    state.forget_gradients()
-
-
 def reached(begin: Rhythm, state: State) -> bool:
     """Whether as many epochs or optimizer steps are completed."""
     return (state.step if begin.unit == "steps" else state.epoch) >= begin.count

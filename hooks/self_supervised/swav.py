@@ -43,8 +43,6 @@ class SwAV(Hook):
     """Embeddings in the queues of all ranks together, for each assigned view; 0 is no queue."""
     queue_begin: Rhythm = Rhythm(1)
     """Epochs or optimizer steps to complete before the queue begins to fill."""
-    freeze: Rhythm = Rhythm(1)
-    """Epochs or optimizer steps in which the prototypes are not trained."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
@@ -68,10 +66,6 @@ class SwAV(Hook):
         share = self.queue_length // state.world_size
         if training and share and prototypes.reached(self.queue_begin, state):
             self._queue.push(torch.stack([embeddings[view] for view in self.assigned_views]), share)
-
-    def on_gradients(self, state: State) -> None:
-        if not prototypes.reached(self.freeze, state):
-            prototypes.freeze(self._layer, state)
 
     def on_update(self, state: State) -> None:
         prototypes.normalize(self._layer)

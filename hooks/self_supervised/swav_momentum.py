@@ -43,8 +43,6 @@ class SwAVMomentum(Hook):
     """Embeddings in the queues of all ranks together, for each assigned view; 0 is no queue."""
     queue_begin: Rhythm = Rhythm(1)
     """Epochs or optimizer steps to complete before the queue begins to fill."""
-    freeze: Rhythm = Rhythm(1)
-    """Epochs or optimizer steps in which the prototypes are not trained."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
@@ -75,10 +73,6 @@ class SwAVMomentum(Hook):
         share = self.queue_length // state.world_size
         if training and share and prototypes.reached(self.queue_begin, state):
             self._queue.push(embeddings, share)
-
-    def on_gradients(self, state: State) -> None:
-        if not prototypes.reached(self.freeze, state):
-            prototypes.freeze(self._layers[0], state)
 
     def on_update(self, state: State) -> None:
         prototypes.normalize(self._layers[0])

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from experiments.losses.deepcluster import cluster_prediction
-from experiments.losses.swav import swapped_prediction
+from experiments.losses.deepcluster import DeepClusterLoss
+from experiments.losses.swav import SwAVLoss
 from hooks import Hook
 from orchestrator import Task
 from orchestrator.checkpoint.store import CheckpointStore
@@ -77,7 +77,7 @@ class Clouds(Task):
         return len(batch[1])
 
     def loss(self, output: Any, batch: Any) -> Tensor:
-        return swapped_prediction(output) if self.prototypes else cluster_prediction(output)
+        return SwAVLoss()(output) if self.prototypes else DeepClusterLoss()(output)
 
 
 @dataclass

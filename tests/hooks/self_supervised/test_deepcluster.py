@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.losses.deepcluster import cluster_prediction
+from experiments.losses.deepcluster import DeepClusterLoss
 from hooks import Hook, HookError, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.self_supervised.deepcluster import UNASSIGNED, ClusteredViews, DeepCluster
@@ -50,13 +50,13 @@ def test_the_loss_is_the_cross_entropy_of_every_view_with_its_samples_cluster() 
                     exponentials = [torch.exp(sample @ direction / 0.1) for direction in table]
                     terms.append(-torch.log(exponentials[place] / sum(exponentials)))
         heads.append(torch.stack(terms).mean())
-    found = cluster_prediction(ClusteredViews(embeddings, centroids, assignments), 0.1)
+    found = DeepClusterLoss(0.1)(ClusteredViews(embeddings, centroids, assignments))
     torch.testing.assert_close(found, torch.stack(heads).mean())
 
 
 def test_a_batch_without_assignments_has_no_loss() -> None:
     embeddings = [torch.randn(3, 4, requires_grad=True)]
-    loss = cluster_prediction(ClusteredViews(embeddings, [torch.randn(2, 4)], torch.full((1, 3), UNASSIGNED)))
+    loss = DeepClusterLoss()(ClusteredViews(embeddings, [torch.randn(2, 4)], torch.full((1, 3), UNASSIGNED)))
     loss.backward()
     assert loss == 0
     assert embeddings[0].grad is not None

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.losses.swav import swapped_prediction
+from experiments.losses.swav import SwAVLoss
 from hooks import Hook, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.self_supervised.prototypes import SwappedViews
 from hooks.self_supervised.sinkhorn import codes
 from hooks.self_supervised.swav import SwAV
-from hooks.training.gradient_clip import GradientClip
+from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator.config.experiment import Component
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
@@ -27,6 +27,10 @@ STEPS = 6
 
 def steps(count: int) -> Rhythm:
     return Rhythm(count, "steps")
+
+
+def freeze_until(until: Rhythm) -> FreezeParameters:
+    return FreezeParameters(patterns=["prototypes.weight"], until=until)
 
 
 # The loss
@@ -43,7 +47,7 @@ def test_the_loss_is_that_of_the_paper() -> None:
             for sample in range(5):
                 exponentials = [torch.exp(scores[target][sample, k] / 0.1) for k in range(3)]
                 terms.append(-sum(q[sample, k] * torch.log(exponentials[k] / sum(exponentials)) for k in range(3)))
-    torch.testing.assert_close(swapped_prediction(SwappedViews(scores, tables), 0.1), torch.stack(terms).mean())  # type: ignore[arg-type]
+    torch.testing.assert_close(SwAVLoss(0.1)(SwappedViews(scores, tables)), torch.stack(terms).mean())  # type: ignore[arg-type]
 
 
 # The original, written as a plain loop
@@ -123,34 +127,11 @@ class Weights(Hook):
 @pytest.mark.parametrize(("freeze", "frozen"), [(steps(4), 4), (Rhythm(1), STEPS), (steps(0), 0)])
 def test_prototypes_are_unit_vectors_that_first_stand_still(freeze: Rhythm, frozen: int) -> None:
     weights = Weights()
-    train(Clouds(), {"swav": SwAV(freeze=freeze), "weights": weights}, optimizer=DECAYED)
+    train(Clouds(), {"freeze": freeze_until(freeze), "swav": SwAV(), "weights": weights}, optimizer=DECAYED)
     for value in weights.values:
         torch.testing.assert_close(value.norm(dim=1), torch.ones(4))
     for step, (before, after) in enumerate(zip(weights.values, weights.values[1:], strict=False)):
         assert torch.allclose(before, after, atol=1e-7, rtol=0) == (step < frozen), step
-
-
-def test_a_frozen_gradient_does_not_count_in_the_norm_that_is_clipped() -> None:
-    """VISSL clips before it drops the gradients of frozen layers."""
-    trained = train(Clouds(), {"clip": GradientClip(max_norm=100.0), "norm": (norm := Norms()), "swav": SwAV(freeze=steps(1))}, epochs=1)
-    assert norm.recorded[0] == pytest.approx(norm.of_trunk[0], rel=1e-5)
-    assert norm.recorded[1] > norm.of_trunk[1] * 1.0001
-    assert len(trained.losses) == STEPS
-
-
-class Norms(Hook):
-    """The recorded norm of the gradients, and that of the trunk alone."""
-
-    priority = 100
-
-    def __init__(self) -> None:
-        self.recorded: list[float] = []
-        self.of_trunk: list[float] = []
-
-    def on_gradients(self, state: State) -> None:
-        self.recorded.append(float(state.row["grad_norm"]))
-        gradients = [p.grad for p in state.module.trunk.parameters()]  # type: ignore[union-attr]
-        self.of_trunk.append(float(torch.cat([g.flatten() for g in gradients if g is not None]).norm()))
 
 
 def test_the_model_needs_prototypes() -> None:
@@ -161,7 +142,7 @@ def test_the_model_needs_prototypes() -> None:
 # It learns
 
 def test_views_of_a_cloud_come_to_share_a_prototype_and_not_all_the_same() -> None:
-    trained = train(Clouds(), {"swav": SwAV(freeze=steps(0), queue_length=16)}, epochs=30, optimizer=SLOW)
+    trained = train(Clouds(), {"swav": SwAV(queue_length=16)}, epochs=30, optimizer=SLOW)
     dataset = Clouds().data()["train"]
     views = [torch.stack([dataset[i][0][view] for i in range(48)]) for view in range(3)]
     with torch.no_grad():
@@ -173,7 +154,7 @@ def test_views_of_a_cloud_come_to_share_a_prototype_and_not_all_the_same() -> No
 # Ranks
 
 def share_of_training(rank: int, world_size: int, length: int) -> Any:
-    hooks = {"swav": SwAV(queue_length=length, freeze=steps(2))}
+    hooks = {"freeze": freeze_until(steps(2)), "swav": SwAV(queue_length=length)}
     trained = train(Clouds(), hooks, world=World(rank, world_size), batch_size=8 // world_size)
     return trained.weights, trained.losses
 
@@ -210,7 +191,7 @@ def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path) -
     task = Clouds(dropout=0.3, batch_norm=True)
 
     def hooks() -> dict[str, Hook]:
-        return {"swav": SwAV(queue_length=20, freeze=steps(3)), "checkpoint": Checkpoint(every=steps(5), keep=None)}
+        return {"freeze": freeze_until(steps(3)), "swav": SwAV(queue_length=20), "checkpoint": Checkpoint(every=steps(5), keep=None)}
 
     whole = train(task, hooks(), root=tmp_path)
     for name, step in (("step-00000005", 5), ("step-00000010", 10), ("step-00000015", 15)):

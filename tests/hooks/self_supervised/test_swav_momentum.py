@@ -68,7 +68,7 @@ class Original(Hook):
 @pytest.mark.parametrize("length", [0, 16])
 def test_codes_are_those_of_the_momentum_encoder(length: int) -> None:
     original = Original(length)
-    hook = SwAVMomentum(momentum=0.8, queue_length=length, queue_begin=steps(0), freeze=steps(4))
+    hook = SwAVMomentum(momentum=0.8, queue_length=length, queue_begin=steps(0))
     train(Clouds(batch_norm=True), {"swav": hook, "original": original})
     assert len(original.found) == 18
     for found, expected in zip(original.found, original.expected, strict=True):
@@ -76,7 +76,7 @@ def test_codes_are_those_of_the_momentum_encoder(length: int) -> None:
 
 
 def test_both_nets_have_unit_prototypes_and_the_encoder_no_gradients() -> None:
-    hook = SwAVMomentum(momentum=0.5, freeze=steps(0))
+    hook = SwAVMomentum(momentum=0.5)
     trained = train(Clouds(batch_norm=True), {"swav": hook})
     encoder: Any = hook._teacher.module
     own: Any = trained.loop.state.module
@@ -90,14 +90,14 @@ def test_both_nets_have_unit_prototypes_and_the_encoder_no_gradients() -> None:
 
 def test_a_momentum_of_zero_is_the_model_itself_and_of_one_the_first_model() -> None:
     for momentum, same in ((0.0, True), (1.0, False)):
-        hook = SwAVMomentum(momentum=momentum, freeze=steps(0))
+        hook = SwAVMomentum(momentum=momentum)
         trained = train(Clouds(), {"swav": hook})
         pairs = zip(hook._teacher.module.parameters(), trained.loop.state.module.parameters(), strict=True)
         assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in pairs) is same
 
 
 def share_of_training(rank: int, world_size: int) -> Any:
-    hooks = {"swav": SwAVMomentum(momentum=0.8, queue_length=16, freeze=steps(2))}
+    hooks = {"swav": SwAVMomentum(momentum=0.8, queue_length=16)}
     trained = train(Clouds(), hooks, world=World(rank, world_size), batch_size=8 // world_size)
     return trained.weights, trained.losses
 
@@ -116,7 +116,7 @@ def test_a_run_resumed_in_mid_phase_ends_as_an_undisturbed_one(tmp_path: Path, l
     task = Clouds(val=9, dropout=0.3, batch_norm=True)
 
     def hooks() -> dict[str, Hook]:
-        swav = SwAVMomentum(momentum=0.8, queue_length=length, freeze=steps(3))
+        swav = SwAVMomentum(momentum=0.8, queue_length=length)
         return {"swav": swav, "checkpoint": Checkpoint(every=steps(5), keep=None)}
 
     whole = train(task, hooks(), root=tmp_path)
