@@ -40,6 +40,7 @@ from hooks.training.garbage_collection import GarbageCollection
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.loss_spike import LossSpike
 from hooks.training.nan_guard import NanGuard
+from hooks.training.output_mask import OutputMask
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.precise_batch_norm import PreciseBatchNorm
 from hooks.training.sampler_seed import DistSamplerSeed
@@ -57,6 +58,7 @@ HOOKS: dict[str, type[Hook]] = {
     "gradient_clip": GradientClip,
     "loss_spike": LossSpike,
     "nan_guard": NanGuard,
+    "output_mask": OutputMask,
     "param_scheduler": ParamScheduler,
     "precise_batch_norm": PreciseBatchNorm,
     "sampler_seed": DistSamplerSeed,

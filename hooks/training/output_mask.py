@@ -1,0 +1,76 @@
+"""Keeps evaluation from predicting classes that its data does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+
+from hooks import coalesced
+from hooks.hook import Hook
+from hooks.state import State
+
+
+@dataclass
+class OutputMask(Hook):
+    """In val and test, sets the logits of classes that occur nowhere in the phase's labels to minus infinity.
+
+    For a model trained on more classes than it is validated on. Logits have shape (B, C) or (B, C, ...), alone or in a
+    list or tuple; labels are class numbers of any shape, and those that are no class (negative, or C and more) are
+    passed over. Loss and metrics are of the masked logits, so a loss with label smoothing becomes infinite. The
+    model's own output is not written to, and training is left alone. The labels of all ranks are gathered in one pass
+    over the data as a phase begins for the first time. Collective. Raises TypeError for other labels and outputs.
+    Source: VISSL ModelOutputMaskHook, which writes into the model's output.
+    """
+
+    target: int | str = 1
+    """Where a batch has its labels: a place, or a key."""
+
+    collective: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._occurs: dict[str, Tensor] = {}
+
+    def on_phase_start(self, state: State) -> None:
+        if state.phase != "train" and state.phase not in self._occurs:
+            self._occurs[state.phase] = self._find_classes(state)
+
+    def on_forward(self, state: State) -> None:
+        if state.phase != "train":
+            state.output = _masked(state.output, self._occurs[state.phase])
+
+    def _find_classes(self, state: State) -> Tensor:
+        """For each class number up to the largest, whether it occurs on any rank."""
+        found = torch.empty(0, dtype=torch.long, device=state.device)
+        for batch in state.fresh_batches(state.phase):
+            found = torch.cat([found, self._labels(batch)]).unique()
+        length = (found.max() + 1 if len(found) else found.new_zeros(())).reshape(1)
+        if state.world_size > 1:
+            dist.all_reduce(length, op=dist.ReduceOp.MAX)
+        occurs = torch.zeros(int(length), dtype=torch.long, device=state.device)
+        occurs[found] = 1
+        if state.world_size > 1:
+            coalesced.total([occurs])
+        return occurs > 0
+
+    def _labels(self, batch: Any) -> Tensor:
+        labels = batch[self.target]
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+            kind = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+            raise TypeError(f"the labels, batch[{self.target!r}], must be a tensor of class numbers, got {kind}; set target")
+        return labels[labels >= 0].long()
+
+
+def _masked(output: Any, occurs: Tensor) -> Any:
+    if type(output) in (list, tuple):
+        return type(output)(_masked(part, occurs) for part in output)
+    if not isinstance(output, Tensor) or output.ndim < 2 or not output.is_floating_point():
+        kind = f"{output.dtype} of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        raise TypeError(f"the output must be logits of shape (B, C, ...), or a list of such, got {kind}")
+    classes = output.shape[1]
+    absent = ~functional.pad(occurs, (0, classes - len(occurs)))  # a negative padding cuts off
+    return output.masked_fill(absent.view(classes, *[1] * (output.ndim - 2)), float("-inf"))

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset
+
+from hooks import Hook, State
+from hooks.training.nan_guard import NanGuard
+from hooks.training.output_mask import OutputMask
+from orchestrator.loop.loop import Loop
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment, numbers
+
+NO = -math.inf
+
+
+def state_with(labels: Any, output: Any, phase: str = "val") -> State:
+    batches = [(torch.zeros(len(one)), one) for one in labels]
+    return State(phase=phase, output=output, fresh_batches=lambda phase: iter(batches))
+
+
+def masked(labels: Any, output: Any) -> Any:
+    state, hook = state_with(labels, output), OutputMask()
+    hook.on_phase_start(state)
+    hook.on_forward(state)
+    return state.output
+
+
+def test_classes_that_do_not_occur_are_minus_infinity_and_the_others_as_they_were() -> None:
+    output = torch.arange(10.0).reshape(2, 5)
+    found = masked([torch.tensor([3, 1, 3]), torch.tensor([1])], output)
+    assert found.tolist() == [[NO, 1, NO, 3, NO], [NO, 6, NO, 8, NO]]
+
+
+def test_the_models_own_output_is_not_written_to() -> None:
+    """VISSL writes into it, and with it into whatever shares its memory."""
+    output = torch.arange(6.0).reshape(2, 3)
+    masked([torch.tensor([1])], output)
+    assert output.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_shapes_and_types_stay(dtype: torch.dtype) -> None:
+    images = torch.ones(2, 3, 4, 5, dtype=dtype)
+    labels = torch.tensor([[[0, 2], [-100, 255]]])  # of pixels, some to be ignored
+    found = masked([labels], images)
+    assert (found.dtype, found.shape) == (dtype, images.shape)
+    assert found[:, 1].eq(NO).all()
+    assert found[:, [0, 2]].eq(1).all()
+
+
+def test_lists_are_masked_one_by_one() -> None:
+    heads = [torch.zeros(1, 2), (torch.zeros(1, 3),)]
+    found = masked([torch.tensor([1])], heads)
+    assert [found[0].tolist(), [one.tolist() for one in found[1]]] == [[[NO, 0]], [[[NO, 0, NO]]]]
+    assert (type(found), type(found[1])) == (list, tuple)
+
+
+def test_training_is_left_alone() -> None:
+    output = torch.zeros(1, 3)
+    state = state_with([torch.tensor([1])], output, "train")
+    hook = OutputMask()
+    hook.on_phase_start(state)
+    hook.on_forward(state)
+    assert state.output is output
+
+
+def test_each_phase_has_its_own_classes_and_reads_its_labels_once() -> None:
+    passes: list[str] = []
+
+    def fresh(phase: str) -> Any:
+        passes.append(phase)
+        return iter([(None, torch.tensor([0] if phase == "val" else [1]))])
+
+    state, hook = State(fresh_batches=fresh), OutputMask()
+    found = []
+    for state.phase in ("val", "test", "val", "test"):
+        hook.on_phase_start(state)
+        state.output = torch.zeros(1, 2)
+        hook.on_forward(state)
+        found.append(state.output.tolist()[0])
+    assert found == [[0, NO], [NO, 0]] * 2
+    assert passes == ["val", "test"]
+
+
+def test_labels_may_be_anywhere_in_a_batch() -> None:
+    state = State(phase="val", output=torch.zeros(1, 2), fresh_batches=lambda phase: iter([{"y": torch.tensor([1])}]))
+    hook = OutputMask(target="y")
+    hook.on_phase_start(state)
+    hook.on_forward(state)
+    assert state.output.tolist() == [[NO, 0]]
+
+
+def test_what_are_no_class_numbers_or_no_logits_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"the labels, batch\[1\], must be a tensor of class numbers, got torch.float32 of shape \(2, 3\)"):
+        masked([torch.zeros(2, 3)], None)
+    with pytest.raises(TypeError, match=r"class numbers, got list; set target"):
+        masked([[1, 2]], None)
+    with pytest.raises(TypeError, match=r"logits of shape \(B, C, ...\), or a list of such, got dict"):
+        masked([torch.tensor([1])], {"logits": torch.zeros(1, 2)})
+    with pytest.raises(TypeError, match=r"got torch.float32 of shape \(4,\)"):
+        masked([torch.tensor([1])], torch.zeros(4))
+
+
+# In a loop
+
+
+@dataclass
+class Some(Points):
+    """Points whose classes to validate with can be chosen."""
+
+    classes: tuple[int, ...] = (0, 2)
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        sets: dict[str, Any] = dict(super().data())
+        kept = [i for i, label in enumerate(sets["val"].labels.tolist()) if label in self.classes]
+        sets["val"] = TensorDataset(sets["val"].points[kept], sets["val"].labels[kept])
+        return sets
+
+
+class Outputs(Hook):
+    """Keeps what the model gives in validation, before it is masked."""
+
+    priority = 0
+
+    def __init__(self) -> None:
+        self.raw: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def on_forward(self, state: State) -> None:
+        if state.phase == "val":
+            self.raw.append(state.output)
+            self.labels.append(state.batch[1])
+
+
+def test_loss_and_accuracy_are_those_over_the_classes_there_are_and_nothing_else_changes(tmp_path: Path) -> None:
+    outputs = Outputs()
+    hooks = {"mask": OutputMask(), "outputs": outputs, "guard": NanGuard()}
+    loop = Loop(Some(), experiment(epochs=1, seed=3), hooks, artifacts=tmp_path)
+    (report,) = loop.run()
+    logits, labels = torch.cat(outputs.raw)[:, [0, 2]], torch.cat(outputs.labels) // 2
+    assert report.metrics["val/loss"] == pytest.approx(functional.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert report.metrics["val/accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+    assert not list(tmp_path.iterdir())  # the guard found nothing
+    plain = Loop(Some(), experiment(epochs=1, seed=3), {})
+    (unmasked,) = plain.run()
+    assert numbers(plain.state.module) == numbers(loop.state.module)
+    assert unmasked.metrics["train/loss"] == report.metrics["train/loss"]
+    assert unmasked.metrics["val/loss"] > report.metrics["val/loss"]
+
+
+def _on_a_rank(rank: int, world_size: int) -> Any:
+    labels = [[torch.tensor([4, 0])], [torch.tensor([2]), torch.tensor([0])], []][rank]
+    state, hook = state_with(labels, torch.zeros(1, 7)), OutputMask()
+    state.world_size = world_size
+    hook.on_phase_start(state)
+    if labels:
+        hook.on_forward(state)
+    return state.output.tolist()[0]
+
+
+def test_classes_are_those_of_all_ranks_and_a_rank_may_have_no_data() -> None:
+    expected = [0, NO, 0, NO, 0, NO, NO]
+    assert on_ranks(_on_a_rank, 3) == [expected, expected, [0] * 7]
