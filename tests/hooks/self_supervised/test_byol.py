@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from hooks.plan import HookError
+from hooks.self_supervised.byol import BYOL
+from tests.hooks.self_supervised.views import Miniature, Network, check_resume, pairs, plain, share
+from tests.ranks import on_ranks
+
+STEPS = 5
+
+
+def original(batches: list[Any], base: float, total: int) -> tuple[list[float], Network]:
+    """The losses and the target network of BYOL as its authors publish it (byol_experiment.py)."""
+    torch.manual_seed(0)
+    online = Network(batch_norm=True)
+    torch.manual_seed(0)
+    target = Network(batch_norm=True)
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.1)
+    losses = []
+    for step, ((first, second), _) in enumerate(batches):
+        p1, p2 = online([first, second])
+        with torch.no_grad():
+            z1, z2 = target.encoder(first), target.encoder(second)
+
+        def regression_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return ((functional.normalize(x, dim=1) - functional.normalize(y, dim=1)) ** 2).sum(dim=1)
+
+        loss = (regression_loss(p1, z2) + regression_loss(p2, z1)).mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        tau = 1 - (1 - base) * (math.cos(math.pi * step / total) + 1) / 2
+        with torch.no_grad():
+            for xi, theta in zip(target.encoder.parameters(), online.encoder.parameters(), strict=True):
+                xi.copy_(tau * xi + (1 - tau) * theta)
+        losses.append(loss.item())
+    return losses, target
+
+
+def test_losses_and_target_network_are_those_of_the_original() -> None:
+    batches = pairs(STEPS)
+    losses, target = original(batches, base=0.8, total=2 * STEPS)
+    mine = Miniature(BYOL(momentum=0.8), "byol", batch_norm=True, epochs=2, length=STEPS)
+    mine.train(batches)
+    assert mine.losses == pytest.approx(losses, abs=1e-6)
+    for name, value in target.encoder.state_dict().items():
+        torch.testing.assert_close(mine.hook.state_dict()["teacher"][name], value, msg=name)
+
+
+def test_the_momentum_is_recorded_and_rises_from_its_base_towards_one() -> None:
+    mine = Miniature(BYOL(momentum=0.8), "byol", epochs=1, length=4)
+    mine.train(pairs(4))
+    expected = [0.8, 0.9 - 0.1 * math.cos(math.pi / 4), 0.9, 0.9 + 0.1 * math.cos(math.pi / 4)]
+    assert [row["teacher_momentum"] for row in mine.rows] == pytest.approx(expected)
+
+
+def test_validation_changes_nothing() -> None:
+    mine = Miniature(BYOL(), "byol", batch_norm=True)
+    mine.train(pairs(2))
+    before = plain(mine.hook.state_dict())
+    mine.phase("val")
+    losses = [mine.forward(pairs(1, seed=9)[0]).item() for _ in range(2)]
+    assert plain(mine.hook.state_dict()) == before
+    assert losses[0] == losses[1]
+
+
+def test_one_output_for_two_views_is_an_error() -> None:
+    mine = Miniature(BYOL(), "byol")
+    mine.state.batch, mine.state.output = pairs(1)[0], [torch.zeros(8, 3)]
+    with pytest.raises(HookError, match="1 outputs for 2 views"):
+        mine.plan.fire("on_forward", mine.state)
+
+
+def trained(rank: int, world_size: int) -> list[Any]:
+    mine = Miniature(BYOL(momentum=0.8), "byol", rank=rank, world_size=world_size, length=3)
+    mine.train([share(batch, [8 // world_size] * world_size, rank) for batch in pairs(3)])
+    return [mine.losses, plain(mine.hook.state_dict()["teacher"])]
+
+
+def test_two_ranks_have_the_loss_and_target_network_of_one_with_the_joined_batch() -> None:
+    (losses, teacher), two = trained(0, 1), on_ranks(trained)
+    means = [(first + second) / 2 for first, second in zip(two[0][0], two[1][0], strict=True)]
+    assert means == pytest.approx(losses, abs=1e-6)
+    assert two[0][1] == two[1][1]
+    for name, value in teacher.items():
+        torch.testing.assert_close(torch.tensor(two[0][1][name]), torch.tensor(value))
+
+
+def test_resumed_in_mid_phase_everything_is_bit_identical(tmp_path: Path) -> None:
+    check_resume(tmp_path, "byol", BYOL(momentum=0.8), BYOL(momentum=0.8), "step-00000003", 3)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from hooks.plan import HookError
+from hooks.self_supervised.dino import DINO
+from tests.hooks.self_supervised.views import Miniature, Network, check_resume, pairs, plain, share
+from tests.ranks import on_ranks
+
+EPOCHS, LENGTH = 3, 2
+SCHEDULES = {"momentum": 0.8, "warmup_temperature": 0.04, "temperature": 0.1, "warmup_epochs": 3}
+
+
+def original(batches: list[Any], teacher: Network, student: Network, crops: int) -> tuple[list[float], torch.Tensor]:
+    """The losses and the centre of DINO as its authors publish it (main_dino.py), in one process."""
+    centre = torch.zeros(1, 3)
+    warmup = np.linspace(0.04, 0.1, 3)
+    iters = np.arange(EPOCHS * LENGTH)
+    momentum_schedule = 1 + 0.5 * (0.8 - 1) * (1 + np.cos(np.pi * iters / len(iters)))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    losses = []
+    for it, (views, _) in enumerate(batches):
+        student_out = [out / 0.1 for out in student(views)]
+        with torch.no_grad():
+            teacher_output = torch.cat([teacher.encoder(view) for view in views[:2]])
+        teacher_out = functional.softmax((teacher_output - centre) / warmup[it // LENGTH], dim=-1).chunk(2)
+        total_loss, n_loss_terms = torch.zeros(()), 0
+        for iq, q in enumerate(teacher_out):
+            for v in range(crops):
+                if v == iq:
+                    continue
+                total_loss = total_loss + torch.sum(-q * functional.log_softmax(student_out[v], dim=-1), dim=-1).mean()
+                n_loss_terms += 1
+        loss = total_loss / n_loss_terms
+        centre = centre * 0.9 + torch.sum(teacher_output, dim=0, keepdim=True) / len(teacher_output) * (1 - 0.9)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        m = float(momentum_schedule[it])
+        with torch.no_grad():
+            for param_q, param_k in zip(student.encoder.parameters(), teacher.encoder.parameters(), strict=True):
+                param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)
+        losses.append(loss.item())
+    return losses, centre
+
+
+def crops(count: int) -> list[Any]:
+    """Batches of four views, the third and fourth being small crops."""
+    generator = torch.Generator().manual_seed(3)
+    return [([torch.randn(8, 5, generator=generator) for _ in range(4)], torch.arange(8)) for _ in range(count)]
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network(batch_norm=False)
+
+
+def test_losses_centre_and_teacher_are_those_of_the_original() -> None:
+    batches, teacher = crops(EPOCHS * LENGTH), network()
+    losses, centre = original(batches, teacher, network(), crops=4)
+    mine = Miniature(DINO(**SCHEDULES), "dino", epochs=EPOCHS, length=LENGTH)  # type: ignore[arg-type]
+    for epoch in range(EPOCHS):
+        mine.state.epoch, mine.state.phase_iteration = epoch, 0
+        mine.train(batches[epoch * LENGTH : (epoch + 1) * LENGTH])
+    assert mine.losses == pytest.approx(losses, abs=1e-5)
+    torch.testing.assert_close(mine.hook.state_dict()["centre"], centre)
+    for name, value in teacher.encoder.state_dict().items():
+        torch.testing.assert_close(mine.hook.state_dict()["teacher"][name], value, msg=name)
+    assert [row["teacher_temperature"] for row in mine.rows] == pytest.approx([0.04, 0.04, 0.07, 0.07, 0.1, 0.1])
+    assert mine.rows[3]["teacher_momentum"] == pytest.approx(1 - 0.1 * (1 + math.cos(math.pi / 2)))
+
+
+def test_the_teacher_sees_the_global_views_alone() -> None:
+    mine = Miniature(DINO(), "dino")
+    mine.train(crops(1))
+    assert (len(mine.outputs[0].student), len(mine.outputs[0].teacher)) == (4, 2)
+
+
+@pytest.mark.parametrize(("warmup", "expected"), [(0, [0.1] * 4), (1, [0.04, 0.1, 0.1, 0.1]), (3, [0.04, 0.07, 0.1, 0.1])])
+def test_the_temperature_warms_up_as_linspace(warmup: int, expected: list[float]) -> None:
+    mine = Miniature(DINO(temperature=0.1, warmup_temperature=0.04, warmup_epochs=warmup), "dino")
+    seen = []
+    for epoch in range(4):
+        mine.state.epoch = epoch
+        mine.forward(pairs(1)[0])
+        seen.append(mine.outputs[-1].teacher_temperature)
+    assert seen == pytest.approx(expected)
+    assert seen[:warmup] == pytest.approx(np.linspace(0.04, 0.1, warmup).tolist())
+
+
+def test_validation_changes_nothing() -> None:
+    mine = Miniature(DINO(), "dino", batch_norm=True)
+    mine.train(pairs(2))
+    before = plain(mine.hook.state_dict())
+    mine.phase("val")
+    losses = [mine.forward(pairs(1, seed=9)[0]).item() for _ in range(2)]
+    assert plain(mine.hook.state_dict()) == before
+    assert losses[0] == losses[1]
+
+
+def test_one_output_for_two_views_is_an_error() -> None:
+    mine = Miniature(DINO(), "dino")
+    mine.state.batch, mine.state.output = pairs(1)[0], [torch.zeros(8, 3)]
+    with pytest.raises(HookError, match="1 outputs for 2 views"):
+        mine.plan.fire("on_forward", mine.state)
+
+
+SIZES = [[4, 4], [4, 4], [5, 3]]
+
+
+def trained(rank: int, world_size: int) -> dict[str, Any]:
+    mine = Miniature(DINO(momentum=0.8), "dino", rank=rank, world_size=world_size, length=3)
+    batches = pairs(3)
+    if world_size > 1:
+        batches = [share(batch, sizes, rank) for batch, sizes in zip(batches, SIZES, strict=True)]
+    mine.train(batches[:2])
+    teacher = plain(mine.hook.state_dict()["teacher"])
+    mine.train(batches[2:])
+    return {"centre": plain(mine.hook.state_dict()["centre"]), "teacher": teacher, "losses": mine.losses}
+
+
+def test_two_ranks_have_the_centre_loss_and_teacher_of_one_with_the_joined_batch() -> None:
+    one, two = trained(0, 1), on_ranks(trained)
+    assert two[0]["centre"] == two[1]["centre"]
+    torch.testing.assert_close(torch.tensor(two[0]["centre"]), torch.tensor(one["centre"]))
+    for step, sizes in enumerate(SIZES):
+        joined = sum(rank["losses"][step] * size for rank, size in zip(two, sizes, strict=True)) / 8
+        assert joined == pytest.approx(one["losses"][step], abs=1e-6)
+    for name, value in one["teacher"].items():
+        torch.testing.assert_close(torch.tensor(two[0]["teacher"][name]), torch.tensor(value))
+
+
+def test_resumed_in_mid_phase_everything_is_bit_identical(tmp_path: Path) -> None:
+    hooks = [DINO(**SCHEDULES) for _ in range(2)]  # type: ignore[arg-type]
+    check_resume(tmp_path, "dino", hooks[0], hooks[1], "step-00000003", 3)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hooks.plan import HookError
+from hooks.self_supervised.moco import MoCo
+from tests.hooks.self_supervised.views import Miniature, Network, check_resume, lived, pairs, plain, share
+from tests.ranks import on_ranks
+
+
+class Original:
+    """MoCo as its authors publish it (moco/builder.py), in one process: the update comes before each forward pass."""
+
+    def __init__(self, momentum: float, length: int) -> None:
+        torch.manual_seed(0)
+        self.query = Network(batch_norm=False)
+        torch.manual_seed(0)
+        self.key = Network(batch_norm=False).requires_grad_(False)
+        self.momentum, self.length, self.pointer = momentum, length, 0
+        directions = torch.randn(length, 3, generator=torch.Generator().manual_seed(0))
+        self.queue = functional.normalize(directions, dim=1).t().contiguous()
+        self.keys: list[Tensor] = []
+        self.losses: list[float] = []
+
+    def train(self, batches: list[Any]) -> None:
+        optimizer = torch.optim.SGD(self.query.parameters(), lr=0.1)
+        for (first, second), _ in batches:
+            q = functional.normalize(self.query([first])[0], dim=1)
+            with torch.no_grad():
+                for param_q, param_k in zip(self.query.parameters(), self.key.parameters(), strict=True):
+                    param_k.data = param_k.data * self.momentum + param_q.data * (1.0 - self.momentum)
+                k = functional.normalize(self.key.encoder(second), dim=1)
+            l_pos = torch.einsum("nc,nc->n", [q, k]).unsqueeze(-1)
+            l_neg = torch.einsum("nc,ck->nk", [q, self.queue.clone().detach()])
+            logits = torch.cat([l_pos, l_neg], dim=1) / 0.2
+            loss = nn.CrossEntropyLoss()(logits, torch.zeros(logits.shape[0], dtype=torch.long))
+            self.queue[:, self.pointer : self.pointer + len(k)] = k.T
+            self.pointer = (self.pointer + len(k)) % self.length
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            self.keys.append(k)
+            self.losses.append(loss.item())
+
+
+def test_keys_queue_and_losses_are_those_of_the_original() -> None:
+    batches = pairs(5)
+    original, mine = Original(momentum=0.9, length=16), Miniature(MoCo(momentum=0.9, queue_length=16), "moco")
+    original.train(batches)
+    mine.train(batches)
+    assert mine.losses == pytest.approx(original.losses, abs=1e-6)
+    for output, keys in zip(mine.outputs, original.keys, strict=True):
+        torch.testing.assert_close(output.key, keys)
+    torch.testing.assert_close(mine.hook.state_dict()["queue"].t(), original.queue)
+    assert mine.hook.state_dict()["next"] == original.pointer == 8
+
+
+def test_a_queue_that_is_no_multiple_of_the_batch_keeps_the_newest_keys() -> None:
+    mine = Miniature(MoCo(queue_length=5), "moco")
+    mine.train([*pairs(2, size=3), *pairs(1, size=2, seed=5)])
+    keys = torch.cat([output.key for output in mine.outputs])
+    assert sorted(plain(mine.hook.state_dict()["queue"])) == sorted(plain(keys[-5:]))
+
+
+def test_a_batch_longer_than_the_queue_leaves_its_last_keys() -> None:
+    mine = Miniature(MoCo(queue_length=5), "moco")
+    mine.train(pairs(1, size=8))
+    assert plain(mine.hook.state_dict()["queue"]) == plain(mine.outputs[0].key[3:])
+
+
+def test_with_accumulation_the_encoder_follows_once_a_step_and_every_key_is_queued() -> None:
+    mine = Miniature(MoCo(momentum=0.5, queue_length=64), "moco")
+    before = plain(mine.hook.state_dict()["teacher"])
+    for batch in pairs(2):
+        mine.forward(batch).backward()  # type: ignore[no-untyped-call]
+        mine.plan.fire("on_backward", mine.state)
+    assert plain(mine.hook.state_dict()["teacher"]) == before
+    assert mine.hook.state_dict()["next"] == 16
+
+
+def test_validation_changes_nothing() -> None:
+    mine = Miniature(MoCo(queue_length=16), "moco", batch_norm=True)
+    mine.train(pairs(2))
+    before = plain(mine.hook.state_dict())
+    mine.phase("val")
+    with torch.no_grad():
+        losses = [mine.forward(pairs(1, seed=9)[0]).item() for _ in range(2)]
+    assert plain(mine.hook.state_dict()) == before
+    assert losses[0] == losses[1]
+
+
+def test_no_such_encoder_is_an_error_that_lists_the_parts() -> None:
+    with pytest.raises(HookError, match="has no part 'trunk', it has encoder, predictor"):
+        Miniature(MoCo(encoder="trunk"), "moco")
+
+
+# Ranks
+
+SIZES = [[4, 4], [4, 4], [5, 3]]
+"""The samples of each rank in each batch; only a phase's last may differ."""
+
+
+def trained(rank: int, world_size: int) -> dict[str, Any]:
+    mine = Miniature(MoCo(momentum=0.9, queue_length=11), "moco", rank=rank, world_size=world_size, length=3)
+    batches = pairs(3)
+    if world_size > 1:
+        batches = [share(batch, sizes, rank) for batch, sizes in zip(batches, SIZES, strict=True)]
+    mine.train(batches[:2])
+    weights = [parameter.detach().flatten().tolist() for parameter in mine.state.module.parameters()]
+    mine.train(batches[2:])
+    return {"queue": plain(mine.hook.state_dict()["queue"]), "next": mine.hook.state_dict()["next"], "losses": mine.losses, "weights": weights}
+
+
+def test_two_ranks_have_the_queue_losses_and_weights_of_one_with_the_joined_batch() -> None:
+    one, two = trained(0, 1), on_ranks(trained)
+    assert two[0]["queue"] == two[1]["queue"]
+    assert two[0]["next"] == two[1]["next"] == one["next"] == 24 % 11
+    torch.testing.assert_close(torch.tensor(two[0]["queue"]), torch.tensor(one["queue"]))
+    for ours, theirs in zip(two[0]["weights"], one["weights"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+    for step, sizes in enumerate(SIZES):
+        joined = sum(rank["losses"][step] * size for rank, size in zip(two, sizes, strict=True)) / 8
+        assert joined == pytest.approx(one["losses"][step], abs=1e-6)
+
+
+def shuffled(rank: int, world_size: int) -> list[Any]:
+    mine = Miniature(MoCo(queue_length=16), "moco", batch_norm=True, rank=rank, world_size=world_size)
+    mine.state.iteration = 7
+    mine.train([share(pairs(1)[0], [4, 4], rank)])
+    return [plain(mine.outputs[0].key), plain(mine.hook.state_dict()["queue"][:8])]
+
+
+def test_batch_norm_sees_shuffled_images_and_keys_come_back_in_order() -> None:
+    (first, queue), (second, _) = on_ranks(shuffled)
+    torch.manual_seed(0)
+    encoder, view = Network(batch_norm=True).encoder, pairs(1)[0][0][1]
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(7))
+    expected = torch.empty(8, 3)
+    with torch.no_grad():
+        for group in order.split(4):
+            expected[group] = functional.normalize(encoder(view[group]), dim=1)
+        unshuffled = torch.cat([functional.normalize(encoder(part), dim=1) for part in view.split(4)])
+    torch.testing.assert_close(torch.tensor(first + second), expected)
+    torch.testing.assert_close(torch.tensor(queue), expected)
+    assert not torch.allclose(expected, unshuffled)
+
+
+# Resume
+
+def test_resumed_in_mid_phase_everything_is_bit_identical(tmp_path: Path) -> None:
+    hooks = [MoCo(momentum=0.9, queue_length=20) for _ in range(2)]
+    whole = check_resume(tmp_path, "moco", hooks[0], hooks[1], "step-00000003", 3)
+    assert whole["hook"]["next"] == 2 * 44 % 20
+
+
+def test_a_queue_of_another_length_is_refused(tmp_path: Path) -> None:
+    lived(tmp_path, "moco", MoCo(queue_length=20))
+    with pytest.raises(ValueError, match="queue_length is 30, but the checkpoint's queue has 20 keys"):
+        lived(tmp_path, "moco", MoCo(queue_length=30), restore="step-00000003")

@@ -1,0 +1,180 @@
+"""Views in miniature: a task of two views for each method, training by hand on given batches, and a run cut in two."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+
+from experiments.losses.byol import BYOLLoss
+from experiments.losses.dino import DINOLoss
+from experiments.losses.moco import MoCoLoss
+from hooks import Hook, Plan, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from orchestrator import Task
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.storage import Storage
+from tests.tasks import Rows, experiment, numbers
+
+LOSSES: dict[str, Any] = {"moco": MoCoLoss(0.2), "byol": BYOLLoss(), "dino": DINOLoss(0.1)}
+Batch = tuple[list[Tensor], Tensor]
+
+
+class Network(nn.Module):
+    """Views (B, 5) to embeddings (B, 3): an encoder and, above it, a predictor."""
+
+    def __init__(self, batch_norm: bool) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(6) if batch_norm else nn.Identity()
+        self.encoder = nn.Sequential(OrderedDict(backbone=nn.Linear(5, 6), norm=norm, head=nn.Sequential(nn.Tanh(), nn.Linear(6, 3))))
+        self.predictor = nn.Linear(3, 3)
+
+    def forward(self, views: list[Tensor]) -> list[Tensor]:
+        return [self.predictor(self.encoder(view)) for view in views]
+
+
+class Pairs(Dataset[Any]):
+    """Points (5,), each in two views of it; noise is drawn anew each time."""
+
+    def __init__(self, size: int) -> None:
+        self.points = torch.randn(size, 5, generator=torch.Generator().manual_seed(size))
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
+        return [self.points[index] + 0.1 * torch.randn(5) for _ in range(2)], index
+
+
+@dataclass
+class TwoViews(Task):
+    """A method on points, with every kind of state it can have."""
+
+    method: str = "moco"
+
+    def model(self) -> nn.Module:
+        return Network(batch_norm=True)
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        return {"train": Pairs(44), "val": Pairs(12)}
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch[0])
+
+    def loss(self, output: Any, batch: Any) -> Tensor:
+        loss: Tensor = LOSSES[self.method](output)
+        return loss
+
+    def batch_size(self, batch: Any) -> int:
+        return len(batch[1])
+
+
+def pairs(count: int, size: int = 8, seed: int = 1) -> list[Batch]:
+    """Batches of two views each."""
+    generator = torch.Generator().manual_seed(seed)
+    return [([torch.randn(size, 5, generator=generator) for _ in range(2)], torch.arange(size)) for _ in range(count)]
+
+
+def share(batch: Batch, sizes: Sequence[int], rank: int) -> Batch:
+    """A rank's part of a batch that all ranks have together."""
+    views, indices = batch
+    return [view.split(list(sizes))[rank] for view in views], indices.split(list(sizes))[rank]
+
+
+class Miniature:
+    """A model that is trained on given batches with one method's hook, the events fired as the loop does."""
+
+    def __init__(self, hook: Hook, method: str, *, batch_norm: bool = False, rank: int = 0, world_size: int = 1, epochs: int = 2, length: int = 100) -> None:
+        torch.manual_seed(0)
+        module = Network(batch_norm)
+        model: nn.Module = module
+        if world_size > 1:
+            model = DistributedDataParallel(module, broadcast_buffers=False)
+        self.hook, self.loss = hook, LOSSES[method]
+        self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        self.state = State(model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train")
+        self.state.max_epochs, self.state.phase_length = epochs, length
+        self.plan = Plan({method: hook})
+        self.plan.fire("on_start", self.state)
+        self.plan.fire("on_phase_start", self.state)
+        self.outputs: list[Any] = []
+        self.losses: list[float] = []
+        self.rows: list[dict[str, Any]] = []
+
+    def train(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self.forward(batch).backward()
+            self.plan.fire("on_backward", self.state)
+            self.optimizer.step()
+            self.plan.fire("on_update", self.state)
+            self.optimizer.zero_grad()
+            self.state.iteration += 1
+            self.state.step += 1
+            self.state.phase_iteration += 1
+            self.rows.append(self.state.row)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss of a batch, its output kept."""
+        state = self.state
+        state.batch, state.batch_size, state.row = batch, len(batch[1]), {}
+        state.output = state.model(batch[0])
+        self.plan.fire("on_forward", state)
+        self.outputs.append(state.output)
+        loss: Tensor = self.loss(state.output)
+        self.losses.append(loss.item())
+        return loss
+
+    def phase(self, name: str) -> None:
+        self.state.phase = name
+        self.state.module.train(name == "train")
+        self.plan.fire("on_phase_start", self.state)
+
+
+def plain(value: Any) -> Any:
+    """Tensors as lists, which compare bit for bit and travel between processes."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fields: Any) -> dict[str, Any]:
+    """What a run by the real loop has come to: weights, the hook's state, and the rows since it began."""
+    torch.manual_seed(99)
+    rows = Rows()
+    hooks: dict[str, Hook] = {method: hook, "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
+    fields = {"epochs": 2, "batch_size": 8, **fields}
+    loop = Loop(TwoViews(method), experiment(**fields), hooks, store=CheckpointStore(Storage(root)), recorder=rows)
+    if restore:
+        loop.restore(restore)
+    reports = [report.metrics for report in loop.run()]
+    return {
+        "model": numbers(loop.state.module),
+        "hook": plain(hook.state_dict()),
+        "rank": plain(hook.rank_state_dict()),
+        "reports": reports,
+        "rows": [(row["iteration"], row["loss"], row.get("teacher_momentum")) for row in rows.rows if row["phase"] == "train"],
+        "teacher_differentiates": [p.requires_grad for p in hook._teacher.module.parameters()],  # type: ignore[attr-defined]
+    }
+
+
+def check_resume(root: Path, method: str, first: Hook, second: Hook, name: str, iteration: int) -> dict[str, Any]:
+    """A run that went on from checkpoint `name`, after `iteration`, ends as the undisturbed one, bit for bit."""
+    whole = lived(root, method, first)
+    resumed = lived(root, method, second, restore=name)
+    assert resumed["model"] == whole["model"]
+    assert resumed["hook"] == whole["hook"]
+    assert resumed["rank"] == whole["rank"]
+    assert resumed["rows"] == [row for row in whole["rows"] if row[0] > iteration]
+    assert resumed["reports"] == whole["reports"][-len(resumed["reports"]) :]
+    assert not any(resumed["teacher_differentiates"])
+    return whole
