@@ -53,7 +53,8 @@ def sources(characters: int, folder: Path | None = None) -> list[str]:
         if sum(map(len, texts)) >= characters:
             break
     if len(texts) < VALIDATION_FILE:
-        raise FileNotFoundError(f"{folder} has {len(texts)} .py files and {VALIDATION_FILE} are needed; is the standard library a zip file?")
+        found = f"{characters} characters of {folder} come from {len(texts)} .py files"
+        raise ValueError(f"{found}; {VALIDATION_FILE} are needed, so that one validates: read more characters, or a library that is no zip file")
     return texts
 
 

@@ -105,9 +105,15 @@ def test_documents_have_uneven_lengths(data: dict[str, Any]) -> None:
     assert lengths.std() > 50
 
 
-def test_a_folder_without_sources_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"0 \.py files"):
+def test_too_few_files_to_validate_on_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"10000 characters of .* come from 0 \.py files; 10 are needed"):
         sources(10_000, tmp_path)
+    for index in range(9):
+        (tmp_path / f"{index}.py").write_text("x = 1\n")
+    with pytest.raises(ValueError, match=r"come from 9 \.py files"):
+        sources(10_000, tmp_path)
+    (tmp_path / "z.py").write_text("y = 2\n")
+    assert sources(10_000, tmp_path) == ["x = 1\n"] * 9 + ["y = 2\n"]
 
 
 def test_a_width_that_heads_do_not_divide_is_refused() -> None:
