@@ -4,6 +4,7 @@
 """
 
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.checkpointing.export import Export
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.logs.console import Console
 from hooks.logs.json_lines import JsonLines
@@ -83,6 +84,7 @@ HOOKS: dict[str, type[Hook]] = {
     "tensorboard": TensorBoard,
     # checkpointing
     "checkpoint": Checkpoint,
+    "export": Export,
     # self_supervised
     "byol": BYOL,
     "deepcluster": DeepCluster,

@@ -1,0 +1,254 @@
+"""The model as a file that runs without this project."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from hooks import aside
+from hooks.hook import Hook, Priority, Ranks
+from hooks.rhythm import Rhythm, paced_by
+from hooks.state import State
+
+logger = logging.getLogger("hookyard")
+
+Format = Literal["pt2", "onnx", "trace", "script"]
+
+
+@dataclass
+class Export(Hook):
+    """Writes the model as a program of its own: torch.export's `model.pt2`, or ONNX, or TorchScript.
+
+    The model is exported in eval mode without gradients, in full precision, with the arguments that the task's forward
+    pass gives it for a training batch. A file is read back and its outputs compared with the model's before it gets its
+    name, `<artifacts>/<hook's name>/epoch-0003/model.<format>`, so what is there is right. Model, device, buffers and
+    random states stay as they are. Every rank enters the context of averaged weights, which may communicate; the
+    master writes. Raises ValueError where outputs differ, and what torch says where a model cannot be exported.
+    Source: ClassyVision TorchscriptHook (which traces in training mode), composer ExportForInferenceCallback.
+    """
+
+    format: Format = "pt2"
+    """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch has given up."""
+    every: Rhythm = Rhythm(0)
+    """How often; at the end in any case."""
+    weights: Literal["raw", "ema"] = "raw"
+    """The weights in training, or the averages that a hook validates with."""
+    dynamic_batch: bool = True
+    """Leaves the number of samples open: the first dimension of the arguments, as long as that of the first of them."""
+    tolerance: Annotated[float, Gt(0)] = 1e-4
+    """How far an output may be off, absolutely and relative to its size."""
+
+    priority: ClassVar[Priority | int] = Priority.VERY_LOW
+    ranks: ClassVar[Ranks] = Ranks.ALL
+    collective: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._exported_at: int | None = None
+
+    def on_start(self, state: State) -> None:
+        if self.format == "onnx":
+            _require_onnx()
+        if self.format in ("trace", "script"):
+            logger.warning("export: TorchScript is deprecated in torch; format: pt2 is what replaces it")
+        _context(state, self.weights)
+
+    @paced_by("every")
+    def on_step(self, state: State) -> None:
+        self._export(state)
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "train" and self.every.unit == "epochs" and self.every.due(state):
+            self._export(state)
+
+    def on_end(self, state: State) -> None:
+        if self._exported_at != state.step:
+            self._export(state)
+
+    def _export(self, state: State) -> None:
+        self._exported_at = state.step
+        with _context(state, self.weights):
+            if state.is_master:
+                self._write(state)
+
+    def _write(self, state: State) -> None:
+        name = f"epoch-{state.epoch:04d}" if state.epoch and state.phase_iteration == 0 else f"step-{state.step:08d}"
+        folder = state.artifacts / (self.name or "export")
+        partial = folder / f".{name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            with aside.evaluating(state):
+                call = _call(state)
+                path = partial / f"model.{_SUFFIXES[self.format]}"
+                reload = _WRITERS[self.format](call, path, self.dynamic_batch)
+                self._compare(call.run(state.module), reload(), folder / name)
+            shutil.rmtree(folder / name, ignore_errors=True)
+            os.replace(partial, folder / name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _compare(self, expected: Any, found: Any, name: Path) -> None:
+        ours, theirs = _tensors(expected), _tensors(found)
+        shapes = [tuple(tensor.shape) for tensor in ours], [tuple(tensor.shape) for tensor in theirs]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"export of {name}: the model's outputs have the shapes {shapes[0]}, the file's {shapes[1]}")
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            other = other.to(one)
+            if not torch.allclose(other, one, rtol=self.tolerance, atol=self.tolerance, equal_nan=True):
+                apart = (other.double() - one.double()).abs().max().item()
+                raise ValueError(
+                    f"export of {name}: output {index} differs from the model's by up to {apart:.3g} (its largest value is "
+                    f"{one.abs().max().item():.3g}, tolerance is {self.tolerance:g}); the file was not kept"
+                )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """How the task's forward pass calls the model."""
+
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def run(self, program: Callable[..., Any]) -> Any:
+        """Calls something else in the same way."""
+        return program(*self.arguments, **self.named)
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return _tensors((self.arguments, self.named))
+
+
+def _call(state: State) -> _Call:
+    """Runs the forward pass on a batch and catches the model's arguments; a batch of one is doubled, as torch takes a
+    dimension of 1 for a constant."""
+    caught: list[_Call] = []
+
+    def catch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        caught.append(_Call(module, arguments, named))
+
+    handle = state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True)
+    try:
+        state.forward(state.module, aside.one_batch(state))
+    finally:
+        handle.remove()
+    if not caught:
+        raise ValueError("the task's forward pass does not call the model itself but parts of it, so it cannot be exported")
+    call = caught[0]
+    if not call.tensors():
+        raise ValueError("the model is called without a tensor, so it cannot be exported")
+    if len(call.tensors()[0]) != 1:
+        return call
+    arguments, named = tree_map(lambda leaf: torch.cat([leaf, leaf]) if _is_batched(leaf, 1) else leaf, (call.arguments, call.named))
+    return _Call(call.module, arguments, named)
+
+
+def _is_batched(leaf: Any, samples: int) -> bool:
+    return isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == samples
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _context(state: State, weights: str) -> AbstractContextManager[Any]:
+    """What puts the weights into the model; raises ValueError where there are none, or several, to choose from."""
+    if weights == "raw":
+        return nullcontext()
+    averaged = {label: context for label, context in state.evaluations.items() if context is not nullcontext}
+    chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
+    if chosen is None:
+        raise ValueError(
+            f"export: weights: {weights} needs one hook that validates with averaged weights, there are {len(averaged)}; "
+            "add ema, with evaluate: ema or both, or write weights: raw"
+        )
+    return chosen()
+
+
+# Writers: each writes a file and gives a function that reads it back and runs it.
+
+
+def _program(call: _Call, dynamic_batch: bool) -> torch.export.ExportedProgram:
+    shapes = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
+    samples = len(call.tensors()[0])
+    for tensor in call.tensors() if dynamic_batch else ():
+        if _is_batched(tensor, samples):
+            shapes[tensor] = {0: torch.export.Dim("batch")}
+    found = shapes.dynamic_shapes(call.module, call.arguments, call.named)  # type: ignore[no-untyped-call]
+    return torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=found)
+
+
+def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
+    """On the CPU, so that any machine can load it; compared where the model is, as devices round differently."""
+    from torch.export.passes import move_to_device_pass
+
+    torch.export.save(move_to_device_pass(_program(call, dynamic_batch), "cpu"), path)
+    device = call.tensors()[0].device
+    return lambda: call.run(move_to_device_pass(torch.export.load(path), device).module())
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"format: onnx needs {error.name}; pip install 'hookyard[onnx]'") from error
+
+
+def _write_onnx(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
+    """Compared by ONNX's own reference interpreter, which needs no runtime and no GPU."""
+    from onnx.reference import ReferenceEvaluator
+
+    program = _program(call, dynamic_batch)
+    torch.onnx.export(program, (), path, dynamo=True, verbose=False)
+
+    def reload() -> Any:
+        model = ReferenceEvaluator(str(path))
+        given = [tensor.cpu().numpy() for tensor in _tensors(program.example_inputs)]
+        return [torch.as_tensor(output) for output in model.run(None, dict(zip(model.input_names, given, strict=True)))]
+
+    return reload
+
+
+def _write_trace(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
+    """A trace leaves the number of samples open by itself; not strict, so that outputs may be dicts and lists."""
+    named = dict(inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments)
+    example = {"example_kwarg_inputs": named} if call.named else {"example_inputs": call.arguments}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(call.module, **example, strict=False)  # type: ignore[no-untyped-call]
+        return _saved(traced, call, path)
+
+
+def _write_script(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _saved(torch.jit.script(call.module), call, path)
+
+
+def _saved(scripted: Any, call: _Call, path: Path) -> Callable[[], Any]:
+    torch.jit.save(scripted, path)
+    loaded = torch.jit.load(path, map_location=call.tensors()[0].device)  # type: ignore[no-untyped-call]
+    return lambda: call.run(loaded)
+
+
+_SUFFIXES: Mapping[Format, str] = {"pt2": "pt2", "onnx": "onnx", "trace": "pt", "script": "pt"}
+_WRITERS: Mapping[Format, Callable[[_Call, Path, bool], Callable[[], Any]]] = {
+    "pt2": _write_pt2,
+    "onnx": _write_onnx,
+    "trace": _write_trace,
+    "script": _write_script,
+}

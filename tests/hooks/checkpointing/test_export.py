@@ -1,0 +1,261 @@
+"""What is exported against the model in eval mode; and that training does not notice."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from hooks import Hook, Rhythm, State
+from hooks.checkpointing.export import Export
+from hooks.training.ema import EMA
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment, numbers
+
+TASK = Points(train=52, val=23, batch_norm=True, dropout=0.4, noisy=True)
+
+
+class Scaled(nn.Module):
+    """Behaves otherwise in training; takes a keyword and gives a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+
+    def forward(self, points: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        output = self.layers(points) * scale
+        return {"output": output, "sum": output.sum(1)}
+
+
+def scaled_state(folder: Path, samples: int = 4) -> State:
+    torch.manual_seed(0)
+    batch = (torch.randn(samples, 5), torch.rand(samples, 1))
+    return State(
+        module=Scaled(),
+        artifacts=folder,
+        fresh_batches=lambda phase: iter([batch]),
+        forward=lambda model, batch: model(scale=batch[1], points=batch[0]),
+        step=3,
+    )
+
+
+def exported(state: State, **fields: Any) -> Path:
+    hook = Export(**fields)
+    hook.on_start(state)
+    hook.on_end(state)
+    (file,) = (state.artifacts / "export" / "step-00000003").glob("model.*[!a]")
+    return file
+
+
+def in_eval(module: nn.Module, *arguments: Any, **named: Any) -> Any:
+    """By a copy, so that the model itself is not touched."""
+    with torch.no_grad():
+        return copy.deepcopy(module).eval()(*arguments, **named)
+
+
+def load_pt2(file: Path) -> Any:
+    return torch.export.load(file).module()
+
+
+def load_onnx(file: Path) -> Any:
+    from onnx.reference import ReferenceEvaluator
+
+    model = ReferenceEvaluator(str(file))
+
+    def run(**named: Tensor) -> dict[str, Tensor]:
+        outputs = model.run(None, {name: value.numpy() for name, value in named.items()})
+        return dict(zip(("output", "sum"), map(torch.as_tensor, outputs), strict=True))
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("written", "load", "samples"),
+    [
+        ("pt2", load_pt2, 4),
+        ("pt2", load_pt2, 1),
+        ("onnx", load_onnx, 4),
+        ("trace", torch.jit.load, 4),
+        ("trace", torch.jit.load, 1),
+        ("script", torch.jit.load, 4),
+    ],
+)
+def test_a_file_gives_what_the_model_gives_in_eval_mode_for_any_number_of_samples(
+    written: Any, load: Any, samples: int, tmp_path: Path
+) -> None:
+    """ClassyVision traces in training mode: its file drops activations, and BatchNorm learns as it is traced."""
+    state = scaled_state(tmp_path, samples)
+    module = state.module
+    module.layers[1].eval()  # type: ignore[index, union-attr]
+    before = numbers(module)
+    drawn = torch.get_rng_state()
+    program = load(exported(state, format=written))
+    assert numbers(module) == before
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert [child.training for child in module.modules()] == [True, True, True, False, True]
+    for size in (1, 7):
+        given = {"scale": torch.rand(size, 1), "points": torch.randn(size, 5)}
+        found = program(**given)
+        for name, expected in in_eval(module, **given).items():
+            torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fixed_batch_is_fixed(tmp_path: Path) -> None:
+    state = scaled_state(tmp_path)
+    program = load_pt2(exported(state, dynamic_batch=False))
+    program(points=torch.randn(4, 5), scale=torch.rand(4, 1))
+    with pytest.raises(AssertionError, match="4"):
+        program(points=torch.randn(3, 5), scale=torch.rand(3, 1))
+
+
+class Restless(nn.Module):
+    """Never the same output: what is read back cannot agree."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 2 * torch.ones_like(x).bernoulli(0.5)
+
+
+def restless_state(folder: Path) -> State:
+    return State(module=Restless(), artifacts=folder, fresh_batches=lambda phase: iter([(torch.zeros(64, 5),)]), step=3)
+
+
+def test_a_file_that_differs_is_not_kept_and_the_difference_is_said(tmp_path: Path) -> None:
+    earlier = tmp_path / "export" / "step-00000003" / "model.pt2"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("right")
+    said = r"output 0 differs from the model's by up to 2 \(its largest value is 2, tolerance is 0.0001\)"
+    with pytest.raises(ValueError, match=said):
+        Export().on_end(restless_state(tmp_path))
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["step-00000003"]
+    assert earlier.read_text() == "right"
+
+
+def test_the_tolerance_is_what_is_tolerated(tmp_path: Path) -> None:
+    Export(tolerance=2.5).on_end(restless_state(tmp_path))
+    assert (tmp_path / "export" / "step-00000003" / "model.pt2").exists()
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (lambda model, batch: model.layers(batch[0]), "does not call the model itself but parts of it"),
+        (lambda model, batch: model("no tensor", batch_first=True), "without a tensor"),
+    ],
+)
+def test_what_cannot_be_exported_is_said(forward: Any, said: str, tmp_path: Path) -> None:
+    state = scaled_state(tmp_path)
+    state.module.forward = lambda *arguments, **named: None if named else Scaled.forward(state.module, *arguments)  # type: ignore[method-assign, arg-type]
+    state.forward = forward
+    with pytest.raises(ValueError, match=said):
+        Export().on_end(state)
+    assert state.module.training
+
+
+# In a run
+
+
+def train(folder: Path, hooks: dict[str, Hook], **fields: Any) -> tuple[Loop, list[dict[str, Any]]]:
+    loop = Loop(TASK, experiment(**fields), hooks, artifacts=folder)
+    return loop, [report.metrics for report in loop.run()]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("model.*"))
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ("0", ["epoch-0003"]),
+        ("2", ["epoch-0002", "epoch-0003"]),
+        ("1", ["epoch-0001", "epoch-0002", "epoch-0003"]),
+        ("10 steps", ["epoch-0003", "step-00000010", "step-00000020"]),
+    ],
+)
+def test_it_exports_at_its_rhythm_and_at_the_end(
+    every: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(hook: Export, state: State) -> None:
+        written.append(f"epoch-{state.epoch:04d}" if state.phase_iteration == 0 else f"step-{state.step:08d}")
+
+    written: list[str] = []
+    monkeypatch.setattr(Export, "_write", write)
+    train(tmp_path, {"export": Export(every=Rhythm.parse(every))}, epochs=3)
+    assert sorted(written) == expected
+
+
+def test_a_run_trains_as_without_it_and_leaves_its_model(tmp_path: Path) -> None:
+    plain, plain_reports = train(tmp_path, {}, epochs=2, precision="bf16")
+    loop, reports = train(tmp_path, {"final": Export(every=Rhythm(5, "steps"))}, epochs=2, precision="bf16")
+    assert numbers(loop.state.module) == numbers(plain.state.module)
+    assert reports == plain_reports
+    assert names(tmp_path) == [f"final/{name}/model.pt2" for name in ("epoch-0002", "step-00000005", "step-00000010")]
+    points = torch.randn(9, 5)
+    program = load_pt2(tmp_path / "final" / "epoch-0002" / "model.pt2")
+    torch.testing.assert_close(program(points), in_eval(loop.state.module, points))
+    assert program(points).dtype == torch.float32
+
+
+@pytest.mark.parametrize("evaluate", ["ema", "both"])
+def test_averaged_weights_are_exported_where_they_are_asked_for(evaluate: Any, tmp_path: Path) -> None:
+    ema = EMA(decay=0.9, evaluate=evaluate)
+    loop, _ = train(tmp_path, {"export": Export(weights="ema"), "ema": ema}, epochs=1)
+    points = torch.randn(9, 5)
+    found = load_pt2(tmp_path / "export" / "epoch-0001" / "model.pt2")(points)
+    with ema.applied(loop.state):
+        torch.testing.assert_close(found, in_eval(loop.state.module, points))
+    assert not torch.allclose(found, in_eval(loop.state.module, points), atol=1e-3)
+
+
+@pytest.mark.parametrize("hooks", [{}, {"ema": EMA(evaluate="raw")}, {"a": EMA(evaluate="both"), "b": EMA(evaluate="both")}])
+def test_averages_that_are_not_there_or_not_clear_are_missed_at_the_start(hooks: dict[str, Hook], tmp_path: Path) -> None:
+    loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, artifacts=tmp_path)
+    with pytest.raises(Exception, match=r"weights: ema needs one hook .* there are [02]; add ema"):
+        next(loop.run())
+
+
+def test_without_the_packages_the_extra_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"hookyard\[onnx\]"):
+        Export(format="onnx").on_start(State())
+
+
+@pytest.mark.parametrize("written", ["trace", "script"])
+def test_torchscript_is_warned_of(written: Any, caplog: pytest.LogCaptureFixture) -> None:
+    Export(format=written).on_start(State())
+    assert "TorchScript is deprecated" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [{"format": "pickle"}, {"weights": "swa"}, {"tolerance": 0}, {"every": "often"}])
+def test_yaml_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Export).validate_python(wrong)
+
+
+def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
+    """Averages whose BatchNorm statistics all ranks compute together: exporting on one rank alone would wait for ever."""
+    hooks: dict[str, Hook] = {"export": Export(weights="ema"), "ema": EMA(decay=0.9, buffers="recompute")}
+    task = Points(train=52, batch_norm=True)
+    own = Path(folder) / str(rank)
+    loop = Loop(task, experiment(epochs=1), hooks, artifacts=own, world=World(rank=rank, world_size=world_size))
+    list(loop.run())
+    points = torch.ones(3, 5)
+    with loop.plan.hooks["ema"].applied(loop.state):  # type: ignore[attr-defined]
+        averaged = in_eval(loop.state.module, points)
+    return averaged.tolist(), names(own)
+
+
+def test_the_master_writes_what_all_ranks_made_together(tmp_path: Path) -> None:
+    (averaged, files), (_, nothing) = on_ranks(_on_a_rank, 2, str(tmp_path))
+    assert (files, nothing) == (["export/epoch-0001/model.pt2"], [])
+    found = load_pt2(tmp_path / "0" / files[0])(torch.ones(3, 5))
+    torch.testing.assert_close(found, torch.tensor(averaged))
