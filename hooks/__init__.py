@@ -8,6 +8,7 @@ from hooks.checkpointing.export import Export
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.logs.console import Console
 from hooks.logs.json_lines import JsonLines
+from hooks.logs.output_csv import OutputCSV
 from hooks.logs.progress_bar import ProgressBar
 from hooks.logs.tensorboard import TensorBoard
 from hooks.plan import HookError, Plan
@@ -80,6 +81,7 @@ HOOKS: dict[str, type[Hook]] = {
     # logs
     "console": Console,
     "json_lines": JsonLines,
+    "output_csv": OutputCSV,
     "progress_bar": ProgressBar,
     "tensorboard": TensorBoard,
     # checkpointing

@@ -1,0 +1,190 @@
+"""Lines of predictions against the model's own outputs, sample by sample."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hooks import Hook, State
+from hooks.logs import output_csv
+from hooks.logs.output_csv import OutputCSV
+from hooks.training.ema import EMA
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import Points, PointSet, experiment
+
+
+def lines(file: Path) -> list[list[str]]:
+    with file.open(newline="") as opened:
+        return list(csv.reader(opened))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.csv"))
+
+
+def one_phase(hook: OutputCSV, folder: Path, batches: list[tuple[Any, Tensor]]) -> list[list[str]]:
+    """A validation of given batches and outputs."""
+    state = State(artifacts=folder, phase="val", phase_length=len(batches))
+    hook.on_phase_start(state)
+    for state.batch, state.output in batches:
+        hook.on_loss(state)
+        state.phase_iteration += 1
+    hook.on_phase_end(state)
+    return lines(folder / "output_csv" / "val" / "step-00000000.csv")
+
+
+OUTPUT = torch.tensor([[0.5, 2.0, -1.0], [3.0, 0.0, 0.25], [0.0, 0.0, 1.5]])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        torch.tensor([1, 0, 0]),
+        torch.tensor([[1], [0], [0]]),
+        torch.tensor([[0, 1, 0], [1, 0, 0], [1, 0, 0]]),
+        torch.tensor([[0.2, 0.7, 0.1], [0.8, 0.1, 0.1], [0.4, 0.3, 0.3]]),
+        [1, 0, 0],
+    ],
+)
+def test_targets_are_one_class_each_however_they_come(target: Any, tmp_path: Path) -> None:
+    """ClassyVision writes a list where targets are one-hot."""
+    found = one_phase(OutputCSV(), tmp_path, [((None, target), OUTPUT)])
+    assert found == [["id", "predicted", "target"], ["0", "1", "1"], ["1", "0", "0"], ["2", "2", "0"]]
+
+
+def test_ids_and_targets_by_key_with_scores(tmp_path: Path) -> None:
+    batch = {"name": ["a,b", "c", "d"], "label": torch.tensor([2, 1, 0])}
+    found = one_phase(OutputCSV(id_key="name", target_key="label", scores=True), tmp_path, [(batch, OUTPUT)] * 2)
+    once = [
+        ["a,b", "1", "2", "0.5", "2.0", "-1.0"],
+        ["c", "0", "1", "3.0", "0.0", "0.25"],
+        ["d", "2", "0", "0.0", "0.0", "1.5"],
+    ]
+    assert found == [["id", "predicted", "target", "score_0", "score_1", "score_2"], *once, *once]
+
+
+def test_without_targets_there_is_no_column_of_them(tmp_path: Path) -> None:
+    found = one_phase(OutputCSV(target_key=None), tmp_path, [((None,), OUTPUT)])
+    assert found == [["id", "predicted"], ["0", "1"], ["1", "0"], ["2", "2"]]
+
+
+def test_more_batches_than_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_csv, "PENDING", 2)
+    found = one_phase(OutputCSV(), tmp_path, [((None, torch.tensor([1, 0, 2])), OUTPUT)] * 5)
+    assert found[1:] == [[str(3 * batch + row), str(p), str(t)] for batch in range(5) for row, (p, t) in enumerate([(1, 1), (0, 0), (2, 2)])]
+
+
+@pytest.mark.parametrize(
+    ("hook", "batch", "output", "said"),
+    [
+        (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3), r"two classes or more; the task's are \(3,\)"),
+        (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3, 1), r"the task's are \(3, 1\)"),
+        (OutputCSV(), (None, torch.zeros(3)), {"logits": OUTPUT}, "the task's are dict"),
+        (OutputCSV(), (None,), OUTPUT, "target_key is 1, and a batch has 1 entries"),
+        (OutputCSV(id_key="name"), {"id": [1], "label": [2]}, OUTPUT, "id_key is 'name', and a batch has the keys 'id', 'label'"),
+        (OutputCSV(), (None, torch.zeros(3, 2, 2)), OUTPUT, r"targets of shape \(3,\) or \(3, classes\); .* have \(3, 2, 2\)"),
+        (OutputCSV(), (None, torch.zeros(2)), OUTPUT, r"have \(2,\)"),
+    ],
+)
+def test_what_does_not_fit_is_said(hook: OutputCSV, batch: Any, output: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        one_phase(hook, tmp_path, [(batch, output)])
+
+
+# In a run
+
+TASK = Points(train=20, val=11, test=7)
+
+
+class Outputs(Hook):
+    """What the model put out for each sample, by phase and place in the dataset: what the files must say."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, dict[int, int]] = {}
+
+    def on_phase_start(self, state: State) -> None:
+        self.seen[state.phase] = {}
+
+    def on_step(self, state: State) -> None:
+        if state.phase != "train":
+            self.seen[state.phase].update(zip(state.batch[2].tolist(), state.output.argmax(1).tolist(), strict=True))
+
+
+def expected(seen: dict[int, int], size: int, seed: int) -> list[list[str]]:
+    labels = PointSet(size, False, seed).labels.tolist()
+    return [["id", "predicted", "target"], *([str(i), str(seen[i]), str(labels[i])] for i in range(size))]
+
+
+@pytest.mark.parametrize("id_key", [None, 2])
+def test_each_sample_of_val_and_test_has_its_line(id_key: Any, tmp_path: Path) -> None:
+    outputs = Outputs()
+    hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
+    list(Loop(TASK, experiment(epochs=2, batch_size=4), hooks, artifacts=tmp_path).run())
+    assert files(tmp_path) == ["csv/test/step-00000010.csv", "csv/val/step-00000005.csv", "csv/val/step-00000010.csv"]
+    assert lines(tmp_path / "csv/val/step-00000010.csv") == expected(outputs.seen["val"], 11, 1)
+    assert lines(tmp_path / "csv/test/step-00000010.csv") == expected(outputs.seen["test"], 7, 2)
+
+
+def test_phases_that_are_not_asked_for_are_left_out(tmp_path: Path) -> None:
+    list(Loop(TASK, experiment(epochs=1), {"csv": OutputCSV(phases=("test",))}, artifacts=tmp_path).run())
+    assert [file.split("/")[1] for file in files(tmp_path)] == ["test"]
+
+
+def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
+    outputs = Outputs()
+    hooks: dict[str, Hook] = {"csv": OutputCSV(), "ema": EMA(decay=0.99, evaluate="both"), "outputs": outputs}
+    loop = Loop(TASK, experiment(epochs=1), hooks, artifacts=tmp_path)
+    list(loop.run())
+    assert files(tmp_path) == [
+        "csv/test/ema/step-00000003.csv",
+        "csv/test/step-00000003.csv",
+        "csv/val/ema/step-00000003.csv",
+        "csv/val/step-00000003.csv",
+    ]
+    points = PointSet(11, False, 1).points
+    loop.state.module.eval()
+    for folder, weights in (("val", loop.state.evaluations[""]), ("val/ema", loop.state.evaluations["ema"])):
+        with weights(), torch.no_grad():
+            predicted = loop.state.module(points).argmax(1).tolist()
+        assert [line[1] for line in lines(tmp_path / "csv" / folder / "step-00000003.csv")[1:]] == [str(p) for p in predicted]
+
+
+def test_a_failure_closes_what_is_open(tmp_path: Path) -> None:
+    hook, state = OutputCSV(), State(artifacts=tmp_path, phase="val", phase_length=2)
+    hook.on_phase_start(state)
+    state.batch, state.output = (None, torch.tensor([1, 0, 2])), OUTPUT
+    hook.on_loss(state)
+    hook.on_exception(state, ValueError())
+    assert len(lines(tmp_path / "output_csv/val/step-00000000.rank=0.csv")) == 4
+
+
+def _on_a_rank(rank: int, world_size: int, folder: str, shared: bool, val: int) -> Any:
+    outputs = Outputs()
+    artifacts = Path(folder) if shared else Path(folder) / str(rank)
+    task = Points(train=20, val=val, test=7)
+    hooks: dict[str, Hook] = {"csv": OutputCSV(), "outputs": outputs}
+    list(Loop(task, experiment(epochs=1, batch_size=2), hooks, artifacts=artifacts, world=World(rank=rank, world_size=world_size)).run())
+    return outputs.seen
+
+
+def test_the_parts_of_all_ranks_become_one_file_in_the_order_of_the_dataset(tmp_path: Path) -> None:
+    """One sample of val, so that a rank has none; 7 of test, which do not divide evenly."""
+    first, second = on_ranks(_on_a_rank, 2, str(tmp_path), True, 1)
+    assert files(tmp_path) == ["csv/test/step-00000005.csv", "csv/val/step-00000005.csv"]
+    for phase, size, seed in (("val", 1, 1), ("test", 7, 2)):
+        seen = {**first[phase], **second[phase]}
+        assert lines(tmp_path / "csv" / phase / "step-00000005.csv") == expected(seen, size, seed)
+
+
+def test_parts_on_disks_of_their_own_stay(tmp_path: Path) -> None:
+    on_ranks(_on_a_rank, 2, str(tmp_path), False, 4)
+    assert [file for file in files(tmp_path) if "val" in file] == [f"{rank}/csv/val/step-00000005.rank={rank}.csv" for rank in (0, 1)]
+    ids = [[line[0] for line in lines(tmp_path / f"{rank}/csv/val/step-00000005.rank={rank}.csv")[1:]] for rank in (0, 1)]
+    assert ids == [["0", "2"], ["1", "3"]]
