@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from annotated_types import Ge
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.rhythm import Rhythm
 from hooks.state import State
+
+logger = logging.getLogger("hookyard")
 
 Rule = Literal["greater", "less"]
 
@@ -64,6 +69,8 @@ class Checkpoint(Hook):
     """Another folder for the run's checkpoints; read by the run, not by this hook."""
     publish: list[str] | None = None
     """Parts of the last and best checkpoints, such as `[model]`, to write as files of their own at the end."""
+    save_on_exception: bool = False
+    """Keeps, when something fails, what each rank then has in `failed/`; a resume does not use it, see `on_exception`."""
 
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.ALL
@@ -113,6 +120,18 @@ class Checkpoint(Hook):
         last = self._saved[1] if self._saved else self._names[-1] if self._names else None
         for name in _once([last, *(best.name for best in self._bests.values())]):
             state.checkpoints.publish(name, self.publish, "published")
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        """Writes `<artifacts>/failed/step-00000012/rank=0.pt` where that was asked for and a step was made.
+
+        It is no checkpoint, and a resume goes on from the last one: ranks may have failed in different places, and none
+        waits for another here. It holds this rank's `model`, `optimizer`, `scheduler` and `scaler` as the failure left
+        them, `counters`, and the `error` with its traceback; `torch.load(file, weights_only=True)` reads it. The weights
+        are those after `step` steps, unless the failure came while they were updated; buffers such as BatchNorm's have
+        seen the batch that failed.
+        """
+        if self.save_on_exception and state.step > 0:
+            _save_failed(state, error)
 
     def state_dict(self) -> dict[str, Any]:
         """What was saved before, and which metrics the checkpoint being written is the best of: its own name is not
@@ -233,6 +252,24 @@ def _first_of_val(metrics: Mapping[str, float]) -> list[str]:
     if not found:
         raise ValueError(f"best: auto found no metric of val; there are: {', '.join(metrics) or 'none'}")
     return found[:1]
+
+
+def _save_failed(state: State, error: BaseException) -> None:
+    file = state.artifacts / "failed" / f"step-{state.step:08d}" / f"rank={state.rank}.pt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    parts = {"model": state.module, "optimizer": state.optimizer, "scheduler": state.scheduler, "scaler": state.scaler}
+    counters = {name: getattr(state, name) for name in ("epoch", "step", "iteration", "samples", "phase", "phase_iteration")}
+    partial = file.with_name(f".{file.name}.partial")
+    torch.save(
+        {
+            **{name: part.state_dict() if part is not None else None for name, part in parts.items()},
+            "counters": counters,
+            "error": "".join(traceback.format_exception(error)),
+        },
+        partial,
+    )
+    partial.replace(file)
+    logger.warning("what rank %d had when it failed is in %s", state.rank, file)
 
 
 def _finished(state: State) -> bool:

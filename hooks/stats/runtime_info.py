@@ -77,7 +77,7 @@ def _versions() -> dict[str, str | None]:
 def _described(loader: Any) -> dict[str, Any]:
     """What a loader and its dataset say of themselves; a part of a dataset has the classes of the whole."""
     described: dict[str, Any] = {}
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     if hasattr(dataset, "__len__"):
         described["samples"] = len(dataset)
     if hasattr(loader, "__len__"):
