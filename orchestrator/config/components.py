@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.optim.swa_utils
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -57,7 +58,10 @@ def _subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
 
 
 OPTIMIZERS = _subclasses_in(torch.optim, Optimizer)
-SCHEDULERS = _subclasses_in(torch.optim.lr_scheduler, LRScheduler)
+SCHEDULERS = {
+    **_subclasses_in(torch.optim.lr_scheduler, LRScheduler),
+    **_subclasses_in(torch.optim.swa_utils, LRScheduler),
+}
 
 
 # Task

@@ -156,6 +156,6 @@ def test_every_optimizer_and_scheduler_of_torch_can_be_read() -> None:
     from orchestrator.config.components import OPTIMIZERS, SCHEDULERS
 
     assert {"SGD", "AdamW", "Muon"} <= set(OPTIMIZERS)
-    assert {"CosineAnnealingLR", "ReduceLROnPlateau", "OneCycleLR"} <= set(SCHEDULERS)
+    assert {"CosineAnnealingLR", "ReduceLROnPlateau", "OneCycleLR", "SWALR"} <= set(SCHEDULERS)
     for cls in (*OPTIMIZERS.values(), *SCHEDULERS.values()):
         assert model_of_signature(cls).model_fields

@@ -1,0 +1,110 @@
+"""Stochastic weight averaging as torch.optim.swa_utils has it, made of ema and a scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+from torch.utils.data import DataLoader, DistributedSampler
+
+from hooks import Hook, Rhythm
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.ema import EMA
+from hooks.training.param_scheduler import ParamScheduler
+from hooks.training.sampler_seed import DistSamplerSeed
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.storage import Storage
+from tests.tasks import Points, Rows, described, numbers
+
+TASK = Points(batch_norm=True)
+BEGIN, EPOCHS = 3, 7
+SCHEDULE = {"swa_lr": 0.02, "anneal_epochs": 4, "anneal_strategy": "linear"}
+
+
+def torchs_recipe() -> tuple[AveragedModel, list[float]]:
+    """The recipe of torch's documentation, its averaged model and the learning rate of each epoch."""
+    torch.manual_seed(0)
+    model = TASK.model()
+    dataset: Any = TASK.data()["train"]
+    sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    averaged, scheduler, rates = AveragedModel(model), SWALR(optimizer, **SCHEDULE), []  # type: ignore[arg-type]
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        rates.append(optimizer.param_groups[0]["lr"])
+        for points, labels, _ in DataLoader(dataset, 26, sampler=sampler):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(points), labels).backward()
+            optimizer.step()
+        if epoch >= BEGIN:
+            averaged.update_parameters(model)
+        scheduler.step()
+    # all in one batch: of several, update_bn takes the mean of their variances
+    update_bn(DataLoader(dataset, len(dataset)), averaged)
+    return averaged, rates
+
+
+def life(root: Path, restore: str | None = None) -> tuple[Loop, Rows, dict[str, Any]]:
+    """The same as a YAML file says it: two steps an epoch, and an update of the average at the end of each."""
+    hooks: dict[str, Hook] = {
+        "sampler_seed": DistSamplerSeed(),
+        "scheduler": ParamScheduler(),
+        "ema": EMA(average="stochastic", buffers="recompute", begin=Rhythm(BEGIN), interval=2),
+        "checkpoint": Checkpoint(keep=None),
+    }
+    experiment = described(epochs=EPOCHS, batch_size=26, scheduler={"type": "SWALR", **SCHEDULE})
+    rows = Rows()
+    loop = Loop(TASK, experiment, hooks, store=CheckpointStore(Storage(root)), recorder=rows)
+    if restore:
+        loop.restore(restore)
+    reports = [report.metrics for report in loop.run()]
+    return loop, rows, reports[-1]
+
+
+def evaluated(model: nn.Module) -> float:
+    dataset: Any = TASK.data()["val"]
+    model.eval()
+    with torch.no_grad():
+        return functional.cross_entropy(model(dataset.points), dataset.labels).item()
+
+
+def test_weights_statistics_rates_and_validation_are_those_of_torchs_recipe(tmp_path: Path) -> None:
+    averaged, rates = torchs_recipe()
+    _, rows, report = life(tmp_path)
+    store = CheckpointStore(Storage(tmp_path))
+    record = store.load(store.names()[-1], "ema.pt")
+    assert record["updates"] == int(averaged.n_averaged) == EPOCHS - BEGIN
+    for name, value in averaged.module.state_dict().items():
+        if "num_batches" not in name:
+            torch.testing.assert_close(record["model"][name], value)
+    assert [lr for (lr,) in rows.columns("lr", phase="train")][::2] == pytest.approx(rates)
+    assert rates[0] == 0.1
+    assert rates[-1] == pytest.approx(0.02)
+    assert report["val/loss"] == pytest.approx(evaluated(averaged), rel=1e-5)
+
+
+def test_the_statistics_are_those_of_the_averages_after_their_last_update(tmp_path: Path) -> None:
+    loop, _, _ = life(tmp_path)
+    model: Any = loop.state.module
+    raw = model[1].running_mean.clone()
+    dataset: Any = TASK.data()["train"]
+    with loop.plan.hooks["ema"].applied(loop.state):  # type: ignore[attr-defined]
+        with torch.no_grad():
+            inputs = model[0](dataset.points)
+        torch.testing.assert_close(model[1].running_mean, inputs.mean(0))
+        torch.testing.assert_close(model[1].running_var, inputs.var(0))
+    assert torch.equal(model[1].running_mean, raw)
+
+
+@pytest.mark.parametrize("epoch", [2, 5])
+def test_resumed_before_and_after_the_averaging_began_it_ends_alike(tmp_path: Path, epoch: int) -> None:
+    whole, _, report = life(tmp_path)
+    resumed, _, again = life(tmp_path, f"epoch-{epoch:04d}")
+    assert again == report
+    assert numbers(resumed.state.module) == numbers(whole.state.module)
