@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,8 @@ class LayerTable:
     `pandas.read_parquet("<artifacts>/<name>")` gives those of all ranks: a row for each reading and layer, with where
     in the run it was taken, `layer`, and a column for each statistic. Values stay on their device until `write`, which
     reads all of them in one transfer; call it as a phase ends and before a checkpoint. A table that is opened again
-    drops what came after `state.iteration`: no file holds rows of both sides of a checkpoint.
+    drops what came after `state.iteration`, of ranks that are no more, too: no file holds rows of both sides of a
+    checkpoint.
 
     The newest reading is also `state.info[name]`, for whoever draws it: `<layer>/<statistic>` to a tensor of one
     element. It is a new mapping each time.
@@ -33,7 +35,8 @@ class LayerTable:
         self._name = name
         self._folder = state.artifacts / name / f"rank={state.rank}"
         self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []
-        for file in self._folder.glob("*.parquet"):
+        gone = [] if state.rank else [folder for folder in self._folder.parent.glob("rank=*") if _rank(folder) >= state.world_size]
+        for file in (file for folder in (self._folder, *gone) for file in folder.glob("*.parquet")):
             if int(file.stem) > state.iteration:
                 file.unlink()
 
@@ -70,6 +73,10 @@ class LayerTable:
         unfinished = self._folder / f".{last}"
         parquet.write_table(pa.concat_tables(readings, promote_options="default"), unfinished)
         unfinished.replace(self._folder / f"{last:010d}.parquet")
+
+
+def _rank(folder: Path) -> int:
+    return int(folder.name.removeprefix("rank="))
 
 
 def _reading(place: Mapping[str, int], layers: Sequence[str], statistics: Sequence[str], values: Tensor) -> pa.Table:

@@ -59,6 +59,17 @@ def test_what_came_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     assert _read(tmp_path)["iteration"].tolist() == [1, 2, 3, 4]
 
 
+def test_what_ranks_wrote_that_are_no_more_is_dropped_alike(tmp_path: Path) -> None:
+    for rank in (0, 1, 2):
+        state = State(artifacts=tmp_path, rank=rank, world_size=3)
+        table = LayerTable("sizes", state)
+        for state.iteration in range(4):
+            table.add(state, ["a"], {"mean": torch.ones(1)})
+            table.write()
+    LayerTable("sizes", State(artifacts=tmp_path, rank=0, world_size=2, iteration=3))
+    assert _read(tmp_path).groupby("rank", observed=True)["iteration"].max().to_dict() == {0: 3, 1: 4, 2: 3}
+
+
 def test_few_readings_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_table, "PENDING", 2)
     state = State(artifacts=tmp_path)

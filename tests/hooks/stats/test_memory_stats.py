@@ -90,10 +90,10 @@ def test_the_descriptor_is_closed_at_the_end_and_on_failure() -> None:
 
 
 def test_it_reads_at_its_rhythm() -> None:
-    hook, state, rows = MemoryStats(every=3), State(), []
+    hook, state = MemoryStats(every=3), State()
     for _ in range(2):
-        run_phase(hook, state, "val", [{}] * 7, step_end=lambda: rows.append("rss_bytes" in state.row))
-    assert rows == [True, False, True, False, False, True, False] * 2
+        run_phase(hook, state, "val", [{}] * 7)
+    assert ["rss_bytes" in row for row in state.recent] == [True, False, True, False, False, True, False] * 2
 
 
 def test_without_cuda_there_are_no_cuda_columns() -> None:
@@ -114,8 +114,8 @@ def test_the_peaks_of_iteration_phase_and_run_do_not_destroy_each_other(allocato
         allocator.hold(next(peaks))
         allocator.hold(40)
 
-    rows: list[dict[str, Any]] = []
-    run_phase(hook, state, "train", [{}] * 3, work=work, step_end=lambda: rows.append(state.row))
+    run_phase(hook, state, "train", [{}] * 3, work=work)
+    rows = list(state.recent)
     assert [row["cuda_peak_allocated_bytes"] for row in rows] == [500, 200, 300]
     assert [row["cuda_peak_reserved_bytes"] for row in rows] == [1000, 400, 600]
     assert [row["cuda_allocated_bytes"] for row in rows] == [40, 40, 40]
@@ -135,23 +135,21 @@ def test_a_peak_between_two_readings_is_kept(allocator: _Allocator) -> None:
     hook, state = MemoryStats(every=2), State(device=torch.device("cuda"))
     hook.on_start(state)
     allocator.hold(10)
-    sizes, rows = iter((800, 50, 60, 40)), []
-    run_phase(
-        hook, state, "train", [{}] * 4, work=lambda: allocator.hold(next(sizes)), step_end=lambda: rows.append(state.row)
-    )
-    assert [row.get("cuda_peak_allocated_bytes") for row in rows] == [10, 800, None, 60]
+    sizes = iter((800, 50, 60, 40))
+    run_phase(hook, state, "train", [{}] * 4, work=lambda: allocator.hold(next(sizes)))
+    assert [row.get("cuda_peak_allocated_bytes") for row in state.recent] == [10, 800, None, 60]
 
 
 def test_what_was_held_before_a_phase_is_no_peak_of_it(allocator: _Allocator) -> None:
     """The first row says what was there as the phase began."""
-    hook, state, rows, metrics = MemoryStats(), State(device=torch.device("cuda")), [], {}
+    hook, state, metrics = MemoryStats(), State(device=torch.device("cuda")), {}
     hook.on_start(state)
     allocator.hold(900)
     allocator.hold(30)
-    run_phase(hook, state, "val", [{}] * 2, work=lambda: allocator.hold(70), step_end=lambda: rows.append(state.row))
+    run_phase(hook, state, "val", [{}] * 2, work=lambda: allocator.hold(70))
     hook.on_report(state, metrics)
-    assert [row.get("cuda_allocated_bytes") for row in rows] == [30, None]
-    assert [row.get("cuda_peak_allocated_bytes") for row in rows] == [900, None]
+    assert [row.get("cuda_allocated_bytes") for row in state.recent] == [30, None]
+    assert [row.get("cuda_peak_allocated_bytes") for row in state.recent] == [900, None]
     assert metrics["val/cuda_peak_allocated_bytes"] == 70
     assert metrics["memory/cuda_peak_allocated_bytes"] == 900
 

@@ -18,6 +18,7 @@ from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Breaks, Points, experiment
 
+pytestmark = pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
 POINTS = Points(train=44, val=11)  # 6 iterations an epoch
 
 
