@@ -10,6 +10,7 @@ import yaml
 
 from hooks import HOOKS
 from orchestrator import load_experiment, run
+from orchestrator.config.components import DEFAULT_HOOKS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -76,10 +77,13 @@ def test_the_hook_guide_s_other_hook_looks_back(folder: Path) -> None:
     assert f"the loss fell by at most {max(falls.values()):.4f}" in (Path(done.path) / "log.txt").read_text()
 
 
-def test_the_hook_guide_has_every_hook_once() -> None:
-    table = re.findall(r"^\| (.+?) \| (.+) \|$", (ROOT / "docs" / "hooks.md").read_text(), re.MULTILINE)[2:]
-    named = [name for _, cell in table for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(named) == sorted(HOOKS)
+def test_the_hook_guide_has_every_hook_once_and_names_the_defaults() -> None:
+    page = (ROOT / "docs" / "hooks.md").read_text()
+    groups = dict(re.findall(r"^\| (\w+) \| (`.+) \|$", page, re.MULTILINE))
+    named = [(group, name) for group, cell in groups.items() for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted((hook.__module__.split(".")[1], name) for name, hook in HOOKS.items())
+    (defaults,) = re.findall(r"^(`\w+`(?:(?:,| and)\s`\w+`)+)\sare in every run", page, re.MULTILINE)
+    assert tuple(re.findall(r"`(\w+)`", defaults)) == DEFAULT_HOOKS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
