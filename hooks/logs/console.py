@@ -3,118 +3,107 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections import deque
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from statistics import fmean, median
 from time import perf_counter
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge
-from torch import Tensor
+from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.logs.readings import readings
-from hooks.state import State
+from hooks.logs.readings import learning_rates
+from hooks.logs.remaining import Remaining
+from hooks.logs.windows import Size, Statistic, Windows
+from hooks.rhythm import paced_by
+from hooks.state import RECENT, State
 
 logger = logging.getLogger("hookyard")
 
-_WARM_UP = 3
-"""Iterations of a run that say nothing about the rest of it."""
-_RECENT = 100
-"""Iterations whose median the remaining time is reckoned with."""
+_RATE = re.compile(r"lr_\d+")
+_MOST_RATES = 4
 
 
 @dataclass
 class Console(Hook):
     """Prints a line every so many iterations, and one with the metrics at the end of each phase.
 
-    Runs on the master. A line has the phase, the epoch (0-based), the iteration in it, the learning rate, the mean
-    loss and the mean time of the last `window` iterations (`data` is the wait for the batch, where perf_stats is
-    on), the remaining time and, where it was recorded, the memory. It goes to `state.display`, or to the logger
-    `hookyard` where there is none. Tensors are read only when a line is printed.
+    Runs on the master. A line has the phase, the epoch (0-based), the iteration in it, the learning rate (each there is,
+    where parameter groups differ), the mean loss and the mean time of the last `window` iterations (`data` is the wait
+    for the batch, where perf_stats is on), the remaining time and, where it was recorded, the memory. It goes to
+    `state.display`, or to the logger `hookyard` where there is none. Between two lines it is not called; what it shows
+    is looked up then, in one reading of tensors.
     Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook.
     """
 
-    interval: Annotated[int, Ge(1)] = 50
+    interval: Annotated[int, Ge(1), Le(RECENT)] = 50
     """Iterations between two lines; a phase longer than this also has one at its end."""
-    window: Annotated[int, Ge(1)] = 10
-    """Iterations over which loss and times are averaged."""
+    window: Size = 10
+    """Iterations over which loss, times and the gradient norm are averaged: a number, `line` (since the last line),
+    `epoch` or `global`."""
     columns: tuple[str, ...] = ("grad_norm",)
-    """Further columns of the row to print, where they were recorded."""
+    """Further columns or statistics to print, where they were recorded."""
+    statistics: dict[str, Statistic] = field(default_factory=dict)
+    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`; all
+    are printed. One with a column's name stands in for it."""
 
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        self._losses: deque[float | Tensor] = deque(maxlen=self.window)
-        self._seconds: deque[float] = deque(maxlen=self.window)
-        self._waits: deque[float] = deque(maxlen=self.window)
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._trained = 0
-        self._validations = 0
-        self._validation_s = 0.0
-        self._trained_between = 0.0
-        self._phase_began = self._last = 0.0
+        self._windows = Windows(self.window, self.statistics)
+        self._remaining = Remaining()
+        self._phase_began = 0.0
 
     def on_phase_start(self, state: State) -> None:
-        for values in (self._losses, self._seconds, self._waits):
-            values.clear()
-        self._phase_began = self._last = perf_counter()
+        self._windows.begin(state)
+        self._remaining.phase_began(state)
+        self._phase_began = perf_counter()
 
+    @paced_by("interval")
     def on_step(self, state: State) -> None:
-        now = perf_counter()
-        self._measure(state, now - self._last)
-        self._last = now
-        self._losses.append(state.row["loss"])
-        if state.clock is not None:
-            self._waits.append(state.clock.data_wait_s)
-        done = state.phase_iteration
-        if done % self.interval == 0 or (done == state.phase_length > self.interval):
-            self._print(state, self._line(state))
+        self._print(state, self._line(state, state.phase_iteration))
 
     def on_phase_end(self, state: State) -> None:
+        self._remaining.phase_ended(state)
+        if state.phase_length > self.interval and self._windows.unwritten():
+            self._print(state, self._line(state, _iterations_done(state)))
         seconds = perf_counter() - self._phase_began
-        if state.phase == "val" and self._trained:
-            self._validations += 1
-            self._validation_s += (seconds - self._validation_s) / self._validations
-            self._trained_between = self._trained / self._validations
         prefix = f"{state.phase}/"
         metrics = {key.removeprefix(prefix): value for key, value in state.metrics.items() if key.startswith(prefix)}
         self._print(state, "  ".join([f"{state.phase} done  epoch {_epoch(state)}", *_pairs(metrics), f"in {seconds:.1f} s"]))
 
-    def _measure(self, state: State, seconds: float) -> None:
-        first = not self._seconds
-        self._seconds.append(seconds)
-        if state.phase != "train":
-            return
-        self._trained += 1
-        # The first iteration of a phase also waits for the loader's processes to start.
-        if self._trained > _WARM_UP and not first:
-            self._recent.append(seconds)
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self._remaining.saving()
 
-    def _line(self, state: State) -> str:
-        values = readings(state, self._losses)
-        names = ("lr", "loss", *self.columns) if state.phase == "train" else ("loss",)
-        parts = [f"{state.phase}  epoch {_epoch(state)}  {state.phase_iteration}/{state.phase_length}"]
-        parts += _pairs({name: values[name] for name in names if name in values})
-        parts.append(f"{_milliseconds(self._seconds)} ms (data {_milliseconds(self._waits)} ms)")
-        if (eta := self._eta(state)) is not None:
+    def on_saved(self, state: State, path: str) -> None:
+        self._remaining.saved(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"windows": self._windows.state_dict(), "remaining": self._remaining.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._windows.load_state_dict(state["windows"])
+        self._remaining.load_state_dict(state["remaining"])
+
+    def _line(self, state: State, iteration: int) -> str:
+        values = self._windows.look(state)
+        values = {**learning_rates(state), **values}
+        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}/{state.phase_length}"]
+        if state.phase == "train":
+            parts += _rates(values)
+        parts += _pairs({name: values[name] for name in ("loss", *self.columns, *self.statistics) if name in values})
+        if "step_s" in values:
+            waiting = f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
+            parts.append(f"{1000 * values['step_s']:.1f} ms{waiting}")
+        eta = self._remaining.seconds(state) if state.phase == "train" else None
+        if eta is not None:
             parts.append(f"eta {timedelta(seconds=round(eta))}")
         memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes"))
         if memory is not None:
             parts.append(f"memory {memory / 2**20:.0f} MiB")
         return "  ".join(parts)
-
-    def _eta(self, state: State) -> float | None:
-        """Seconds to the end of training: what remains at the median iteration, and the validations on the way."""
-        remaining = _remaining(state)
-        if state.phase != "train" or remaining is None or not self._recent:
-            return None
-        validations = math.ceil(remaining / self._trained_between) if self._validations else 0
-        return remaining * median(self._recent) + validations * self._validation_s
 
     def _print(self, state: State, line: str) -> None:
         if state.display is None:
@@ -123,23 +112,25 @@ class Console(Hook):
             state.display.line(line)
 
 
-def _remaining(state: State) -> int | None:
-    """Training iterations to come; None where the run has no end."""
-    if state.max_steps is not None:
-        return max(0, state.max_steps - state.step) * state.accumulate
-    if state.max_epochs is None:
-        return None
-    return (state.max_epochs - state.epoch) * state.phase_length - state.phase_iteration
-
-
 def _epoch(state: State) -> int:
     """The epoch under way, or the last one after its end."""
     return state.epoch - state.epoch_completed
 
 
+def _iterations_done(state: State) -> int:
+    """Iterations of the phase that ends; of an epoch that is complete the counter begins again before that."""
+    return state.phase_length if state.phase == "train" and state.epoch_completed else state.phase_iteration
+
+
+def _rates(values: Mapping[str, float]) -> list[str]:
+    """The learning rates that differ; many are a range."""
+    rates = list(dict.fromkeys(value for name, value in values.items() if name == "lr" or _RATE.fullmatch(name)))
+    if not rates:
+        return []
+    if len(rates) > _MOST_RATES:
+        return [f"lr {min(rates):.4g} to {max(rates):.4g}"]
+    return ["lr " + ", ".join(f"{rate:.4g}" for rate in rates)]
+
+
 def _pairs(values: Mapping[str, float]) -> list[str]:
     return [f"{name} {value:.4g}" for name, value in values.items()]
-
-
-def _milliseconds(seconds: deque[float]) -> str:
-    return f"{1000 * fmean(seconds):.1f}" if seconds else "-"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, ClassVar
 
-from annotated_types import Ge
-from torch import Tensor
+from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.logs.readings import readings
-from hooks.state import State
+from hooks.logs.readings import learning_rates
+from hooks.logs.windows import Size, Statistic, Windows
+from hooks.rhythm import paced_by
+from hooks.state import RECENT, State
 
 FILE = "scalars.jsonl"
 
@@ -25,39 +25,47 @@ FILE = "scalars.jsonl"
 class JsonLines(Hook):
     """Writes training's numbers and each phase's metrics to `scalars.jsonl`, one JSON object a line.
 
-    Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples`, `loss`
-    (the mean since the line before), `lr` and every other numeric column of the row; a line at the end of a phase
-    has the phase's `metrics` instead. What is not finite is null, so each line is valid JSON, and each is flushed.
+    Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples`, `lr`, the
+    means of `loss`, times and gradient norms since the line before, and the newest of every other numeric column. There
+    is one every `interval` iterations of an epoch and one for what is left at the end of training's phase, so that each
+    iteration is in a line. A line at the end of a phase has the phase's `metrics` instead. What is not finite is null, so each line is valid JSON, and each is flushed.
     A resumed run goes on behind the last line its checkpoint knew. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """
 
-    interval: Annotated[int, Ge(1)] = 10
+    interval: Annotated[int, Ge(1), Le(RECENT)] = 10
     """Training iterations between two lines."""
+    window: Size = "line"
+    """What loss, times and gradient norms are averaged over: `line` (since the line before), a number of iterations, `epoch`
+    or `global`."""
+    statistics: dict[str, Statistic] = field(default_factory=dict)
+    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`. One
+    with a column's name stands in for it."""
 
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        self._losses: deque[float | Tensor] = deque(maxlen=self.interval)
+        self._windows = Windows(self.window, self.statistics)
         self._file: IO[bytes] | None = None
         self._lines = 0
 
     def on_start(self, state: State) -> None:
         self._file, self._lines = _open_after(state.artifacts / FILE, self._lines)
 
+    def on_phase_start(self, state: State) -> None:
+        self._windows.begin(state)
+
+    @paced_by("interval")
     def on_step(self, state: State) -> None:
-        if state.phase != "train":
-            return
-        self._losses.append(state.row["loss"])
-        if state.iteration % self.interval == 0:
-            self._write(state, readings(state, self._losses))
-            self._losses.clear()
+        if state.phase == "train":
+            self._write_line(state)
 
     def on_phase_end(self, state: State) -> None:
+        if state.phase == "train" and self._windows.unwritten():
+            self._write_line(state)
         prefix = f"{state.phase}/"
         metrics = {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
         self._write(state, {"metrics": {name: _finite(value) for name, value in metrics.items()}})
-        self._losses.clear()
 
     def on_end(self, state: State) -> None:
         self._close()
@@ -66,10 +74,15 @@ class JsonLines(Hook):
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lines": self._lines}
+        return {"lines": self._lines, "windows": self._windows.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._lines = state["lines"]
+        self._windows.load_state_dict(state["windows"])
+
+    def _write_line(self, state: State) -> None:
+        values = self._windows.look(state)
+        self._write(state, {**learning_rates(state), **values})
 
     def _write(self, state: State, values: Mapping[str, Any]) -> None:
         if self._file is None:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.rhythm import paced_by
 from hooks.state import State
 
 
@@ -31,9 +32,9 @@ class ProgressBar(Hook):
     def on_phase_start(self, state: State) -> None:
         self._move(state, state.phase_iteration)
 
+    @paced_by("interval")
     def on_step(self, state: State) -> None:
-        if state.phase_iteration % self.interval == 0:
-            self._move(state, state.phase_iteration)
+        self._move(state, state.phase_iteration)
 
     def on_phase_end(self, state: State) -> None:
         self._finish(state)

@@ -1,8 +1,8 @@
-"""What a logger reads of an iteration when it writes."""
+"""What a logger reads when it writes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,28 +11,42 @@ from torch import Tensor
 
 from hooks.state import State
 
+_PLAIN = {int, float}
+
+
+def read(values: Sequence[Any]) -> list[float | None]:
+    """Each value as a Python number, None where it is none. Tensors of one element are read in one transfer, which waits
+    for the device; a time that the device has not measured yet is None, and is not waited for."""
+    if _PLAIN.issuperset(map(type, values)):
+        return list(values)
+    tensors = [value for value in values if isinstance(value, Tensor) and value.numel() == 1]
+    numbers = iter(_transfer(tensors) if tensors else ())
+    return [next(numbers) if isinstance(value, Tensor) and value.numel() == 1 else _number(value) for value in values]
+
 
 def numbers(columns: Mapping[str, Any]) -> dict[str, float]:
-    """The numeric columns as Python numbers. Tensors are read in one transfer, which waits for the device."""
-    tensors = {name: value for name, value in columns.items() if isinstance(value, Tensor) and value.numel() == 1}
-    read: dict[str, float] = {}
-    if tensors:
-        device = next((value.device for value in tensors.values() if value.device.type != "cpu"), torch.device("cpu"))
-        joined = torch.stack([value.detach().to(device, torch.float64).reshape(()) for value in tensors.values()])
-        read = dict(zip(tensors, joined.tolist(), strict=True))
-    return {
-        name: read[name] if name in read else value if isinstance(value, int | float) else float(value)
-        for name, value in columns.items()
-        if name in read or isinstance(value, Real)
-    }
+    """The numeric columns as Python numbers, read as `read` does."""
+    return {name: value for name, value in zip(columns, read(list(columns.values())), strict=True) if value is not None}
 
 
-def readings(state: State, losses: Collection[float | Tensor]) -> dict[str, float]:
-    """The row's numeric columns, with the mean of `losses` as `loss`, and `lr` of the first parameter group where no
-    hook recorded one. Waits for the device: call it at a rhythm only."""
-    columns = dict(state.row)
-    if "lr" not in columns and state.optimizer is not None:
-        columns["lr"] = state.optimizer.param_groups[0]["lr"]
-    if losses:
-        columns["loss"] = sum(losses) / len(losses)
-    return numbers(columns)
+def learning_rates(state: State) -> dict[str, float]:
+    """The rate of each parameter group as `lr`, `lr_1` ..., as the optimizer has it now."""
+    groups = state.optimizer.param_groups if state.optimizer is not None else []
+    return numbers({f"lr_{index}" if index else "lr": group["lr"] for index, group in enumerate(groups)})
+
+
+def _transfer(tensors: Sequence[Tensor]) -> list[float]:
+    device = next((value.device for value in tensors if value.device.type != "cpu"), torch.device("cpu"))
+    joined = torch.stack([value.detach().to(device, torch.float64).reshape(()) for value in tensors])
+    values: list[float] = joined.tolist()
+    return values
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, Real):
+        return float(value)
+    if hasattr(value, "resolve") and value.ready():
+        return float(value.resolve())
+    return None

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge
-from torch import Tensor
+from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.logs.readings import numbers, readings
-from hooks.state import State
+from hooks.logs.readings import learning_rates, numbers
+from hooks.logs.windows import Size, Statistic, Windows
+from hooks.rhythm import paced_by
+from hooks.state import RECENT, State
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FOLDER = "tensorboard"
-_PLACES = ("epoch", "iteration", "step", "samples", "batch_size")
 _PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
 
 
@@ -27,16 +26,23 @@ _PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
 class TensorBoard(Hook):
     """Writes curves, phase metrics and the experiment's hyperparameters for TensorBoard, under `tensorboard/`.
 
-    Runs on the master. Each point of training holds `train/loss` (the mean since the point before) and every numeric
-    column of the row: `train/lr`, times under `perf/`, sizes under `memory/`. Metrics keep their names, except that a
+    Runs on the master. Each point of training holds the mean of `train/loss`, of gradient norms and of times (under
+    `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
+    There is one every `interval` iterations of an epoch, and one for what is left as training's phase ends. Metrics keep their names, except that a
     phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>` for the hyperparameter
     table. All share one axis, so train and val can be compared; a resumed run takes back what its checkpoint did not
     know, so that no point is there twice. Tensors are read only when a point is written.
     Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
-    interval: Annotated[int, Ge(1)] = 50
+    interval: Annotated[int, Ge(1), Le(RECENT)] = 50
     """Training iterations between two points; without meaning on the axis `epoch`, which has one point an epoch."""
+    window: Size = "line"
+    """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
+    `epoch` or `global`."""
+    statistics: dict[str, Statistic] = field(default_factory=dict)
+    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`. One
+    with a column's name stands in for it."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
     """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the master's samples."""
 
@@ -44,7 +50,7 @@ class TensorBoard(Hook):
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        self._losses: deque[float | Tensor] = deque(maxlen=self.interval)
+        self._windows = Windows(self.window, self.statistics)
         self._writer: SummaryWriter | None = None
         self._x = 0
         self._points: dict[str, float] = {}
@@ -61,18 +67,21 @@ class TensorBoard(Hook):
         self._add(known, x)
         self._start_session(state)
 
+    def on_phase_start(self, state: State) -> None:
+        self._windows.begin(state)
+
+    @paced_by("interval")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
             return
-        self._losses.append(state.row["loss"])
         if self.axis == "epoch":
-            if state.phase_iteration == state.phase_length:
-                self._add(self._curves(state), state.epoch + 1)
-        elif state.iteration % self.interval == 0:
-            self._add(self._curves(state), self._place(state))
+            self._windows.catch_up(state)
+        else:
+            self._add_curves(state)
 
     def on_phase_end(self, state: State) -> None:
-        self._losses.clear()
+        if state.phase == "train" and self._windows.unwritten() and (self.axis != "epoch" or state.epoch_completed):
+            self._add_curves(state)
         prefix = f"{state.phase}/"
         self._add_metrics({name: value for name, value in state.metrics.items() if name.startswith(prefix)}, state)
 
@@ -87,18 +96,18 @@ class TensorBoard(Hook):
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"x": self._x, "points": dict(self._points)}
+        return {"x": self._x, "points": dict(self._points), "windows": self._windows.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._x, self._points = state["x"], dict(state["points"])
+        self._windows.load_state_dict(state["windows"])
 
     def _place(self, state: State) -> int:
         return int(getattr(state, self.axis))
 
-    def _curves(self, state: State) -> dict[str, float]:
-        values = readings(state, self._losses)
-        self._losses.clear()
-        return {_tag(column): value for column, value in values.items() if column not in _PLACES}
+    def _add_curves(self, state: State) -> None:
+        values = self._windows.look(state)
+        self._add({_tag(name): value for name, value in {**learning_rates(state), **values}.items()}, self._place(state))
 
     def _add_metrics(self, metrics: Mapping[str, Any], state: State) -> None:
         values = numbers(metrics)

@@ -43,10 +43,12 @@ def run_phase(
     length: int | None = None,
     fetch: Callable[[], None] = lambda: None,
     work: Callable[[], None] = lambda: None,
+    close: Callable[[], Mapping[str, Any]] = dict,
     step_end: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs one phase with a row for each iteration. In train every `state.accumulate`-th iteration is a step, and the
-    epoch is over after `length` iterations; `fetch` and `work` are called where the loop fetches and computes."""
+    epoch is over after `length` iterations; `fetch` and `work` are called where the loop fetches and computes, and
+    `close` gives the columns that the loop's clock adds as a row is closed."""
     plan = Plan({hook.name or "hook": hook})
     train = phase == "train"
     state.phase, state.stepped = phase, False
@@ -59,8 +61,6 @@ def run_phase(
     state.row = {}
     plan.fire("on_phase_start", state)
     for index, row in enumerate(rows):
-        if index:
-            state.row = {}
         plan.fire("on_iteration_start", state)
         fetch()
         state.batch_size = batch_sizes[index] if batch_sizes else 1
@@ -75,7 +75,9 @@ def run_phase(
             state.samples += state.batch_size
         plan.fire("on_step", state)
         place = {"phase": phase, "iteration": state.iteration if train else state.phase_iteration}
-        state.recent.append({**state.row, **place, "batch_size": state.batch_size})
+        state.row.update(place, epoch=state.epoch - state.epoch_completed, batch_size=state.batch_size, **close())
+        state.recent.append(state.row)
+        state.row = {}
         step_end()
     if train and state.phase_iteration >= state.phase_length:
         state.epoch, state.epoch_completed, state.phase_iteration = state.epoch + 1, True, 0

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from hooks import State
-from hooks.logs import console
+from hooks import Plan, State
+from hooks.logs import console, remaining
 from hooks.logs.console import Console
+from hooks.logs.windows import Windows
 from tests.hooks.phases import Screen, Ticks, run_phase
 
 
@@ -22,6 +21,7 @@ from tests.hooks.phases import Screen, Ticks, run_phase
 def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     ticks = Ticks()
     monkeypatch.setattr(console, "perf_counter", ticks)
+    monkeypatch.setattr(remaining, "perf_counter", ticks)
     return ticks
 
 
@@ -33,6 +33,17 @@ def _passes(ticks: Ticks, *seconds: float) -> Callable[[], None]:
         ticks.now += left.pop(0) if len(left) > 1 else left[0]
 
     return work
+
+
+def _clock(ticks: Ticks) -> Callable[[], dict[str, float]]:
+    """Closes rows with the time since the one before, as the loop's clock does."""
+    last = [ticks.now]
+
+    def close() -> dict[str, float]:
+        seconds, last[0] = ticks.now - last[0], ticks.now
+        return {"step_s": seconds}
+
+    return close
 
 
 def _losses(*values: float) -> list[dict[str, float]]:
@@ -52,9 +63,8 @@ def test_what_a_line_says(ticks: Ticks) -> None:
     """Loss over the last two of 1, 2, 6; 30 ms an iteration of which 10 ms are waited for data."""
     screen = Screen()
     rows = [{"loss": loss, "lr": 1e-6, "grad_norm": 2.5, "rss_bytes": 3 * 2**20} for loss in (1.0, 2.0, 6.0)]
-    clock = SimpleNamespace(recording=True, data_wait_s=0.01)
-    state, hook = State(display=screen, epoch=4, clock=clock), Console(interval=3, window=2)
-    run_phase(hook, state, "train", rows, length=5, work=_passes(ticks, 0.03))
+    times = {"step_s": 0.03, "data_wait_s": 0.01}
+    run_phase(Console(interval=3, window=2), State(display=screen, epoch=4), "train", rows, length=5, close=lambda: times)
     assert screen.lines[0] == (
         "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
     )
@@ -80,43 +90,75 @@ def test_remaining_time_is_the_median_iteration_without_the_first_ones(ticks: Ti
     """One slow iteration of 500 s and a slow start change nothing: 15, then 10 iterations of 1 s remain."""
     screen = Screen()
     seconds = _passes(ticks, 60, 60, 60, 1, 1, 500, 1)
-    run_phase(Console(interval=5), State(display=screen, max_epochs=2), "train", _losses(*[1.0] * 10), work=seconds)
+    state = State(display=screen, max_epochs=2)
+    run_phase(Console(interval=5), state, "train", _losses(*[1.0] * 10), work=seconds, close=_clock(ticks))
     assert [_eta(line) for line in screen.lines[:2]] == ["0:00:15", "0:00:10"]
 
 
 def test_the_start_of_a_phase_is_no_iterations_time(ticks: Ticks) -> None:
-    """Phases of two iterations, the first of which waits 100 s for the loader to start; 20 - 9 iterations remain."""
+    """Phases of two iterations with a validation between, the first of which waits 100 s for the loader to start; 20 - 9
+    iterations and 3 or 4 validations remain, of no time each."""
     screen, hook = Screen(), Console(interval=9)
-    state = State(display=screen, max_epochs=1)
-    run_phase(hook, state, "train", _losses(1, 1, 1), length=20, work=_passes(ticks, 1))
+    state, clock = State(display=screen, max_epochs=1), _clock(ticks)
+    run_phase(hook, state, "train", _losses(1, 1, 1), length=20, work=_passes(ticks, 1), close=clock)
     for _ in range(3):
-        run_phase(hook, state, "train", _losses(1, 1), length=20, work=_passes(ticks, 100, 1))
+        run_phase(hook, state, "val", _losses(1), close=clock)
+        run_phase(hook, state, "train", _losses(1, 1), length=20, work=_passes(ticks, 100, 1), close=clock)
     line = next(line for line in screen.lines if "9/20" in line)
     assert _eta(line) == "0:00:11"
+
+
+def _two_epochs(hook: Console, state: State, ticks: Ticks, clock: Callable[[], dict[str, float]]) -> None:
+    run_phase(hook, state, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1), close=clock)
+    run_phase(hook, state, "val", _losses(*[1.0] * 2), work=_passes(ticks, 10), close=clock)
+    run_phase(hook, state, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1), close=clock)
 
 
 def test_remaining_time_has_the_validations_to_come(ticks: Ticks) -> None:
     """Epochs of 10 x 1 s and a validation of 20 s; in the middle of the second of three: 15 x 1 s and 2 x 20 s remain."""
     screen, hook = Screen(), Console(interval=5)
-    state = State(display=screen, max_epochs=3)
-    run_phase(hook, state, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
-    run_phase(hook, state, "val", _losses(*[1.0] * 2), work=_passes(ticks, 10))
-    run_phase(hook, state, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
+    _two_epochs(hook, State(display=screen, max_epochs=3), ticks, _clock(ticks))
     line = next(line for line in screen.lines if line.startswith("train  epoch 1  5/10"))
     assert _eta(line) == "0:00:55"
+
+
+def test_remaining_time_has_the_checkpoints_to_come(ticks: Ticks) -> None:
+    """Steps of 1 s and a checkpoint of 7 s after the tenth; at the 15th of 40, 25 x 1 s and 3 x 7 s remain."""
+    screen, hook = Screen(), Console(interval=5)
+    state, clock = State(display=screen, max_steps=40), _clock(ticks)
+    run_phase(hook, state, "train", _losses(*[1.0] * 10), length=40, work=_passes(ticks, 1), close=clock)
+    hook.on_save(state, {})
+    ticks.now += 7
+    hook.on_saved(state, "")
+    run_phase(hook, state, "train", _losses(*[1.0] * 5), length=40, work=_passes(ticks, 1), close=clock)
+    line = next(line for line in screen.lines if line.startswith("train  epoch 0  15/40"))
+    assert _eta(line) == "0:00:46"
+
+
+def test_what_pauses_cost_is_known_after_a_resume(ticks: Ticks) -> None:
+    """As above, but the second epoch is a process of its own, whose first three iterations say nothing yet."""
+    first, second = Console(interval=5), Console(interval=5)
+    state = State(display=Screen(), max_epochs=3)
+    run_phase(first, state, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1), close=_clock(ticks))
+    run_phase(first, state, "val", _losses(*[1.0] * 2), work=_passes(ticks, 10), close=_clock(ticks))
+    second.load_state_dict(first.state_dict())
+    screen = Screen()
+    resumed = State(display=screen, max_epochs=3, epoch=1, epoch_completed=True, iteration=10, step=10)
+    run_phase(second, resumed, "train", _losses(*[1.0] * 10), work=_passes(ticks, 1), close=_clock(ticks))
+    assert _eta(screen.lines[0]) == "0:00:55"
 
 
 def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None:
     """10 iterations made 5 of 50 steps; 45 steps of two iterations of 2 s remain: 180 s."""
     screen = Screen()
     state = State(display=screen, max_steps=50, accumulate=2)
-    run_phase(Console(interval=10), state, "train", _losses(*[1.0] * 10), length=1000, work=_passes(ticks, 2))
+    run_phase(Console(interval=10), state, "train", _losses(*[1.0] * 10), length=1000, work=_passes(ticks, 2), close=_clock(ticks))
     assert _eta(screen.lines[0]) == "0:03:00"
 
 
 def test_a_run_without_end_has_no_remaining_time(ticks: Ticks) -> None:
     screen = Screen()
-    run_phase(Console(interval=10), State(display=screen), "train", _losses(*[1.0] * 10), work=_passes(ticks, 1))
+    run_phase(Console(interval=10), State(display=screen), "train", _losses(*[1.0] * 10), work=_passes(ticks, 1), close=_clock(ticks))
     assert _eta(screen.lines[0]) is None
 
 
@@ -124,32 +166,42 @@ def test_val_lines_have_no_learning_rate() -> None:
     screen = Screen()
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     run_phase(Console(interval=2), State(display=screen, optimizer=optimizer), "val", _losses(1.0, 3.0))
-    assert screen.lines[0].startswith("val  epoch 0  2/2  loss 2  ")
+    assert screen.lines[0] == "val  epoch 0  2/2  loss 2"
 
 
-def test_several_learning_rates_show_the_first() -> None:
-    """A list of rates crashed VISSL's logger."""
+@pytest.mark.parametrize(
+    ("rates", "shown"),
+    [((0.5, 0.25), "lr 0.5, 0.25"), ((1e-6, 1e-6), "lr 1e-06"), ((1e-7, 1e-6, 1e-5, 1e-4, 1e-3), "lr 1e-07 to 0.001")],
+)
+def test_learning_rates_that_differ_are_shown_and_never_as_zero(rates: tuple[float, ...], shown: str) -> None:
+    """A list of rates crashed VISSL's TensorBoard, and five decimals made 1e-6 a zero; MMEngine shows the first group only."""
     screen = Screen()
-    groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (0.5, 0.25)]
+    groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in rates]
     run_phase(Console(interval=1), State(display=screen, optimizer=torch.optim.SGD(groups)), "train", _losses(1.0))
-    assert "lr 0.5  " in screen.lines[0]
+    assert screen.lines[0] == f"train  epoch 0  1/1  {shown}  loss 1"
 
 
 def test_tensors_are_read_only_where_a_line_is_printed() -> None:
     """A meta tensor cannot be read; on CUDA each reading would wait for the device."""
-    hook, state = Console(interval=3), State(display=Screen())
-    unreadable = {"loss": torch.zeros((), device="meta")}
-    run_phase(hook, state, "train", [unreadable] * 2, length=9)
+    plan = Plan({"console": Console(interval=3)})
+    state = State(phase="train", display=Screen(), row={"loss": torch.zeros((), device="meta")})
+    for state.phase_iteration in (1, 2):
+        plan.fire("on_step", state)
+    state.phase_iteration = 3
     with pytest.raises(Exception, match="meta"):
-        run_phase(hook, state, "train", [unreadable], length=9)
+        plan.fire("on_step", state)
 
 
-def test_memory_is_bounded() -> None:
-    hook = Console(window=7)
-    clock = SimpleNamespace(recording=True, data_wait_s=0.0)
-    run_phase(hook, State(display=Screen(), clock=clock), "train", _losses(*[1.0] * 500))
-    kept = [value for value in vars(hook).values() if isinstance(value, deque | list)]
-    assert [len(values) for values in kept] == [7, 7, 7, 100]
+def test_nothing_is_called_between_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    hook = Console(interval=4)
+    monkeypatch.setattr(Windows, "look", lambda windows, state: called.append(state.phase_iteration) or {})
+    state = State(phase="train", phase_length=9, display=Screen())
+    plan = Plan({"console": hook})
+    for state.phase_iteration in range(1, 10):
+        plan.fire("on_step", state)
+    assert called == [4, 8]
+    assert plan.drain_costs()[0]["calls"] == 2
 
 
 def test_without_a_display_it_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy
-import pytest
 import torch
 from torch import nn
 
 from hooks import State
-from hooks.logs.readings import numbers, readings
+from hooks.logs.readings import learning_rates, numbers, read
 
 
 def test_numbers_are_kept_and_tensors_read_exactly() -> None:
@@ -24,13 +23,25 @@ def test_what_is_no_number_is_left_out() -> None:
     assert numbers({"phase": "train", "span": object(), "many": torch.ones(3), "none": None}) == {}
 
 
-@pytest.mark.parametrize("kind", [float, torch.tensor])
-def test_loss_is_the_mean_of_the_window(kind: type) -> None:
-    state = State(row={"loss": 9.0, "grad_norm": 2.0})
-    assert readings(state, [kind(1.0), kind(2.0), kind(6.0)]) == {"loss": 3.0, "grad_norm": 2.0}
+class _Span:
+    """A time measured on the device."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+
+    def ready(self) -> bool:
+        return self.seconds is not None
+
+    def resolve(self) -> float:
+        assert self.seconds is not None, "nobody may wait for the device"
+        return self.seconds
 
 
-def test_the_learning_rate_comes_from_the_row_or_else_the_optimizer() -> None:
-    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1e-6)
-    assert readings(State(optimizer=optimizer), []) == {"lr": 1e-6}
-    assert readings(State(optimizer=optimizer, row={"lr": 0.5}), []) == {"lr": 0.5}
+def test_times_on_the_device_are_read_only_if_they_are_there() -> None:
+    assert read([1, _Span(0.5), torch.tensor(2.0), _Span(None), "text"]) == [1, 0.5, 2.0, None, None]
+
+
+def test_each_parameter_group_has_its_learning_rate() -> None:
+    groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (1e-6, torch.tensor(0.5))]
+    assert learning_rates(State(optimizer=torch.optim.SGD(groups))) == {"lr": 1e-6, "lr_1": 0.5}
+    assert learning_rates(State()) == {}

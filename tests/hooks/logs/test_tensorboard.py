@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 from torch import nn
 
-from hooks import State
+from hooks import Plan, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard, flatten
 from tests.hooks.phases import run_phase
 
@@ -203,9 +203,11 @@ def test_what_is_not_finite_can_be_drawn(start: Start, tmp_path: Path) -> None:
 
 
 def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
+    """A meta tensor cannot be read."""
     hook = TensorBoard(interval=3)
-    unreadable = {"loss": torch.zeros((), device="meta")}
-    state = start(hook)
-    run_phase(hook, state, "train", [unreadable] * 2, length=9)
+    plan, state = Plan({"hook": hook}), start(hook, phase="train", row={"loss": torch.zeros((), device="meta")})
+    for state.phase_iteration in (1, 2):
+        plan.fire("on_step", state)
+    state.phase_iteration = 3
     with pytest.raises(Exception, match="meta"):
-        run_phase(hook, state, "train", [unreadable] * 3, length=9)
+        plan.fire("on_step", state)
