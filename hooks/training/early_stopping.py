@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -11,6 +12,8 @@ from annotated_types import Ge, Gt
 from hooks.hook import Hook
 from hooks.state import State
 
+logger = logging.getLogger("hookyard")
+
 
 @dataclass
 class EarlyStopping(Hook):
@@ -18,8 +21,8 @@ class EarlyStopping(Hook):
 
     A value is an improvement where it beats the best by more than `min_delta`, so a constant metric never improves;
     NaN is never the best. Every rank does the same, from metrics that agree over ranks; no communication. Best and
-    wait survive a restart. Raises KeyError where the phase that should give the metric does not. Source: MMEngine
-    EarlyStoppingHook.
+    wait survive a restart. Raises KeyError where the phase that should give the metric does not, if `strict`.
+    Source: MMEngine EarlyStoppingHook.
     """
 
     monitor: str
@@ -34,6 +37,8 @@ class EarlyStopping(Hook):
     """Stops at once at NaN or infinity; otherwise they count as no improvement."""
     stopping_threshold: float | None = None
     """Stops at once where the metric is this good."""
+    strict: bool = True
+    """Whether a phase without the metric is an error; otherwise it is passed over, with a warning."""
 
     def __post_init__(self) -> None:
         self._best: float | None = None
@@ -43,10 +48,17 @@ class EarlyStopping(Hook):
         if self.monitor.split("/")[0] != state.phase:
             return
         if self.monitor not in state.metrics:
-            raise KeyError(f"monitor={self.monitor!r} is no metric of this run; there are: {', '.join(state.metrics)}")
+            self._miss(state)
+            return
         reason = self._judge(state.metrics[self.monitor])
         if reason:
             state.request_stop(f"{self.monitor} {reason}")
+
+    def _miss(self, state: State) -> None:
+        message = f"monitor={self.monitor!r} is no metric of this run; there are: {', '.join(state.metrics)}"
+        if self.strict:
+            raise KeyError(message)
+        logger.warning("early stopping passes over this %s phase: %s", state.phase, message)
 
     def _judge(self, value: float) -> str | None:
         """Why the run should end after this value, if it should."""

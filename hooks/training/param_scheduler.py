@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks.hook import Hook, Priority
@@ -17,16 +18,21 @@ from hooks.state import State
 class ParamScheduler(Hook):
     """Steps the scheduler and records the learning rate that each training iteration used.
 
-    Records lr for the first parameter group and lr_1, lr_2 ... for further ones, before the scheduler steps. The
-    loop keeps the scheduler's state. Every rank does the same; no communication. Raises ValueError at start where
+    Records lr for the first parameter group and lr_1, lr_2 ... for further ones, before the scheduler steps; and, where
+    asked to, momentum and weight_decay likewise, which a scheduler may move, too. The loop keeps the scheduler's state. Every rank does the same; no communication. Raises ValueError at start where
     `monitor` does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine
-    ParamSchedulerHook, which steps at every micro-batch; here a step is an optimizer step.
+    ParamSchedulerHook, which steps at every micro-batch; here a step is an optimizer step; Lightning
+    LearningRateMonitor.
     """
 
     every: Rhythm = Rhythm(1)
     """How often the scheduler steps: epochs or optimizer steps; without meaning where `monitor` is given."""
     monitor: str | None = None
     """For ReduceLROnPlateau: a metric such as val/loss; the scheduler steps after each phase that gives it."""
+    record_momentum: bool = False
+    """Whether to record the momentum of each group, or its first beta."""
+    record_weight_decay: bool = False
+    """Whether to record the weight decay of each group."""
 
     priority: ClassVar[Priority] = Priority.ABOVE_NORMAL
     """Before the hooks that show a row."""
@@ -47,7 +53,18 @@ class ParamScheduler(Hook):
                 lr = group["lr"]
                 # a rate that is a tensor is changed in place later
                 state.row[f"lr_{index}" if index else "lr"] = lr.clone() if isinstance(lr, Tensor) else lr
+            if self.record_momentum or self.record_weight_decay:
+                self._record_further(state, state.optimizer)
         self._step_when_due(state)
+
+    def _record_further(self, state: State, optimizer: Optimizer) -> None:
+        for index, group in enumerate(optimizer.param_groups):
+            suffix = f"_{index}" if index else ""
+            momentum = group["momentum"] if "momentum" in group else group.get("betas", (None,))[0]
+            if self.record_momentum and momentum is not None:
+                state.row[f"momentum{suffix}"] = momentum
+            if self.record_weight_decay and "weight_decay" in group:
+                state.row[f"weight_decay{suffix}"] = group["weight_decay"]
 
     def on_phase_end(self, state: State) -> None:
         if self.monitor is not None:

@@ -115,6 +115,18 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
         hook.on_phase_end(state)
 
 
+def test_where_it_is_not_strict_a_phase_without_the_metric_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """MMEngine's strict=False."""
+    hook, state = a_hook(strict=False, patience=1), State(phase="val")
+    for state.metrics in ({"val/accuracy": 0.5}, {"val/loss": 1.0}, {"val/loss": 1.0}):
+        hook.on_phase_end(state)
+    assert state.stop_reasons == []
+    assert hook.state_dict() == {"best": 0.5, "wait": 0}
+    assert [record.getMessage() for record in caplog.records] == [
+        "early stopping passes over this val phase: monitor='val/accuracy' is no metric of this run; there are: val/loss"
+    ] * 2
+
+
 @pytest.mark.parametrize("resume_after", range(1, 6))
 def test_a_restart_changes_nothing(resume_after: int) -> None:
     """MMEngine loses best and wait."""

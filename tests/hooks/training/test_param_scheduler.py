@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from hooks import Plan, Rhythm, State
@@ -163,3 +163,43 @@ def test_runs_before_hooks_of_ordinary_priority() -> None:
         def on_step(self, state: State) -> None: ...
 
     assert Plan({"shows": Shows(), "schedule": ParamScheduler()}).table()["on_step"] == ["schedule", "shows"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "columns"),
+    [
+        (SGD, {"momentum": 0.8, "weight_decay": 0.01}, {"momentum": 0.8, "weight_decay": 0.01}),
+        (AdamW, {"betas": (0.85, 0.99), "weight_decay": 0.5}, {"momentum": 0.85, "weight_decay": 0.5}),
+        (Adagrad, {}, {"weight_decay": 0.0}),
+    ],
+)
+def test_momentum_and_weight_decay_of_every_group_where_asked_to(kind: Any, options: Any, columns: dict[str, float]) -> None:
+    further = {name: value / 2 for name, value in columns.items() if name == "weight_decay"}
+    groups = [{"params": [nn.Parameter(torch.zeros(1))]}, {"params": [nn.Parameter(torch.zeros(1))], **further}]
+    state = State(optimizer=kind(groups, lr=0.1, **options), phase="train")
+    ParamScheduler().on_step(state)
+    assert state.row == {"lr": 0.1, "lr_1": 0.1}
+    ParamScheduler(record_momentum=True, record_weight_decay=True).on_step(state)
+    second = {f"{name}_1": value for name, value in {**columns, **further}.items()}
+    assert state.row == {"lr": 0.1, "lr_1": 0.1, **columns, **second}
+
+
+def test_the_momentum_that_a_cycle_moves_is_recorded_as_it_was_used() -> None:
+    def cycle(optimizer: Optimizer) -> OneCycleLR:
+        return OneCycleLR(optimizer, max_lr=1.0, total_steps=8)
+
+    optimizer, by_hand = an_optimizer(), SGD(nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    state, reference = State(optimizer=optimizer, scheduler=cycle(optimizer), phase="train"), cycle(by_hand)
+    hook = ParamScheduler(every=Rhythm(1, "steps"), record_momentum=True)
+    found, expected = [], []
+    for step in range(1, 8):
+        optimizer.step()
+        by_hand.step()
+        state.step, state.stepped = step, True
+        expected.append(by_hand.param_groups[0]["momentum"])
+        hook.on_step(state)
+        found.append(state.row["momentum"])
+        reference.step()
+    assert found == expected
+    assert len(set(expected)) > 3
