@@ -76,12 +76,15 @@ class Plan:
                 if hook.handles(event)
             )
         self._paces = {event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()}
-        self._due: dict[tuple[str, tuple[bool, ...]], tuple[Call, ...]] = {}
+        self._unpaced = {event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()}
+        self._due: dict[tuple[str, tuple[Rhythm | int, ...]], tuple[Call, ...]] = {}
 
     def fire(self, event: str, *arguments: Any) -> None:
         """Calls the hooks of an event in order, without those whose pace leaves it out, and adds what each cost to the
         ledger."""
         calls = self._calls_due(event, arguments[0]) if self._paces[event] else self.calls[event]
+        if not calls:
+            return
         last = perf_counter()
         for call in calls:
             try:
@@ -96,12 +99,15 @@ class Plan:
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Asks once for each pace, not for each hook, so that many idle hooks cost what one does."""
         counted = event == "on_step"
-        paces = self._paces[event]
-        due = tuple([under_way(pace, state, counted=counted) for pace in paces])
+        due: tuple[Rhythm | int, ...] = ()
+        for pace in self._paces[event]:
+            if under_way(pace, state, counted=counted):
+                due += (pace,)
+        if not due:
+            return self._unpaced[event]
         calls = self._due.get((event, due))
         if calls is None:
-            awake = {None, *(pace for pace, now in zip(paces, due, strict=True) if now)}
-            calls = self._due[event, due] = tuple(call for call in self.calls[event] if call.pace in awake)
+            calls = self._due[event, due] = tuple(call for call in self.calls[event] if call.pace is None or call.pace in due)
         return calls
 
     def _failed(self, call: Call, error: Exception) -> None:
