@@ -63,12 +63,12 @@ class Console(Hook):
 
     @paced_by("interval")
     def on_step(self, state: State) -> None:
-        self._print(state, self._line(state, state.phase_iteration))
+        self._print(state, self._line(state, state.phase_iteration, state.row))
 
     def on_phase_end(self, state: State) -> None:
         self._remaining.phase_ended(state)
         if state.phase_length > self.interval and self._windows.unwritten():
-            self._print(state, self._line(state, _iterations_done(state)))
+            self._print(state, self._line(state, _iterations_done(state), {}))
         seconds = perf_counter() - self._phase_began
         prefix = f"{state.phase}/"
         metrics = {key.removeprefix(prefix): value for key, value in state.metrics.items() if key.startswith(prefix)}
@@ -87,9 +87,8 @@ class Console(Hook):
         self._windows.load_state_dict(state["windows"])
         self._remaining.load_state_dict(state["remaining"])
 
-    def _line(self, state: State, iteration: int) -> str:
-        values = self._windows.look(state)
-        values = {**learning_rates(state), **values}
+    def _line(self, state: State, iteration: int, row: Mapping[str, Any]) -> str:
+        values = {**learning_rates(state), **self._windows.look(row)}
         parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}/{state.phase_length}"]
         if state.phase == "train":
             parts += _rates(values)

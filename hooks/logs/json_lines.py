@@ -58,11 +58,11 @@ class JsonLines(Hook):
     @paced_by("interval")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self._write_line(state)
+            self._write_line(state, state.row)
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.unwritten():
-            self._write_line(state)
+            self._write_line(state, {})
         prefix = f"{state.phase}/"
         metrics = {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
         self._write(state, {"metrics": {name: _finite(value) for name, value in metrics.items()}})
@@ -80,9 +80,8 @@ class JsonLines(Hook):
         self._lines = state["lines"]
         self._windows.load_state_dict(state["windows"])
 
-    def _write_line(self, state: State) -> None:
-        values = self._windows.look(state)
-        self._write(state, {**learning_rates(state), **values})
+    def _write_line(self, state: State, row: Mapping[str, Any]) -> None:
+        self._write(state, {**learning_rates(state), **self._windows.look(row)})
 
     def _write(self, state: State, values: Mapping[str, Any]) -> None:
         if self._file is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -87,8 +87,12 @@ def iterations_to_come(state: State) -> int | None:
 
 def _iteration_s(recent: Sequence[Mapping[str, Any]]) -> float | None:
     """The median training iteration. The first of a phase also waits for the loader's processes to start."""
-    rows = [row for row in recent if "step_s" in row]
-    inner = [row["step_s"] for before, row in pairwise(rows) if row["phase"] == "train" == before["phase"] and row["epoch"] == before["epoch"]]
-    if len(rows) < RECENT:
-        inner = inner[_WARM_UP - 1 :]
-    return median(inner[-_LAST:]) if inner else None
+    inner = (
+        row["step_s"]
+        for row, before in pairwise(reversed(recent))
+        if row["phase"] == "train" == before["phase"] and row["epoch"] == before["epoch"] and "step_s" in row
+    )
+    newest = list(islice(inner, _LAST + _WARM_UP))
+    # The first row has none before it, and is left out already.
+    warm = newest[:_LAST] if len(recent) >= RECENT else newest[: max(0, len(newest) - _WARM_UP + 1)][:_LAST]
+    return median(warm) if warm else None

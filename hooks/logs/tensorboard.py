@@ -75,13 +75,13 @@ class TensorBoard(Hook):
         if state.phase != "train":
             return
         if self.axis == "epoch":
-            self._windows.catch_up(state)
+            self._windows.catch_up(state.row)
         else:
-            self._add_curves(state)
+            self._add_curves(state, state.row)
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.unwritten() and (self.axis != "epoch" or state.epoch_completed):
-            self._add_curves(state)
+            self._add_curves(state, {})
         prefix = f"{state.phase}/"
         self._add_metrics({name: value for name, value in state.metrics.items() if name.startswith(prefix)}, state)
 
@@ -105,9 +105,9 @@ class TensorBoard(Hook):
     def _place(self, state: State) -> int:
         return int(getattr(state, self.axis))
 
-    def _add_curves(self, state: State) -> None:
-        values = self._windows.look(state)
-        self._add({_tag(name): value for name, value in {**learning_rates(state), **values}.items()}, self._place(state))
+    def _add_curves(self, state: State, row: Mapping[str, Any]) -> None:
+        values = {**learning_rates(state), **self._windows.look(row)}
+        self._add({_tag(name): value for name, value in values.items()}, self._place(state))
 
     def _add_metrics(self, metrics: Mapping[str, Any], state: State) -> None:
         values = numbers(metrics)

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from statistics import fmean, median
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ Size = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
 
 PLACES = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
 """Columns that say where a row belongs, which are never averaged."""
+_NOTHING: Mapping[str, Any] = {}
 _AVERAGED = re.compile(r"loss|time|_s$|grad_norm")
 
 
@@ -65,15 +66,16 @@ class Windows:
         self._phase = ""
         self._epoch = -1
         self._recent: Sequence[Mapping[str, Any]] = ()
-        self._seen: Mapping[str, Any] | None = None
-        self._present: tuple[Mapping[str, Any] | None, frozenset[str]] = (None, frozenset())
+        self._seen: tuple[Any, ...] | None = None
+        self._taken: frozenset[str] | None = None
+        """The columns that were taken of a row before it was closed: the first that comes after the last one seen."""
         self._late: dict[str, list[Any]] = {}
         self._fresh: set[str] = set()
 
     def begin(self, state: State) -> None:
         """A phase begins: what came before it is not looked at. Windows over iterations of training go on."""
         self._phase, self._recent, self._late = state.phase, state.recent, {}
-        self._seen = state.recent[-1] if state.recent else None
+        self._seen, self._taken = (_name(state.recent[-1]) if state.recent else None), None
         fresh_epoch = state.phase != "train" or state.epoch != self._epoch
         for window in self._windows.get(state.phase, {}).values():
             if (fresh_epoch and window.size == "epoch") or (state.phase != "train" and window.size != "global"):
@@ -81,13 +83,14 @@ class Windows:
         if state.phase == "train":
             self._epoch = state.epoch
 
-    def catch_up(self, state: State) -> None:
+    def catch_up(self, present: Mapping[str, Any] = _NOTHING) -> None:
         """Takes what there is without ending a line."""
-        self._take(state.row)
+        self._take(present)
 
-    def look(self, state: State) -> dict[str, float]:
-        """The statistics by name, in the order in which columns were first recorded; a line ends here."""
-        self._take(state.row)
+    def look(self, present: Mapping[str, Any] = _NOTHING) -> dict[str, float]:
+        """The statistics by name, in the order in which columns were first recorded; a line ends here. `present` is the row
+        of the iteration under way, where there is one."""
+        self._take(present)
         windows = self._windows.get(self._phase, {})
         values = {
             name: window.value() for name, window in windows.items() if window.count and (name in self._fresh or name in self._statistics)
@@ -102,12 +105,12 @@ class Windows:
         """Whether there are iterations of this phase that no look has shown."""
         if self._fresh:
             return True
-        last = self._recent[-1] if self._recent else None
-        return last is not self._seen and last is not self._present[0]
+        rows = self._unseen()
+        return len(rows) > (self._taken is not None)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers: never more than the windows are long. Looks at what is closed, so that nothing is lost."""
-        self._take({})
+        self._take(_NOTHING)
         phases = {phase: {name: window.state_dict() for name, window in windows.items()} for phase, windows in self._windows.items()}
         return {"epoch": self._epoch, "windows": phases}
 
@@ -121,25 +124,22 @@ class Windows:
     def _take(self, present: Mapping[str, Any]) -> None:
         """Adds all there is since the last look: rows that were closed, and what the present one has so far."""
         columns, self._late = self._late, {}
-        shown, taken = self._present
-        for row in (*self._unseen(), present):
-            for column, value in row.items():
-                if column not in PLACES and not (row is shown and column in taken):
-                    columns.setdefault(column, []).append(value)
+        rows, taken = self._unseen(), self._taken
+        if rows:
+            self._seen, self._taken = _name(rows[-1]), None
         if present:
-            self._present = (present, frozenset(present))
+            rows, self._taken = [*rows, present], frozenset(present)
+        for index, row in enumerate(rows):
+            left_out = PLACES | taken if index == 0 and taken else PLACES
+            for column, value in row.items():
+                if column not in left_out:
+                    columns.setdefault(column, []).append(value)
         numbers = iter(read([value for values in columns.values() for value in values]))
         for column, values in columns.items():
             self._add(column, values, list(islice(numbers, len(values))))
 
     def _unseen(self) -> list[Mapping[str, Any]]:
-        rows = []
-        for row in reversed(self._recent):
-            if row is self._seen:
-                break
-            rows.append(row)
-        if rows:
-            self._seen = rows[0]
+        rows = list(takewhile(lambda row: _name(row) != self._seen, reversed(self._recent)))
         return rows[::-1]
 
     def _add(self, column: str, values: Sequence[Any], numbers: Sequence[float | None]) -> None:
@@ -160,6 +160,11 @@ class Windows:
             statistic = self._statistics.get(name, averaged)
             windows[name] = _Window(statistic.method, statistic.window)
         return windows[name]
+
+
+def _name(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a closed row from the others of its rank."""
+    return row["phase"], row["epoch"], row["iteration"]
 
 
 @dataclass

@@ -195,7 +195,7 @@ def test_tensors_are_read_only_where_a_line_is_printed() -> None:
 def test_nothing_is_called_between_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
     hook = Console(interval=4)
-    monkeypatch.setattr(Windows, "look", lambda windows, state: called.append(state.phase_iteration) or {})
+    monkeypatch.setattr(Windows, "look", lambda windows, row: called.append(state.phase_iteration) or {})
     state = State(phase="train", phase_length=9, display=Screen())
     plan = Plan({"console": hook})
     for state.phase_iteration in range(1, 10):
