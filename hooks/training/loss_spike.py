@@ -110,7 +110,7 @@ class LossSpike(Hook):
 
     def _indices(self, state: State) -> Iterator[list[int]]:
         """The places of the samples of this step's batches; empty where going through the sampler could change it."""
-        batches = getattr(state.loaders.get("train"), "batch_sampler", None)
+        batches: Any = getattr(state.loaders.get("train"), "batch_sampler", None)
         if not hasattr(getattr(batches, "sampler", None), "set_epoch"):
             return iter(())
         begun = state.phase_iteration + 1 - len(self._parts) - (self._first or 0)

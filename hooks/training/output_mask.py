@@ -45,17 +45,16 @@ class OutputMask(Hook):
 
     def _find_classes(self, state: State) -> Tensor:
         """For each class number up to the largest, whether it occurs on any rank."""
-        found = torch.empty(0, dtype=torch.long, device=state.device)
+        counts = torch.zeros(0, dtype=torch.long, device=state.device)
         for batch in state.fresh_batches(state.phase):
-            found = torch.cat([found, self._labels(batch)]).unique()
-        length = (found.max() + 1 if len(found) else found.new_zeros(())).reshape(1)
+            more = torch.bincount(self._labels(batch), minlength=len(counts))
+            counts = more + functional.pad(counts, (0, len(more) - len(counts)))
         if state.world_size > 1:
+            length = torch.tensor([len(counts)], device=state.device)
             dist.all_reduce(length, op=dist.ReduceOp.MAX)
-        occurs = torch.zeros(int(length), dtype=torch.long, device=state.device)
-        occurs[found] = 1
-        if state.world_size > 1:
-            coalesced.total([occurs])
-        return occurs > 0
+            counts = functional.pad(counts, (0, int(length) - len(counts)))
+            coalesced.total([counts])
+        return counts > 0
 
     def _labels(self, batch: Any) -> Tensor:
         labels = batch[self.target]
