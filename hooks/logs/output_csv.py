@@ -144,11 +144,14 @@ class _Part:
             return
         merged = self._folder / f".{self._name}.partial"
         with ExitStack() as opened, merged.open("w", newline="") as target:
-            readers = [csv.reader(opened.enter_context(path.open(newline=""))) for path in paths]
+            readers: list[Iterator[list[str]]] = [csv.reader(opened.enter_context(path.open(newline=""))) for path in paths]
             headers = [next(reader, None) for reader in readers]
             writer = csv.writer(target)
             writer.writerow(next((header for header in headers if header), ["id", "predicted"]))
-            count = sum(1 for line in _in_turn(readers) if writer.writerow(line))
+            count = 0
+            for line in _in_turn(readers):
+                writer.writerow(line)
+                count += 1
         if count != samples:
             merged.unlink()
             return

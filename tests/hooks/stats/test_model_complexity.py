@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from hooks import Hook, State
 from hooks.stats.model_complexity import ModelComplexity, _readable
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
 from tests.hooks.phases import Screen
+from tests.ranks import on_ranks
 from tests.tasks import Points, experiment, numbers
 
 
@@ -174,6 +176,23 @@ def test_a_run_trains_as_without_it(tmp_path: Path, precision: str) -> None:
     assert numbers(counted.state.module) == numbers(plain.state.module)
     assert counted_reports == plain_reports
     assert counted.state.info["flops_per_sample"] == 2 * (5 * 8 + 8 * 3)
+
+
+def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
+    def trained(hooks: dict[str, Hook]) -> Loop:
+        task, world = Points(batch_norm=True, dropout=0.4, noisy=True), World(rank=rank, world_size=world_size)
+        loop = Loop(task, experiment(epochs=1), hooks, artifacts=Path(folder), world=world)
+        list(loop.run())
+        return loop
+
+    counted = trained({"complexity": ModelComplexity()})
+    return numbers(trained({}).state.module), numbers(counted.state.module), counted.state.info
+
+
+def test_the_master_counts_and_no_rank_waits_or_trains_otherwise(tmp_path: Path) -> None:
+    for rank, (plain, counted, info) in enumerate(on_ranks(_on_a_rank, 2, str(tmp_path))):
+        assert counted == plain
+        assert info.get("flops_per_sample") == (128 if rank == 0 else None)
 
 
 @pytest.mark.parametrize(
