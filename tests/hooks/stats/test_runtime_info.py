@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hooks import Hook, HookError, State
 from hooks.stats.runtime_info import RuntimeInfo
+from orchestrator import open_run, run
 from orchestrator.config.components import build_hooks, build_task
 from orchestrator.config.load import resolved, to_yaml
+from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.runs.folder import RunFolder
@@ -131,6 +133,15 @@ def test_run_json_has_it_at_the_end(tmp_path: Path) -> None:
     assert about["info"]["learning_rates"] == [0.1]
     assert about["info"]["metrics"]["val/accuracy"] == folder.reports()[-1]["val/accuracy"]
     assert about["info"]["parameters"] == 5 * 8 + 8 + 8 * 3 + 3
+
+
+def test_a_run_that_failed_says_where(tmp_path: Path) -> None:
+    given = described(epochs=2, hooks={"runtime_info": {}, "breaks": {"type": "tests.tasks:Breaks", "iteration": 10}})
+    with pytest.raises(RunError, match="broken on purpose"):
+        run(given, tmp_path, local=True)
+    about = open_run(tmp_path / "points").folder.about()
+    assert about["status"] == "failed"
+    assert (about["info"]["phase"], about["info"]["epoch"], about["info"]["iteration"]) == ("train", 1, 9)
 
 
 def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Path) -> None:
