@@ -9,6 +9,7 @@ import pytest
 from hooks import HOOKS, Hook, State
 from hooks.training import time_limit
 from hooks.training.time_limit import TimeLimit
+from orchestrator import resume, run
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.parameters import construct
 from orchestrator.errors import ConfigError
@@ -17,7 +18,7 @@ from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.hooks.phases import Ticks
 from tests.ranks import on_ranks
-from tests.tasks import Points, experiment, numbers
+from tests.tasks import Points, described, experiment, numbers
 
 
 @pytest.fixture
@@ -102,6 +103,17 @@ def test_used_time_survives_a_resume_and_a_higher_limit_goes_on_as_if_there_had_
     last, reports = life(tmp_path / "run", clock, 1000, "step-00000013")
     assert (last.state.iteration, reports[-1].interrupted) == (14, False)
     assert numbers(last.state.module) == numbers(whole.state.module)
+
+
+def test_a_run_ends_as_interrupted_and_goes_on_by_resume_where_the_limit_was_raised(tmp_path: Path) -> None:
+    begun = run(described(hooks={"time_limit": {"limit": 1e-9}}), tmp_path, local=True)
+    assert (begun.status, begun.stats["iteration"].max()) == ("interrupted", 1)
+    settings = tmp_path / "points" / "experiment.yaml"
+    text = settings.read_text()
+    assert "limit: 1.0e-09" in text
+    settings.write_text(text.replace("limit: 1.0e-09", "limit: 2h30m"))
+    done = resume(begun.path)
+    assert (done.status, done.stats.query("phase == 'train'")["iteration"].tolist()) == ("finished", list(range(1, 15)))
 
 
 def _one_rank_is_late(rank: int, world_size: int, folder: str) -> Any:
