@@ -59,7 +59,7 @@ THEIR_HOOKS = {
     "iMIX": """
         OptimizerHook Fp16OptimizerHook LRSchedulerHook MomentumSchedulerHook IterationTimerHook PeriodicLogger
         CommonMetricLoggerHook TextLoggerHook JSONLoggerHook TensorboardLoggerHook CheckPointHook EvaluateHook
-        EMAIterHook EMAEpochHook AutogradAnomalyDetectHook AutogradProfilerHook""",
+        EMAIterHook EMAEpochHook AutogradAnomalyDetectHook AutogradProfilerHook PreciseBNHook CallBackHook""",
 }
 
 
@@ -180,6 +180,12 @@ def migrated(system: str, folder: Path) -> Experiment:
 
 def hooks_of(experiment: Experiment) -> dict[str, Hook]:
     return build_hooks(experiment, build_task(experiment))
+
+
+def test_decays_stay_what_they_were(tmp_path: Path) -> None:
+    for system, written in {"ClassyVision": r'"decay": ([\d.]+)', "VISSL": r"DECAY: ([\d.]+)", "iMIX": r"ema_decay_ratio=([\d.]+)"}.items():
+        (decay,) = re.findall(written, blocks(system)[0])
+        assert hooks_of(migrated(system, tmp_path))["ema"].decay == float(decay)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("system", THEIR_HOOKS)
