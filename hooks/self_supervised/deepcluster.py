@@ -45,7 +45,8 @@ class DeepCluster(Hook):
     the same on all of them. In val and test samples are assigned to the nearest centroid of their own embedding.
     Communication: one gathering of the batch's embeddings per iteration, and of sums of K x D values per k-means iteration.
     Memory, centroids and assignments survive a restart; with another number of ranks the memory is filled anew.
-    Raises ValueError where there are fewer samples than clusters or an index is out of place.
+    Raises ValueError where there are fewer samples than clusters, an index is out of place or the task counts views for
+    samples; TypeError for other outputs.
     Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
     InitMemoryHook and ClusterMemoryHook.
     """
@@ -83,6 +84,8 @@ class DeepCluster(Hook):
 
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
+        if state.batch_size != len(indices):
+            raise ValueError(f"the task's batch_size gives {state.batch_size} for a batch of {len(indices)} indices; it must count samples")
         embeddings = _unit_length(state.output, len(views))
         remembered = torch.stack([embeddings[view] for view in self.assigned_views]).detach()
         if state.phase == "train":

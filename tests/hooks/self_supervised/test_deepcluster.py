@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from experiments.losses.deepcluster import DeepClusterLoss
 from hooks import Hook, HookError, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.self_supervised.deepcluster import UNASSIGNED, ClusteredViews, DeepCluster
+from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster
 from hooks.self_supervised.spherical_kmeans import cluster
 from orchestrator.config.experiment import Component
 from orchestrator.loop.world import World
@@ -32,35 +30,6 @@ def everything(size: int = 48) -> list[Tensor]:
     """Each view of all training samples."""
     dataset = Clouds(train=size).data()["train"]
     return [torch.stack([dataset[index][0][view] for index in range(size)]) for view in range(3)]
-
-
-# The loss
-
-def test_the_loss_is_the_cross_entropy_of_every_view_with_its_samples_cluster() -> None:
-    generator = torch.Generator().manual_seed(0)
-    embeddings = [functional.normalize(torch.randn(3, 4, generator=generator), dim=1) for _ in range(3)]
-    centroids = [functional.normalize(torch.randn(k, 4, generator=generator), dim=1) for k in (2, 5)]
-    assignments = torch.tensor([[0, 1, UNASSIGNED], [4, UNASSIGNED, 2]])
-    heads = []
-    for table, places in zip(centroids, assignments.tolist(), strict=True):
-        terms = []
-        for view in embeddings:
-            for sample, place in zip(view, places, strict=True):
-                if place != UNASSIGNED:
-                    exponentials = [torch.exp(sample @ direction / 0.1) for direction in table]
-                    terms.append(-torch.log(exponentials[place] / sum(exponentials)))
-        heads.append(torch.stack(terms).mean())
-    found = DeepClusterLoss(0.1)(ClusteredViews(embeddings, centroids, assignments))
-    torch.testing.assert_close(found, torch.stack(heads).mean())
-
-
-def test_a_batch_without_assignments_has_no_loss() -> None:
-    embeddings = [torch.randn(3, 4, requires_grad=True)]
-    loss = DeepClusterLoss()(ClusteredViews(embeddings, [torch.randn(2, 4)], torch.full((1, 3), UNASSIGNED)))
-    loss.backward()
-    assert loss == 0
-    assert embeddings[0].grad is not None
-    assert not embeddings[0].grad.any()
 
 
 # The original, with a memory of all samples in one place
@@ -186,13 +155,25 @@ def test_more_clusters_than_samples_are_refused() -> None:
 def test_an_output_of_another_form_is_told(output: Any) -> None:
     hook = DeepCluster(clusters=[2])
     with pytest.raises(TypeError, match="DeepCluster needs a list with one tensor"):
-        hook.on_forward(State(phase="val", output=output, batch=([torch.zeros(2, 3)] * 2, torch.arange(2))))
+        hook.on_forward(State(phase="val", output=output, batch=([torch.zeros(2, 3)] * 2, torch.arange(2)), batch_size=2))
 
 
 def test_an_evaluation_before_any_clusters_is_told() -> None:
     hook = DeepCluster(clusters=[2])
     with pytest.raises(RuntimeError, match="there are no clusters yet"):
-        hook.on_forward(State(phase="val", output=[torch.ones(2, 3)] * 2, batch=([torch.ones(2, 3)] * 2, torch.arange(2))))
+        hook.on_forward(State(phase="val", output=[torch.ones(2, 3)] * 2, batch=([torch.ones(2, 3)] * 2, torch.arange(2)), batch_size=2))
+
+
+class CountsViews(Clouds):
+    """Forgets to say that a batch begins with a list of views."""
+
+    def batch_size(self, batch: Any) -> int:
+        return len(batch[0])
+
+
+def test_a_task_that_counts_views_for_samples_is_told() -> None:
+    with pytest.raises(HookError, match="batch_size gives 3 for a batch of 8 indices"):
+        train(CountsViews(prototypes=0), {"deepcluster": DeepCluster(clusters=[4])})
 
 
 # It learns
