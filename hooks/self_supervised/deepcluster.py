@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
@@ -51,9 +51,9 @@ class DeepCluster(Hook):
     InitMemoryHook and ClusterMemoryHook.
     """
 
-    clusters: list[Annotated[int, Gt(1)]] = field(default_factory=lambda: [3000, 3000, 3000])
+    clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(default_factory=lambda: [3000, 3000, 3000])
     """The number of clusters of each head."""
-    assigned_views: list[Annotated[int, Ge(0)]] = field(default_factory=lambda: [0, 1])
+    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
     """The places of the views whose embeddings are remembered: the large crops."""
     iterations: Annotated[int, Ge(1)] = 10
     """Iterations of k-means."""
@@ -62,8 +62,10 @@ class DeepCluster(Hook):
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._memory = Tensor()
-        self._remembered = torch.zeros(0, dtype=torch.bool)
+        # Both have one place more than there are samples, for what other ranks keep: which samples these are is not asked
+        # of the device, which would have to be waited for.
+        self._memory = torch.zeros(0, 1, 0)
+        self._remembered = torch.zeros(1, dtype=torch.bool)
         self._ranks = 0
         self._centroids: list[Tensor] = []
         self._assignments = Tensor()
@@ -104,10 +106,11 @@ class DeepCluster(Hook):
         self._centroids, self._assignments, self._epoch = state["centroids"], state["assignments"], state["epoch"]
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return {"memory": self._memory, "remembered": self._remembered, "ranks": self._ranks}
+        return {"memory": self._memory[:, :-1], "remembered": self._remembered[:-1], "ranks": self._ranks}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._memory, self._remembered, self._ranks = state["memory"], state["remembered"], state["ranks"]
+        self._memory, self._remembered = functional.pad(state["memory"], (0, 0, 0, 1)), functional.pad(state["remembered"], (0, 1))
+        self._ranks = state["ranks"]
 
     # The memory
 
@@ -119,7 +122,8 @@ class DeepCluster(Hook):
     def _fill(self, state: State) -> None:
         """One pass over this rank's share of the training data."""
         size = _samples(state)
-        self._remembered = torch.zeros(len(range(state.rank, size, state.world_size)), dtype=torch.bool, device=state.device)
+        own = len(range(state.rank, size, state.world_size))
+        self._remembered = torch.zeros(own + 1, dtype=torch.bool, device=state.device)
         self._memory = torch.zeros(len(self.assigned_views), len(self._remembered), 0, device=state.device)
         with evaluating(state):
             for views, indices in state.fresh_batches("train"):
@@ -134,22 +138,23 @@ class DeepCluster(Hook):
         if not self._memory.shape[2]:
             self._memory = embeddings.new_zeros(*self._memory.shape[:2], embeddings.shape[2])
         own = indices % state.world_size == state.rank
-        places = indices[own] // state.world_size
-        self._memory[:, places] = embeddings[:, own]
+        places = torch.where(own, indices // state.world_size, len(self._remembered) - 1)
+        self._memory[:, places] = embeddings
         self._remembered[places] = True
 
     # The clusters
 
     def _cluster(self, state: State) -> None:
         size, device = _samples(state), state.device
-        own = torch.arange(state.rank, size, state.world_size, device=device)[self._remembered]
+        remembered = self._remembered[:-1]
+        own = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
         known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, own, 1)
         self._add_up([known], state)
         starts = self._draw(known.nonzero().squeeze(1), state)
         self._centroids = self._look_up(starts, state)
         assignments = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=device)
         for head, centroids in enumerate(self._centroids):
-            samples = self._memory[self._view(head), self._remembered]
+            samples = self._memory[self._view(head), :-1][remembered]
             across = state.world_size > 1
             self._centroids[head], nearest = spherical_kmeans.cluster(samples, centroids, self.iterations, across_ranks=across)
             assignments[head, own] = nearest + 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, MinLen
 from torch import nn
 
 from hooks.hook import Hook, Priority
@@ -25,7 +25,7 @@ class SwAV(Hook):
     each assigned view the codes by Sinkhorn-Knopp over the samples of all ranks, joined by those in the queue once it is
     full. Prototypes are normalized at the start and after each optimizer step. In val and test, where ranks may have
     different numbers of batches, codes come from the rank's own batch and the queue is left alone.
-    Communication: one collective of K values per view and Sinkhorn iteration. The queue is each rank's own and survives
+    Communication: one collective per Sinkhorn iteration, of K values for each assigned view. The queue is each rank's own and survives
     a restart with as many ranks. Raises ValueError where the model has no such prototypes, TypeError for other outputs.
     Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
     SwAVUpdateQueueScoresHook and NormalizePrototypesHook.
@@ -33,7 +33,7 @@ class SwAV(Hook):
 
     prototypes: str = "prototypes"
     """The name of the prototypes in the model: a linear layer without bias."""
-    assigned_views: list[Annotated[int, Ge(0)]] = field(default_factory=lambda: [0, 1])
+    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
     """The places of the views that get codes: the large crops."""
     epsilon: Annotated[float, Gt(0)] = 0.05
     """How soft the codes are."""

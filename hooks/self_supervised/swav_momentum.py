@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 from torch import nn
 
 from hooks.hook import Hook, Priority
@@ -24,7 +24,7 @@ class SwAVMomentum(Hook):
     As `SwAV`, but codes and queue are of the embeddings that a copy of the model gives for the assigned views. After
     each optimizer step its parameters move towards the model's, and its buffers become the model's; it runs in eval mode.
     VISSL does the same at the beginning of the next iteration; only buffers are one forward pass younger there.
-    Communication: one collective of K values per view and Sinkhorn iteration. Encoder and queue survive a restart, the
+    Communication: one collective per Sinkhorn iteration, of K values for each assigned view. Encoder and queue survive a restart, the
     queue with as many ranks. Raises ValueError where the model has no such prototypes, TypeError for other outputs.
     Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
     """
@@ -33,7 +33,7 @@ class SwAVMomentum(Hook):
     """How much of the encoder stays at each step."""
     prototypes: str = "prototypes"
     """The name of the prototypes in the model: a linear layer without bias."""
-    assigned_views: list[Annotated[int, Ge(0)]] = field(default_factory=lambda: [0, 1])
+    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
     """The places of the views that get codes: the large crops."""
     epsilon: Annotated[float, Gt(0)] = 0.05
     """How soft the codes are."""
