@@ -60,6 +60,9 @@ class Hook:
     collective: ClassVar[bool] = False
     """True when the hook calls a collective, so that every rank must run it."""
 
+    mutable: ClassVar[frozenset[str]] = frozenset()
+    """Fields that may change while the run goes on, because the hook reads them anew each time it uses them."""
+
     best_effort: ClassVar[bool] = False
     """True when a failure of the hook is logged and must not end the run (trackers)."""
 

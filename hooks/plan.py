@@ -75,9 +75,23 @@ class Plan:
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
+        self._resolve_paces()
+
+    def _resolve_paces(self) -> None:
         self._paces = {event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()}
         self._unpaced = {event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()}
         self._due: dict[tuple[str, tuple[Rhythm | int, ...]], tuple[Call, ...]] = {}
+
+    def change(self, name: str, field: str, value: Any) -> None:
+        """Gives a field of a hook another value between two iterations; a pace it holds counts from then on. Does
+        nothing on a rank that does not run the hook."""
+        hook = self.hooks.get(name)
+        if hook is None:
+            return
+        setattr(hook, field, value)
+        for call in (call for calls in self.calls.values() for call in calls if call.name == name):
+            call.pace = hook.pace(call.event)
+        self._resolve_paces()
 
     def fire(self, event: str, *arguments: Any) -> None:
         """Calls the hooks of an event in order, without those whose pace leaves it out, and adds what each cost to the

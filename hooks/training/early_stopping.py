@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt
 
@@ -39,6 +39,8 @@ class EarlyStopping(Hook):
     """Stops at once where the metric is this good."""
     strict: bool = True
     """Whether a phase without the metric is an error; otherwise it is passed over, with a warning."""
+
+    mutable: ClassVar[frozenset[str]] = frozenset({"min_delta", "patience", "stopping_threshold"})
 
     def __post_init__(self) -> None:
         self._best: float | None = None

@@ -55,6 +55,7 @@ class EMA(Hook):
     """MMEngine's 1 - decay; refused, with the decay to write instead."""
 
     collective: ClassVar[bool] = True
+    mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "interval"})
 
     def __post_init__(self) -> None:
         if self.momentum is not None:

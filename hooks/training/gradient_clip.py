@@ -33,6 +33,7 @@ class GradientClip(Hook):
     """Where given, clips every element to at most this size, instead of the norm."""
 
     priority: ClassVar[Priority] = Priority.HIGH
+    mutable: ClassVar[frozenset[str]] = frozenset({"max_norm", "max_value"})
 
     def on_gradients(self, state: State) -> None:
         gradients = state.gradients()

@@ -36,6 +36,7 @@ class NanGuard(Hook):
     """How many hits each rank writes out at most."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
+    mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "interval", "dumps"})
 
     def __post_init__(self) -> None:
         if self.action == "skip" and self.interval > 1:

@@ -104,6 +104,40 @@ class CheckpointStore:
         self.storage.rename(staging, name)
         self.storage.delete(f".{name}.old")
 
+    def adopt(self, path: str) -> str:
+        """Makes a stored checkpoint, of this run or of another, the newest here, and returns its name. Master.
+
+        One of another run is copied and verified. Checkpoints that came after it, or are of another history, go once it
+        is there: a resume would take them for its future. Call it while nobody saves.
+        """
+        folder, _, name = path.rpartition("/")
+        here = self.names()
+        if folder == str(self.storage):
+            kept = here[: here.index(self.manifest(name)["name"]) + 1]
+        else:
+            self._copy(CheckpointStore(Storage(folder)), name)
+            kept = [name]
+        index = self.index()
+        index["owners"] = {owner: [one for one in names if one in kept] for owner, names in index["owners"].items()}
+        index["owners"]["run"] = [name]
+        index["labels"] = {label: one for label, one in index["labels"].items() if one in kept and folder == str(self.storage)}
+        self._write_index(index)
+        for other in set(here) - set(kept):
+            self.storage.delete(other)
+        return name
+
+    def _copy(self, source: CheckpointStore, name: str) -> None:
+        manifest = source.manifest(name)
+        staging = self._staging(name)
+        self.discard_unfinished(name)
+        for file in manifest["files"]:
+            with self.storage.create(f"{staging}/{file}") as copy:
+                copy.write(source.storage.read(f"{name}/{file}"))
+        self._verify(staging, manifest)
+        self.storage.write(f"{staging}/{_MANIFEST}", json.dumps(manifest, indent=1))
+        if staging != name:
+            self._replace(staging, name)
+
     def recover(self) -> None:
         """Puts back what a kill in the middle of a replacement left aside. Call it while nobody saves."""
         for folder in self.storage.names():

@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from hooks.rhythm import Rhythm
-
-
-class Model(BaseModel):
-    """The base of every part: unknown keys are errors, values cannot be changed, each field's doc sits under it."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="constants"
-    )
+from orchestrator.config.model import Model
+from orchestrator.config.sweep import Sweep
 
 
 class Component(Model):
@@ -56,31 +50,14 @@ class Loader(Model):
     """Leaves out the last training batch of an epoch when it is smaller than the others."""
 
 
-class Sweep(Model):
-    """How trials are drawn and judged."""
+class Change(Model):
+    """A change while the run goes on."""
 
-    metric: str
-    """What trials are judged by, such as `val/accuracy`."""
-    mode: Literal["max", "min"] = "max"
-    """Whether more or less of it is better."""
-    trials: Annotated[int, Ge(1)] = 1
-    """Trials drawn; with grid search, times each point of the grid."""
-    search: Literal["grid", "random"] = "random"
-    """Where the next configuration comes from."""
-    scheduler: Literal["fifo", "asha"] = "fifo"
-    """Which trials go on: all of them, or the better part at each rung."""
-    grace_reports: Annotated[int, Ge(1)] = 1
-    """Reports a trial makes before ASHA may stop it."""
-    reduction: Annotated[int, Ge(2)] = 2
-    """ASHA keeps one in this many at each rung."""
-    max_concurrent: Annotated[int, Ge(1)] | None = None
-    """Trials at a time; as many as the cluster holds where it is not said."""
-    seed: int = 0
-    """Seeds the search."""
-    space: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    """Dotted path to what it may be, one of: `{choice: [...]}`, `{grid: [...]}`, `{uniform: [low, high]}`,
-    `{loguniform: [low, high]}`, `{quniform: [low, high, step]}`, `{randint: [low, high]}`, `{lograndint: [low, high]}`
-    (high not included), `{normal: [mean, sd]}`."""
+    at: Rhythm
+    """When: after this many epochs or optimizer steps are completed, before the next iteration."""
+    set: Annotated[dict[str, Any], Field(min_length=1)]
+    """Dotted path to the new value: a field that its hook calls mutable, such as `hooks.ema.decay`, or a number of the
+    optimizer, such as `optimizer.lr`, whose schedule is scaled with it."""
 
 
 def wrong_length(epochs: object, steps: object) -> str | None:
@@ -125,6 +102,8 @@ class Experiment(Model):
     """The processes of one run."""
     hooks: dict[str, dict[str, Any] | bool | None] = Field(default_factory=dict)
     """Hooks by name, the defaults included once it is loaded; null or false switches one off."""
+    changes: list[Change] = Field(default_factory=list)
+    """What changes while the run goes on, and when: a schedule of values, such as one that PBT found."""
     sweep: Sweep | None = None
     """How to sweep, where this is a sweep."""
 

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from orchestrator.config.changes import unchangeable
 from orchestrator.config.components import check_optimizer, make_hooks, make_task
-from orchestrator.config.experiment import Component, Experiment, Sweep, wrong_length
-from orchestrator.config.imports import extend_import_path
+from orchestrator.config.experiment import Component, Experiment, wrong_length
+from orchestrator.config.imports import did_you_mean, extend_import_path
 from orchestrator.config.overrides import apply_overrides, set_path
 from orchestrator.config.parameters import check, plain
 from orchestrator.config.reader import Document, dump_yaml, join, read_yaml
-from orchestrator.config.space import candidates, overlaps, wrong_domain
+from orchestrator.config.space import Domain, overlaps, surroundings, wrong_domain, wrong_mutations
+from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, Problem
 
 P = ParamSpec("P")
@@ -104,7 +106,7 @@ def _checked(document: Document, import_paths: Iterable[str | Path]) -> Experime
     extend_import_path(folders)
     problems = list(document.problems)
     experiment = _attempt(problems, _experiment, document.data)
-    problems.extend(_space_problems(document.data, problems))
+    problems.extend([*_sweep_problems(document.data, problems), *_change_problems(document.data, problems)])
     if problems or experiment is None:
         raise ConfigError(sorted((document.locate(problem) for problem in problems), key=_in_order))
     experiment._import_paths = folders
@@ -180,32 +182,69 @@ def _single(data: Mapping[str, Any]) -> dict[str, Any]:
     return copy.deepcopy({key: value for key, value in data.items() if key != "sweep"})
 
 
-def _space_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
-    """Tries the values of each domain in the experiment they are for, one at a time; leaves out what is known."""
+def _sweep_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
+    """What is wrong with a sweep beyond its own model: domains, points, and what a population would change."""
     given = data.get("sweep")
     sweep = _attempt([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
     if sweep is None:
         return []
-    names = list(sweep.space)
-    problems = overlaps(names)
-    for name, domain in sweep.space.items():
-        wrong = wrong_domain(name, domain, sweep.search)
-        problems.extend([wrong] if wrong else _refused(name, domain, names, _single(data), known))
+    wrong = {name: wrong_domain(name, domain, sweep.search) for name, domain in sweep.space.items()}
+    problems = [problem for problem in wrong.values() if problem]
+    sound = sweep.model_copy(update={"space": {name: sweep.space[name] for name, problem in wrong.items() if not problem}})
+    problems.extend(overlaps(sound) or ([] if problems else wrong_mutations(sweep)))
+    for name in sound.space:
+        domain = Domain.of(sweep.space[name])
+        problems.extend(_refused(name, domain, domain.candidates(), join("sweep.space", name), sound, data, known))
+    for index, point in enumerate(sweep.points if len(sound.space) == len(sweep.space) else ()):
+        problems.extend(_wrong_point(point, f"sweep.points.{index}", sweep, data, known))
+    return problems
+
+
+def _wrong_point(
+    point: Mapping[str, Any], path: str, sweep: Sweep, data: Mapping[str, Any], known: Sequence[Problem]
+) -> list[Problem]:
+    problems = []
+    for name, value in point.items():
+        if name not in sweep.space:
+            hint = did_you_mean(name, sweep.space)
+            problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
+            continue
+        domain = Domain.of(sweep.space[name])
+        if not domain.holds(value):
+            problems.append(Problem(join(path, name), f"is not in its domain {sweep.space[name]}, got {value!r}"))
+            continue
+        problems.extend(_refused(name, domain, [value], join(path, name), sweep, data, known))
     return problems
 
 
 def _refused(
-    name: str, domain: Mapping[str, list[Any]], names: Sequence[str], data: dict[str, Any], known: Sequence[Problem]
+    name: str,
+    domain: Domain,
+    values: Iterable[Any],
+    path: str,
+    sweep: Sweep,
+    data: Mapping[str, Any],
+    known: Sequence[Problem],
 ) -> list[Problem]:
-    """The problems of a domain's values, each told once, at the domain's place."""
-    ((kind, values),) = domain.items()
+    """Tries values of one path in the experiment they are for, one at a time; tells each problem once, at `path`.
+
+    A path inside a choice is tried with each value of the choice that leaves it to be drawn.
+    """
     problems: dict[str, Problem] = {}
-    for value in candidates(kind, values):
-        for problem in _problems_with(name, value, data):
-            if problem not in known and _is_about(problem.path, name, names):
-                message = _at(name, problem)
-                problems.setdefault(message, replace(problem, path=join("sweep.space", name), message=message))
+    for value in values:
+        for around in surroundings(name, sweep.space):
+            for problem in _problems_with({**around, name: value}, _single(data)):
+                if problem not in known and _is_about(problem.path, name, list(sweep.space)):
+                    message = _as_told_of(domain, _at(name, problem))
+                    problems.setdefault(message, replace(problem, path=path, message=message))
     return list(problems.values())
+
+
+def _as_told_of(domain: Domain, message: str) -> str:
+    if domain.kind != "normal" or len(domain.values) == 4:
+        return message
+    bound = message.partition(", got")[0]
+    return f"a normal distribution has no ends, and this {bound}; clip it: {{normal: [mean, sd, low, high]}}"
 
 
 def _at(name: str, problem: Problem) -> str:
@@ -215,11 +254,11 @@ def _at(name: str, problem: Problem) -> str:
     return f"{place}: {problem.message}" if place else problem.message
 
 
-def _problems_with(name: str, value: Any, data: Mapping[str, Any]) -> Sequence[Problem]:
-    trial = copy.deepcopy(dict(data))
+def _problems_with(values: Mapping[str, Any], data: dict[str, Any]) -> Sequence[Problem]:
     try:
-        set_path(trial, name, value)
-        _experiment(trial)
+        for name, value in values.items():
+            set_path(data, name, copy.deepcopy(value))
+        _experiment(data)
     except ConfigError as error:
         return error.problems
     return ()
@@ -240,6 +279,28 @@ def _is_about(path: str, name: str, names: Sequence[str]) -> bool:
 def _component_of(path: str) -> str:
     keys = path.split(".")
     return ".".join(keys[:2]) if keys[0] == "hooks" else keys[0]
+
+
+# Changes
+
+
+def _change_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
+    """Tries each change of a run under way in the experiment, and refuses what cannot change in flight."""
+    given = data.get("changes")
+    if known or not given:
+        return []
+    experiment = _experiment(_single(data))
+    problems = []
+    for index, change in enumerate(experiment.changes):
+        for name, value in change.set.items():
+            path = f"changes.{index}.set.{name}"
+            message = unchangeable(name, experiment)
+            if message:
+                problems.append(Problem(path, message))
+                continue
+            found = _problems_with({name: value}, _single(data))
+            problems.extend(Problem(path, _at(name, problem), suggestion=problem.suggestion) for problem in found)
+    return problems
 
 
 def _plain(value: Any) -> Any:

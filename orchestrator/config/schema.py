@@ -15,6 +15,7 @@ from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.parameters import model_of
 from orchestrator.config.space import LISTS, RANGES
+from orchestrator.config.sweep import SCHEDULERS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -44,6 +45,9 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
     definitions["hook"] = _any_hook(hooks)
     definitions["domain"] = _domain()
     definitions["Sweep"]["properties"]["space"]["additionalProperties"] = {"$ref": "#/$defs/domain"}
+    scheduler = definitions["Sweep"]["properties"]["scheduler"]
+    scheduler["anyOf"] = [{"enum": list(SCHEDULERS)}, {"oneOf": scheduler.pop("oneOf")}]
+    scheduler.pop("discriminator")
     properties = schema["properties"]
     properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
     properties["optimizer"] = {"type": "object", "description": properties["optimizer"]["description"]}
@@ -102,8 +106,8 @@ def _any_hook(hooks: Mapping[str, type[Hook]]) -> dict[str, Any]:
 def _domain() -> dict[str, Any]:
     lists = {kind: {"type": "array", "minItems": 1} for kind in LISTS}
     ranges = {
-        kind: {"type": "array", "items": {"type": "number"}, "minItems": count, "maxItems": count}
-        for kind, count in RANGES.items()
+        kind: {"type": "array", "items": {"type": "number"}, "minItems": min(counts), "maxItems": max(counts)}
+        for kind, counts in RANGES.items()
     }
     return {
         "type": "object",

@@ -1,24 +1,95 @@
-"""The space of a sweep: what each dotted path may be, and how many trials that makes."""
+"""The space of a sweep: what each dotted path may be, which paths depend on others, and how many trials that makes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import prod
-from typing import Any
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from orchestrator.config.experiment import Sweep
 from orchestrator.config.imports import did_you_mean
 from orchestrator.config.reader import join
+from orchestrator.config.sweep import PB2, Population, Sweep
 from orchestrator.errors import Problem
 
 LISTS = ("choice", "grid")
 """Domains that are a list of values."""
 
-RANGES = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "lograndint": 2, "normal": 2}
-"""Domains that are numbers, with how many they take: low and high, `quniform` a step too, `normal` mean and sd."""
+RANGES = {
+    "uniform": (2,),
+    "loguniform": (2,),
+    "quniform": (3,),
+    "qloguniform": (3,),
+    "randint": (2,),
+    "lograndint": (2,),
+    "normal": (2, 4),
+}
+"""Domains that are numbers, with how many they may take: low and high, a step too where values are quantized; `normal`
+takes mean and sd, and where it is clipped low and high."""
+
+_SHAPES = {
+    "quniform": "[low, high, step]",
+    "qloguniform": "[low, high, step]",
+    "normal": "[mean, sd] or [mean, sd, low, high]",
+}
+_WHOLE = ("randint", "lograndint")
 
 FIXED = ("name", "sweep", "workers", "base")
 """What every trial of a sweep shares."""
+
+
+class Domain(NamedTuple):
+    """What one path may be."""
+
+    kind: str
+    values: list[Any]
+
+    @classmethod
+    def of(cls, written: Mapping[str, list[Any]]) -> Domain:
+        """As in a file: `{uniform: [0, 1]}`."""
+        ((kind, values),) = written.items()
+        return cls(kind, values)
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """The smallest and largest value of a range; infinite for a normal distribution that is not clipped."""
+        if self.kind == "normal":
+            return (self.values[2], self.values[3]) if len(self.values) == 4 else (-math.inf, math.inf)
+        low, high = self.values[:2]
+        return (low, high - 1) if self.kind in _WHOLE else (low, high)
+
+    def candidates(self) -> list[Any]:
+        """The values to try a domain by: each of a list, both ends of a range; a float's largest where it has no end."""
+        if self.kind in LISTS:
+            return self.values
+        largest = sys.float_info.max
+        low, high = (min(max(end, -largest), largest) for end in self.ends)
+        return [low, high] if self._whole() else [float(low), float(high)]
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is one of a list, or a number within the ends of a range."""
+        if self.kind in LISTS:
+            return value in self.values
+        low, high = self.ends
+        return type(value) in (int, float) and low <= value <= high
+
+    def fitted(self, number: float) -> int | float:
+        """The nearest value of a range: within its ends, on its steps counted from low, whole where the range is."""
+        low, high = self.ends
+        if self.kind in ("quniform", "qloguniform"):
+            step = self.values[2]
+            steps = math.floor((high - low) / step + 1e-9)
+            # Without the noise of adding up steps such as 0.01.
+            number = float(f"{low + min(max(round((number - low) / step), 0), steps) * step:.12g}")
+        number = min(max(number, low), high)
+        return round(number) if self._whole() else float(number)
+
+    def _whole(self) -> bool:
+        quantized = self.kind in ("quniform", "qloguniform")
+        return self.kind in _WHOLE or (quantized and all(type(value) is int for value in self.values))
+
+
+# Checking
 
 
 def wrong_domain(name: str, domain: Any, search: str) -> Problem | None:
@@ -34,12 +105,18 @@ def wrong_domain(name: str, domain: Any, search: str) -> Problem | None:
         return Problem(
             join(path, kind), f"is no domain; allowed: {kinds}", suggestion=did_you_mean(kind, [*LISTS, *RANGES])
         )
-    if search == "grid" and kind not in LISTS:
-        return Problem(
-            join(path, kind), "cannot be searched by grid; give its values as choice or grid, or search: random"
-        )
-    message = _wrong_list(values) if kind in LISTS else _wrong_range(kind, values)
+    message = _unsearchable(kind, search) or (_wrong_list(values) if kind in LISTS else _wrong_range(kind, values))
     return Problem(join(path, kind), message) if message else None
+
+
+def _unsearchable(kind: str, search: str) -> str | None:
+    if search == "grid" and kind not in LISTS:
+        return "cannot be searched by grid; give its values as choice or grid, or search: random"
+    if search == "optuna" and kind == "grid":
+        return "is gone through whole, which Optuna does not; write choice"
+    if search == "optuna" and kind == "normal":
+        return "is no distribution that Optuna draws from; write uniform"
+    return None
 
 
 def _wrong_list(values: Any) -> str | None:
@@ -47,49 +124,150 @@ def _wrong_list(values: Any) -> str | None:
 
 
 def _wrong_range(kind: str, values: Any) -> str | None:
-    count = RANGES[kind]
-    shape = {"quniform": "[low, high, step]", "normal": "[mean, sd]"}.get(kind, "[low, high]")
+    shape = _SHAPES.get(kind, "[low, high]")
     numbers = isinstance(values, list) and all(type(value) in (int, float) for value in values)
-    if not numbers or len(values) != count:
+    if not numbers or len(values) not in RANGES[kind]:
         return f"must be {shape}, got {values!r}"
-    if kind in ("randint", "lograndint") and not all(type(value) is int for value in values):
+    if kind in _WHOLE and not all(type(value) is int for value in values):
         return f"must be whole numbers, got {values!r}"
-    if kind == "normal":
-        return None if values[1] > 0 else f"must have an sd greater than 0, got {values[1]}"
-    if not values[0] < values[1]:
+    if kind == "normal" and values[1] <= 0:
+        return f"must have an sd greater than 0, got {values[1]}"
+    low, high = values[2:] or (0, 1) if kind == "normal" else values[:2]
+    if not low < high:
         return f"must have low < high, got {values!r}"
-    if kind in ("loguniform", "lograndint") and values[0] <= 0:
-        return f"must have low > 0, got {values[0]}"
-    return f"must have a step greater than 0, got {values[2]}" if kind == "quniform" and values[2] <= 0 else None
+    if kind in ("loguniform", "qloguniform", "lograndint") and low <= 0:
+        return f"must have low > 0, got {low}"
+    return f"must have a step greater than 0, got {values[2]}" if kind in ("quniform", "qloguniform") and values[2] <= 0 else None
 
 
-def candidates(kind: str, values: list[Any]) -> list[Any]:
-    """The values to try a domain by: each of a list, both ends of a range, three deviations around a mean."""
-    if kind in LISTS:
-        return values
-    if kind == "normal":
-        mean, sd = values
-        return [float(mean), float(mean - 3 * sd), float(mean + 3 * sd)]
-    low, high = values[:2]
-    return [low, high - 1] if kind in ("randint", "lograndint") else [float(low), float(high)]
+def overlaps(sweep: Sweep) -> list[Problem]:
+    """A problem for each path inside another one that is no choice of being on, and how."""
+    found = ((inner, _wrong_overlap(inner, sweep)) for inner in sweep.space)
+    return [Problem(join("sweep.space", inner), message) for inner, message in found if message]
 
 
-def overlaps(names: list[str]) -> list[Problem]:
-    """A problem for each path that lies inside another one of the space."""
-    return [
-        Problem(join("sweep.space", inner), f"lies inside '{outer}', which is swept too")
-        for outer in names
-        for inner in names
-        if inner.startswith(f"{outer}.")
-    ]
+def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
+    outers = [outer for outer in sweep.space if inner.startswith(f"{outer}.")]
+    if not outers:
+        return None
+    if len(outers) > 1:
+        return f"lies inside {' and '.join(outers)}; one of them at most can be swept too"
+    outer, (kind, values) = outers[0], Domain.of(sweep.space[outers[0]])
+    if kind not in LISTS or not all(value is None or isinstance(value, bool | dict) for value in values):
+        return f"lies inside '{outer}', which is swept too, and not as a choice of null and mappings"
+    if not any(_leaves_open(inner.removeprefix(f"{outer}."), value) for value in values):
+        return f"is never drawn: every value of '{outer}' is off or says it itself"
+    if kind == "choice" and sweep.search != "grid" and "grid" in sweep.space[inner]:
+        return f"is a grid inside '{outer}', which is drawn; write choice"
+    return None
+
+
+def wrong_mutations(sweep: Sweep) -> list[Problem]:
+    """What a population cannot change in flight, of the paths that `mutate` names or, without it, of all."""
+    scheduler = sweep.scheduler
+    if not isinstance(scheduler, Population):
+        return []
+    problems = []
+    for index, name in enumerate(scheduler.mutate or []):
+        path = f"sweep.scheduler.mutate.{index}"
+        if name not in sweep.space:
+            problems.append(Problem(path, f"'{name}' is no path of the space", suggestion=did_you_mean(name, sweep.space)))
+        elif not _may_mutate(name):
+            problems.append(Problem(path, f"'{name}' cannot change in flight; fields of hooks and numbers of the optimizer can"))
+    if problems:
+        return problems
+    if not mutated_paths(sweep):
+        return [Problem("sweep.scheduler", f"{scheduler.type} finds nothing to change: no field of a hook and no number of the optimizer is swept")]
+    if count_trials(sweep) < 2:
+        problems.append(Problem("sweep.trials", f"{scheduler.type} needs a population of 2 at least, got {count_trials(sweep)}"))
+    if isinstance(scheduler, PB2):
+        problems.extend(_not_for_pb2(sweep))
+    return problems
+
+
+def _not_for_pb2(sweep: Sweep) -> Iterator[Problem]:
+    for name in mutated_paths(sweep):
+        domain = Domain.of(sweep.space[name])
+        if domain.kind in LISTS or outer_of(name, sweep.space) or not math.isfinite(domain.ends[0]):
+            yield Problem(join("sweep.space", name), "pb2 models ranges with both ends that are always there; leave it out of mutate, or use pbt")
+
+
+def _may_mutate(name: str) -> bool:
+    keys = name.split(".")
+    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in ("type", "priority", "level")) or (
+        keys[0] == "optimizer" and len(keys) == 2 and keys[1] != "type"
+    )
+
+
+def mutated_paths(sweep: Sweep) -> list[str]:
+    """The paths that a population changes in flight, in the order of the space; none with other schedulers."""
+    scheduler = sweep.scheduler
+    if not isinstance(scheduler, Population):
+        return []
+    return [name for name in sweep.space if (_may_mutate(name) if scheduler.mutate is None else name in scheduler.mutate)]
+
+
+# What is drawn
+
+
+def in_order(space: Mapping[str, Any]) -> list[str]:
+    """The paths of a space, those that others lie in first."""
+    return sorted(space, key=lambda name: name.count("."))
+
+
+def outer_of(name: str, space: Mapping[str, Any]) -> str | None:
+    """The choice that a path lies inside of."""
+    return next((outer for outer in space if name.startswith(f"{outer}.")), None)
+
+
+def is_drawn(name: str, space: Mapping[str, Any], drawn: Mapping[str, Any]) -> bool:
+    """Whether a path is to be drawn, given what has been: not where the choice it lies in is off or says it itself."""
+    outer = outer_of(name, space)
+    return outer is None or _leaves_open(name.removeprefix(f"{outer}."), drawn[outer])
+
+
+def surroundings(name: str, space: Mapping[str, Mapping[str, list[Any]]]) -> list[dict[str, Any]]:
+    """What a path may be drawn beside: each value of the choice it lies in that leaves it open; nothing elsewhere."""
+    outer = outer_of(name, space)
+    if outer is None:
+        return [{}]
+    return [{outer: value} for value in Domain.of(space[outer]).values if is_drawn(name, space, {outer: value})]
+
+
+def _leaves_open(inner: str, value: Any) -> bool:
+    """Whether a choice's value is on and leaves a path inside it to be drawn."""
+    for key in inner.split("."):
+        if value is True:
+            return True
+        if not isinstance(value, Mapping):
+            return False
+        if key not in value:
+            return True
+        value = value[key]
+    return False
+
+
+def grid_points(sweep: Sweep) -> list[dict[str, Any]]:
+    """The points of the grid, which holds every `grid`, and every `choice` where search is grid; one empty point where
+    there are none."""
+    kinds = LISTS if sweep.search == "grid" else ("grid",)
+    points: list[dict[str, Any]] = [{}]
+    for name in in_order(sweep.space):
+        domain = Domain.of(sweep.space[name])
+        if domain.kind not in kinds:
+            continue
+        points = [more for point in points for more in _with_each(domain.values, name, sweep.space, point)]
+    return points
+
+
+def _with_each(values: list[Any], name: str, space: Mapping[str, Any], point: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**point, name: value} for value in values] if is_drawn(name, space, point) else [point]
 
 
 def count_trials(sweep: Sweep) -> int:
-    """How many trials a sweep has: `trials`, times the points of the grid."""
-    gridded = LISTS if sweep.search == "grid" else ("grid",)
-    return sweep.trials * prod(
-        len(values) for domain in sweep.space.values() for kind, values in domain.items() if kind in gridded
-    )
+    """How many trials a sweep has: `trials`, times the points of the grid, as far as the budget goes."""
+    trials = sweep.trials * len(grid_points(sweep))
+    return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
 
 
 def trials_at_once(sweep: Sweep, trials: int, asked: Mapping[str, float], present: Mapping[str, float]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +33,8 @@ _WORDS = {
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
     "literal_error": "must be {expected}",
+    "union_tag_invalid": "must have one of the types {expected_tags}",
+    "union_tag_not_found": "must say its type",
     "enum": "must be {expected}",
     "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} entries",
@@ -47,12 +49,12 @@ def problems_of(error: ValidationError, model: type[BaseModel], values: Any, pat
     places: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
     for one in error.errors(include_url=False):
         places.setdefault(_place(one, values), []).append(one)
-    return [_problem(place, found, model, path) for place, found in places.items()]
+    return [_problem(place, found, model, values, path) for place, found in places.items()]
 
 
 def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
     """The part of an error's location that is in the data: pydantic adds names of union branches."""
-    location: tuple[int | str, ...] = error["loc"]
+    location = _without_tags(error["loc"], values)
     if error["type"] in ("missing", "extra_forbidden"):
         return location
     for depth, part in enumerate(location):
@@ -63,15 +65,32 @@ def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
     return location
 
 
+def _without_tags(location: tuple[int | str, ...], values: Any) -> tuple[int | str, ...]:
+    """A location without the tags pydantic puts in it, where `type` chooses between models: `scheduler.asha.max_t`."""
+    place: list[int | str] = []
+    for part in location:
+        if isinstance(values, dict) and part not in values and values.get("type") == part:
+            continue
+        place.append(part)
+        values = _inside(values, part)
+    return tuple(place)
+
+
+def _inside(values: Any, part: int | str) -> Any:
+    if isinstance(values, list):
+        return values[part] if isinstance(part, int) and part < len(values) else None
+    return values.get(part) if isinstance(values, dict) else None
+
+
 def _problem(
-    place: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], path: str
+    place: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], values: Any, path: str
 ) -> Problem:
     dotted = path
     for part in place:
         dotted = join(dotted, part)
     first = errors[0]
     if first["type"] == "extra_forbidden":
-        known = _known(model, place[:-1])
+        known = _known(model, place[:-1], values)
         hint = did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
         return Problem(dotted, "unknown key", suggestion=hint)
     if first["type"] == "missing":
@@ -98,6 +117,8 @@ def _wording(error: Mapping[str, Any]) -> str:
 
 
 def _near(error: Mapping[str, Any]) -> str | None:
+    if error["type"] == "union_tag_invalid":
+        return did_you_mean(error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "").split(", "))
     if error["type"] not in ("literal_error", "enum") or not isinstance(error["input"], str):
         return None
     return did_you_mean(error["input"], error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", "))
@@ -110,18 +131,21 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _known(model: type[BaseModel], place: Iterable[int | str]) -> list[str]:
+def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> list[str]:
     """The keys that are allowed at a place inside a model."""
     for part in place:
         field = model.model_fields.get(str(part))
-        inner = _model_in(field.annotation) if field else None
-        if inner is None:
+        values = _inside(values, part)
+        models = list(_models_in(field.annotation)) if field else []
+        if not models:
             return []
-        model = inner
+        tag = values.get("type") if isinstance(values, dict) else None
+        model = next((one for one in models if "type" in one.model_fields and one.model_fields["type"].default == tag), models[0])
     return list(model.model_fields)
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_model_in, get_args(annotation))), None)
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)

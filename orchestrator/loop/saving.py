@@ -49,7 +49,8 @@ class Saving:
         written = loop.world.gather(store.write_files(name, files))
         if loop.world.is_master:
             entries = {file: entry for one in written for file, entry in one.items()}
-            store.commit(name, entries, self.position(), {"world_size": loop.world.world_size, "metrics": state.metrics})
+            about = {"world_size": loop.world.world_size, "metrics": state.metrics, "optimizer": loop.changes.optimizer}
+            store.commit(name, entries, self.position(), about)
         loop.world.barrier()
         self.last_path, self.last_step = store.path(name), state.step
         store.retain("run", [name])
@@ -111,11 +112,13 @@ class Saving:
             if file.removesuffix(".pt") not in _OWN and not file.startswith("rank-"):
                 checkpoint[file.removesuffix(".pt")] = self.store.load(name, file)
         self._restore_training(name, checkpoint)
-        self._restore_position(self.store.position(name), int(self.store.manifest(name)["world_size"]))
+        manifest = self.store.manifest(name)
+        self._restore_position(self.store.position(name), int(manifest["world_size"]))
+        loop.changes.restored(manifest.get("optimizer", {}))
         rank_file = f"rank-{loop.world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
         self._restore_rank(rank_state)
-        state.metrics = dict(self.store.manifest(name)["metrics"])
+        state.metrics = dict(manifest["metrics"])
         for hook_name, hook in loop.plan.hooks.items():
             if hook_name in checkpoint["hooks"]:
                 hook.load_state_dict(checkpoint["hooks"][hook_name])

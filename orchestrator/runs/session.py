@@ -33,6 +33,86 @@ class Assignment:
     """The run's folder."""
     collector: str | None = None
     """The name of the run's collector actor."""
+    checkpoint: str | None = None
+    """The path of a stored checkpoint to go on from, of this run or of another; its newest where it is not said."""
+
+
+SWEEP_KEEPS = 4
+"""How many of the checkpoints that a sweep asked for stay: others may go on from one a while after it was made."""
+
+
+class Session:
+    """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
+
+    In every worker process: a Ray Train worker, a trial's gang, or the driver's own process.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        world: World,
+        *,
+        sink: Sink | None = None,
+        display: Display | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.assignment, self.world = assignment, world
+        self.folder = RunFolder(assignment.location)
+        self._sink, self._display, self._stop_asked = sink, display, stop_asked
+        self._loop: Loop | None = None
+        self._store: CheckpointStore | None = None
+
+    def reports(self) -> Iterator[Report]:
+        """Trains, from the assignment's checkpoint or the newest whole one if there is any; yields each report after
+        writing it down."""
+        extend_import_path(self.assignment.import_paths)
+        experiment = experiment_from_dict(self.assignment.experiment, self.assignment.import_paths)
+        folder, world = self.folder, self.world
+        task = build_task(experiment)
+        hooks = build_hooks(experiment, task)
+        out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
+        self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
+        attempt = _begin(folder, store, world, self.assignment.checkpoint)
+        identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
+        recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity, self._sink)
+        artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
+        artifacts.mkdir(parents=True, exist_ok=True)
+        self._loop = loop = Loop(
+            task,
+            experiment,
+            hooks,
+            world=world,
+            recorder=recorder,
+            store=store,
+            artifacts=artifacts,
+            display=self._display,
+            config=self.assignment.experiment,
+            name=folder.name,
+            stop_asked=self._stop_asked,
+        )
+        if attempt.checkpoint:
+            loop.restore(attempt.checkpoint)
+        training = loop.run()
+        try:
+            for report in training:
+                if world.is_master and not report.cut_short:
+                    folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+                _hand_over(loop.state, folder)
+                yield report
+        finally:
+            training.close()
+            _hand_over(loop.state, folder)
+
+    def save(self) -> str:
+        """Writes a checkpoint between two reports and returns its path; call it on every rank."""
+        assert self._loop is not None
+        assert self._store is not None
+        path = self._loop.save()
+        assert path is not None
+        earlier = self._store.index()["owners"].get("sweep", []) if self.world.is_master else []
+        name = path.rpartition("/")[2]
+        self._store.retain("sweep", [*(one for one in earlier if one != name), name][-SWEEP_KEEPS:])
+        return path
 
 
 def reports(
@@ -43,54 +123,15 @@ def reports(
     display: Display | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
-    """Trains, from the newest whole checkpoint if there is one; yields each report after writing it down.
-
-    Runs in every worker process: in a Ray Train worker, in a trial's gang, or in the driver's own process.
-    """
-    extend_import_path(assignment.import_paths)
-    experiment = experiment_from_dict(assignment.experiment, assignment.import_paths)
-    folder = RunFolder(assignment.location)
-    task = build_task(experiment)
-    hooks = build_hooks(experiment, task)
-    out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
-    store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
-    attempt = _begin(folder, store, world)
-    identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
-    recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity, sink)
-    artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
-    artifacts.mkdir(parents=True, exist_ok=True)
-    loop = Loop(
-        task,
-        experiment,
-        hooks,
-        world=world,
-        recorder=recorder,
-        store=store,
-        artifacts=artifacts,
-        display=display,
-        config=assignment.experiment,
-        name=folder.name,
-        stop_asked=stop_asked,
-    )
-    if attempt.checkpoint:
-        loop.restore(attempt.checkpoint)
-    training = loop.run()
-    try:
-        for report in training:
-            if world.is_master and not report.cut_short:
-                folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
-            _hand_over(loop.state, folder)
-            yield report
-    finally:
-        training.close()
-        _hand_over(loop.state, folder)
+    """The reports of a new session."""
+    return Session(assignment, world, sink=sink, display=display, stop_asked=stop_asked).reports()
 
 
-def _begin(folder: RunFolder, store: CheckpointStore, world: World) -> Attempt:
+def _begin(folder: RunFolder, store: CheckpointStore, world: World, given: str | None) -> Attempt:
     def begin() -> Attempt:
         store.recover()
-        checkpoint = store.latest()
-        if checkpoint and not folder.attempts():
+        checkpoint = store.adopt(given) if given else store.latest()
+        if checkpoint and not given and not folder.attempts():
             raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None
         return folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.experiment import Sweep as Settings
 from orchestrator.config.load import resolved, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
+from orchestrator.config.sweep import Population
+from orchestrator.config.sweep import Sweep as Settings
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
@@ -34,21 +36,22 @@ def sweep(
 ) -> Sweep:
     """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep.
 
-    With `local` the trials run one after the other in this process, each as one rank and to its end.
+    With `local` the trials run one after the other in this process, each as one rank; a scheduler that would stop some of them does not act.
 
-    Raises UsageError where the name is taken or not even one trial fits, before anything is started; RunError where
-    the sweep itself failed.
+    Raises UsageError where the name is taken, an extra is missing or not even one trial fits, before anything is
+    started; RunError where the sweep itself failed.
     """
     settings = experiment.sweep
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
     address = chosen_address(address)
+    _refuse_what_is_missing(settings, local)
     if address is None and not local:
         refuse_unless_fits(_asked(experiment), local_resources(), f"each trial of {experiment.name}")
     about = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
         "import_paths": list(experiment.import_paths),
-        "sweep": {"metric": settings.metric, "mode": settings.mode, "trials": count_trials(settings)},
+        "sweep": {**_objective(settings), "trials": count_trials(settings)},
     }
     folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), about)
     try:
@@ -60,6 +63,25 @@ def sweep(
         raise RunError(f"{type(error).__name__}: {error}") from error
     folder.update(status="interrupted" if interrupted else "finished", ended=now())
     return Sweep(folder)
+
+
+def _refuse_what_is_missing(settings: Settings, local: bool) -> None:
+    """Raises UsageError where an extra is not installed, or a population would have to live in one process."""
+    needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
+    for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
+        if needed[package] and find_spec(package) is None:
+            raise UsageError(f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'")
+    if local and isinstance(settings.scheduler, Population):
+        raise UsageError(
+            f"the trials of {settings.scheduler.type} live side by side, and in one process they run one after the other. "
+            "Leave out --local, or say sweep.scheduler=fifo"
+        )
+
+
+def _objective(settings: Settings) -> dict[str, Any]:
+    """What trials are judged by; with several metrics the first, and all of them."""
+    metric, mode = settings.objectives[0]
+    return {"metric": metric, "mode": mode, "objectives": settings.objectives}
 
 
 def _asked(experiment: Experiment) -> Resources:
@@ -117,28 +139,29 @@ class Watcher:
     """Tells how the trials fare: a line for each that ends, a bar for all. Driver."""
 
     def __init__(self, display: TerminalDisplay, settings: Settings, total: int) -> None:
-        self._display, self._settings, self._total = display, settings, total
-        self._best = -math.inf if settings.mode == "max" else math.inf
+        self._display, self._total = display, total
+        self._metric, self._mode = settings.objectives[0]
+        self._best = -math.inf if self._mode == "max" else math.inf
         self._own: dict[str, float] = {}
         self._ended = 0
 
     def reported(self, trial: str, metrics: dict[str, Any]) -> None:
         """A trial has reported."""
-        value = metrics[self._settings.metric]
+        value = metrics[self._metric]
         self._own[trial] = self._better(self._own.get(trial, value), value)
         self._best = self._better(self._best, value)
-        self._display.progress("trials", self._ended, self._total, f"best {self._settings.metric} {self._best:.4g}")
+        self._display.progress("trials", self._ended, self._total, f"best {self._metric} {self._best:.4g}")
 
     def ended(self, trial: str, values: dict[str, Any], error: str | None = None) -> None:
         """A trial is over."""
         self._ended += 1
         chosen = " ".join(f"{path}={_short(value)}" for path, value in values.items())
-        reached = f"failed: {error}" if error else f"{self._settings.metric} {self._own.get(trial, math.nan):.4g}"
+        reached = f"failed: {error}" if error else f"{self._metric} {self._own.get(trial, math.nan):.4g}"
         self._display.line(f"{trial} [{self._ended}/{self._total}] {chosen}: {reached}")
-        self._display.progress("trials", self._ended, self._total, f"best {self._settings.metric} {self._best:.4g}")
+        self._display.progress("trials", self._ended, self._total, f"best {self._metric} {self._best:.4g}")
 
     def _better(self, one: float, other: float) -> float:
-        return max(one, other) if self._settings.mode == "max" else min(one, other)
+        return max(one, other) if self._mode == "max" else min(one, other)
 
 
 def _short(value: Any) -> str:

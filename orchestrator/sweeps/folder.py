@@ -8,35 +8,45 @@ from typing import Any
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_yaml, with_overrides
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.runs.folder import RunFolder, driver_identity, now
+from orchestrator.runs.folder import RunFolder, driver_identity
 
 
-def trial_folder(location: str, trial_id: str) -> RunFolder:
-    """A trial's run; Tune numbers its trials after an underscore."""
-    return RunFolder(f"{location}/trials", f"trial-{int(trial_id.rsplit('_', 1)[-1]):04d}")
+def trial_name(number: int) -> str:
+    """What a trial is called."""
+    return f"trial-{number:04d}"
 
 
-def begin_trial(
-    location: str, trial_id: str, sweep: Experiment, values: dict[str, Any]
-) -> tuple[Experiment, RunFolder]:
+def trial_folder(location: str, number: int) -> RunFolder:
+    """A trial's run."""
+    return RunFolder(f"{location}/trials", trial_name(number))
+
+
+def begin_trial(location: str, number: int, sweep: Experiment, values: dict[str, Any]) -> tuple[Experiment, RunFolder]:
     """A trial's experiment and its run. Values that do not go together make a failed trial, and ConfigError is raised."""
     try:
         experiment = with_overrides(sweep, values)
     except ConfigError as error:
-        open_or_create_trial(location, trial_id, sweep, values).update(status="failed", ended=now(), error=str(error))
+        open_or_create_trial(location, number, sweep, values).end("failed", error=str(error))
         raise
-    return experiment, open_or_create_trial(location, trial_id, experiment, values)
+    return experiment, open_or_create_trial(location, number, experiment, values)
 
 
-def open_or_create_trial(location: str, trial_id: str, experiment: Experiment, values: dict[str, Any]) -> RunFolder:
-    """A trial's run, made if it is new; one that was cut off is taken up again."""
-    folder = trial_folder(location, trial_id)
+def open_or_create_trial(location: str, number: int, experiment: Experiment, values: dict[str, Any]) -> RunFolder:
+    """A trial's run, made if it is new; one that goes on, perhaps with other values, is taken up again."""
+    folder = trial_folder(location, number)
     if folder.storage.exists("run.json"):
-        folder.update(status="running", error=None, **driver_identity())
+        folder.storage.write("experiment.yaml", to_yaml(experiment))
+        folder.update(status="running", error=None, values=values, **driver_identity())
         return folder
     about = {"trial": folder.name, "values": values, "import_paths": list(experiment.import_paths), "local": False}
     storage = str(folder).rsplit("/", 1)[0]
     return RunFolder.create(storage, folder.name, to_yaml(experiment), about)
+
+
+def end_trial(folder: RunFolder, status: str, reason: str) -> None:
+    """Writes down how a trial ended that was still under way; one that has said so itself is left alone. Driver."""
+    if folder.about()["status"] == "running":
+        folder.end(status, stopped=[reason])
 
 
 def trial_folders(sweep: RunFolder) -> list[RunFolder]:

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from orchestrator.config.experiment import Workers
 from orchestrator.loop.loop import Report
 from orchestrator.loop.world import World
-from orchestrator.runs.session import Assignment, reports
+from orchestrator.runs.session import Assignment, Session
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others before it gives up."""
@@ -35,6 +35,7 @@ class Member:
 
     def __init__(self, rank: int, workers: Workers) -> None:
         self.rank, self.workers = rank, workers
+        self._session: Session | None = None
         self._reports: Iterator[Report] | None = None
         torch.set_num_threads(max(1, int(workers.cpus)))
 
@@ -48,18 +49,24 @@ class Member:
                 backend, init_method=meeting, rank=self.rank, world_size=self.workers.count, timeout=TIMEOUT
             )
         world = World(rank=self.rank, world_size=self.workers.count, local_rank=self.rank, device=device)
-        self._reports = reports(assignment, world)
+        self._session = Session(assignment, world)
+        self._reports = self._session.reports()
 
     def next(self) -> Report | None:
         """Trains up to the next report; None when the trial is over."""
         assert self._reports is not None
         return next(self._reports, None)
 
+    def save(self) -> str:
+        """Writes a checkpoint between two reports and returns its path."""
+        assert self._session is not None
+        return self._session.save()
+
     def end(self) -> None:
         """Ends the trial, wherever it stands, and leaves its process group."""
         if self._reports is not None:
             self._reports.close()  # type: ignore[attr-defined]
-        self._reports = None
+        self._session = self._reports = None
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -112,6 +119,13 @@ class Gang:
             raise _culprit(others, mine) from mine
         ray.get(others)
         return report
+
+    def save(self) -> str:
+        """All ranks write a checkpoint between two reports; returns its path."""
+        others = [other.save.remote() for other in self._others]
+        path = self._master.save()
+        ray.get(others)
+        return path
 
     def end(self) -> None:
         """Ends the trial on every rank; the processes stay."""

@@ -1,22 +1,22 @@
-"""A sweep in this process, without starting Ray: one rank, one trial after the other, each to its end."""
+"""A sweep in this process, without starting Ray: one rank, one trial after the other, each without a scheduler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from ray.tune.search.variant_generator import generate_variants
-
-from orchestrator.config.experiment import Experiment, Sweep
+from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import resolved
+from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment, reports
 from orchestrator.stats.tables import compact
-from orchestrator.sweeps.folder import begin_trial, trial_folder
-from orchestrator.sweeps.space import tune_space
+from orchestrator.sweeps.folder import begin_trial, trial_name
+from orchestrator.sweeps.search import Draws
+from orchestrator.sweeps.stopping import Stopping
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.driver import Watcher
@@ -25,43 +25,57 @@ if TYPE_CHECKING:
 def run_trials(
     experiment: Experiment, settings: Sweep, location: str, watcher: Watcher, stop_asked: Callable[[], bool]
 ) -> None:
-    """Runs every trial in turn; one that fails is written down and the next one begins."""
-    for number, values in enumerate(_drawn(settings)):
-        if stop_asked():
+    """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
+    next one begins."""
+    stopping = Stopping(settings)
+    draws = Draws(settings)
+    for number, values in draws:
+        if stop_asked() or stopping.budget_used():
             return
-        trial_id = f"local_{number:05d}"
         try:
-            trial, folder = begin_trial(location, trial_id, experiment, values)
+            trial, folder = begin_trial(location, number, experiment, values)
         except ConfigError as error:
-            watcher.ended(trial_folder(location, trial_id).name, values, str(error))
+            draws.over(number, None)
+            watcher.ended(trial_name(number), values, str(error))
             continue
-        failure = _run_trial(trial, settings, folder, watcher, stop_asked)
+        last, failure = _run_trial(trial, settings, folder, watcher, stopping, stop_asked)
+        draws.over(number, None if failure else last)
         watcher.ended(folder.name, values, failure)
 
 
-def _drawn(settings: Sweep) -> list[dict[str, Any]]:
-    """The values of each trial, drawn by Ray Tune's own generator."""
-    random = np.random.RandomState(settings.seed)
-    space = {"config": tune_space(settings)}
-    return [
-        spec["config"] for _ in range(settings.trials) for _, spec in generate_variants(space, random_state=random)
-    ]
-
-
 def _run_trial(
-    trial: Experiment, settings: Sweep, folder: RunFolder, watcher: Watcher, stop_asked: Callable[[], bool]
-) -> str | None:
+    trial: Experiment,
+    settings: Sweep,
+    folder: RunFolder,
+    watcher: Watcher,
+    stopping: Stopping,
+    stop_asked: Callable[[], bool],
+) -> tuple[Mapping[str, Any] | None, str | None]:
+    """The last report with the sweep's metrics, and the failure, where there are any."""
     assignment = Assignment(resolved(trial), trial.import_paths, str(folder))
-    interrupted = False
+    metrics = [metric for metric, _ in settings.objectives]
+    last, status, stopped, begun = None, "finished", [], monotonic()
+    training = reports(assignment, World(), stop_asked=stop_asked)
     try:
-        for report in reports(assignment, World(), stop_asked=stop_asked):
-            interrupted = report.interrupted
-            if settings.metric in report.metrics:
-                watcher.reported(folder.name, report.metrics)
+        for report in training:
+            if report.stopped:
+                status, stopped = "interrupted" if report.interrupted else "stopped", list(report.stopped)
+            if all(metric in report.metrics for metric in metrics):
+                last = report.metrics
+                watcher.reported(folder.name, last)
+                if not report.final and stopping.reported(folder.name, last, monotonic() - begun):
+                    stopped = [stopping.reasons[folder.name]]
+                elif not report.final and (used := stopping.budget_used()):
+                    stopped = [used]
+                else:
+                    continue
+                status = "stopped"
+                break
+        training.close()  # type: ignore[attr-defined]
     except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
         folder.end("failed", error=str(error))
-        return str(error)
-    if not interrupted:
+        return last, str(error)
+    if status != "interrupted":
         compact(folder.storage, folder.attempts())
-    folder.end("interrupted" if interrupted else "finished", error=None)
-    return None
+    folder.end(status, stopped=stopped, error=None)
+    return last, None

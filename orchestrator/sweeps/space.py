@@ -1,33 +1,116 @@
-"""The space of a sweep in Ray Tune's own words."""
+"""Drawing from the space of a sweep: at random, for Optuna, and by mutation. Needs no Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ray import tune
+import numpy as np
 
-from orchestrator.config.experiment import Sweep
+from orchestrator.config.space import LISTS, Domain, count_trials, grid_points, in_order, is_drawn, mutated_paths
+from orchestrator.config.sweep import PBT, Sweep
 
-_DOMAINS: dict[str, Callable[..., Any]] = {
-    "uniform": tune.uniform,
-    "loguniform": tune.loguniform,
-    "quniform": tune.quniform,
-    "randint": tune.randint,
-    "lograndint": tune.lograndint,
-    "normal": tune.randn,
-}
+if TYPE_CHECKING:
+    import optuna
 
 
-def tune_space(sweep: Sweep) -> dict[str, Any]:
-    """Each dotted path with its Tune domain; the config module has checked them."""
-    return {path: _domain(sweep, domain) for path, domain in sweep.space.items()}
+def random_points(sweep: Sweep) -> list[dict[str, Any]]:
+    """The values of each trial of a grid or random search: the same seed gives the same."""
+    random = np.random.RandomState(sweep.seed)
+    trials: list[dict[str, Any]] = []
+    for number in range(sweep.trials):
+        given = sweep.points[number] if number < len(sweep.points) else {}
+        trials.extend(_filled(sweep, lambda name, domain: draw(domain, random), {**point, **given}) for point in grid_points(sweep))
+    return trials[: count_trials(sweep)]
 
 
-def _domain(sweep: Sweep, domain: dict[str, Any]) -> Any:
-    ((kind, values),) = domain.items()
-    if kind == "grid" or (kind == "choice" and sweep.search == "grid"):
-        return tune.grid_search(values)
-    if kind == "choice":
-        return tune.choice(values)
-    return _DOMAINS[kind](*values)
+def suggested(sweep: Sweep, trial: optuna.Trial) -> dict[str, Any]:
+    """The values that Optuna suggests for its next trial; a path that is not drawn is not asked for."""
+    return _filled(sweep, lambda name, domain: suggest(domain, name, trial), {})
+
+
+def enqueued(sweep: Sweep) -> list[dict[str, Any]]:
+    """The points to try first as Optuna knows them: of a list the place, as in `suggest`."""
+    domains = {name: Domain.of(written) for name, written in sweep.space.items()}
+    return [
+        {name: domains[name].values.index(value) if domains[name].kind in LISTS else value for name, value in point.items()}
+        for point in sweep.points
+    ]
+
+
+def _filled(sweep: Sweep, drawn: Callable[[str, Domain], Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of one trial: what is given, and for the rest what is drawn, path by path."""
+    values: dict[str, Any] = {}
+    for name in in_order(sweep.space):
+        if is_drawn(name, sweep.space, values):
+            values[name] = copy.deepcopy(given[name] if name in given else drawn(name, Domain.of(sweep.space[name])))
+    return values
+
+
+def draw(domain: Domain, random: np.random.RandomState) -> Any:
+    """One value of a domain; quantized and clipped, where the domain is, to the nearest that it holds."""
+    if domain.kind in LISTS:
+        return domain.values[random.randint(len(domain.values))]
+    if domain.kind == "normal":
+        return domain.fitted(random.normal(domain.values[0], domain.values[1]))
+    low, high = domain.ends
+    if domain.kind == "randint":
+        return int(random.randint(low, high + 1))
+    if domain.kind == "lograndint":
+        # Each whole number has the share of the logarithmic scale up to the next one.
+        return min(math.floor(math.exp(random.uniform(math.log(low), math.log(high + 1)))), high)
+    if domain.kind in ("loguniform", "qloguniform"):
+        return domain.fitted(math.exp(random.uniform(math.log(low), math.log(high))))
+    return domain.fitted(random.uniform(low, high))
+
+
+def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
+    """What Optuna suggests for one path; of a list it is asked for the place, as a value may be a mapping."""
+    if domain.kind in LISTS:
+        return domain.values[trial.suggest_categorical(name, range(len(domain.values)))]
+    low, high = domain.ends
+    logarithmic = domain.kind in ("loguniform", "qloguniform", "lograndint")
+    if domain.kind in ("randint", "lograndint"):
+        return trial.suggest_int(name, low, high, log=logarithmic)
+    return domain.fitted(trial.suggest_float(name, low, high, log=logarithmic))
+
+
+# Mutation
+
+
+def mutated(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState) -> dict[str, Any]:
+    """What PBT makes of the values of the trial that is copied: those that change in flight are drawn anew or perturbed."""
+    scheduler = sweep.scheduler
+    assert isinstance(scheduler, PBT)
+    changed = copy.deepcopy(dict(values))
+    for name in mutated_paths(sweep):
+        if name in changed:
+            domain = Domain.of(sweep.space[name])
+            resampled = random.uniform() < scheduler.resample_probability
+            changed[name] = draw(domain, random) if resampled else perturbed(domain, changed[name], scheduler, random)
+    return changed
+
+
+def perturbed(domain: Domain, value: Any, scheduler: PBT, random: np.random.RandomState) -> Any:
+    """A number times one of the factors, within its domain; of a list, the value before or after."""
+    if domain.kind in LISTS:
+        place = domain.values.index(value) + random.choice([-1, 1])
+        return domain.values[min(max(place, 0), len(domain.values) - 1)]
+    return domain.fitted(value * random.choice(scheduler.perturbation_factors))
+
+
+def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with those that change in flight put into their domains."""
+    return {name: Domain.of(sweep.space[name]).fitted(value) if name in mutated_paths(sweep) else value for name, value in values.items()}
+
+
+def bounds(sweep: Sweep) -> dict[str, list[float]]:
+    """Both ends of each range that changes in flight."""
+    return {name: list(Domain.of(sweep.space[name]).ends) for name in mutated_paths(sweep)}
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The paths whose values differ, with the new ones."""
+    return ((name, value) for name, value in after.items() if name not in before or before[name] != value)

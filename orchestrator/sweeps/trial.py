@@ -12,94 +12,114 @@ from ray import tune
 from orchestrator.config.load import experiment_from_dict, resolved
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Report
-from orchestrator.runs.folder import ENDED, RunFolder
+from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
 from orchestrator.sweeps.folder import begin_trial
 from orchestrator.sweeps.gang import Gang
+from orchestrator.sweeps.search import TRIAL
 
-SPACE = "space"
-"""Under which key of Tune's config a trial's values stand."""
+_POINTER = "checkpoint.json"
 
 
 class Trial(tune.Trainable):
     """One trial of a sweep at a time; with actor reuse the same process and gang run the next one.
 
-    A step goes on to the next report that holds the sweep's metric. Each trial is a run of its own under the sweep's
-    folder, with the same files as any run, so a trial that was cut off goes on from its last checkpoint.
+    A step goes on to the next report that holds the sweep's metrics. Each trial is a run of its own under the sweep's
+    folder, with the same files as any run. It begins with its first step, so that a checkpoint Tune gives it beforehand
+    is what it goes on from: its own after a pause, or another trial's, with other values, in population-based training.
+    Tune's checkpoint is a pointer; the real one lies in the folder of the trial that wrote it, and all ranks write and
+    read their parts. Where Tune ends a trial, the driver writes that down: only it knows why.
     """
 
     def setup(self, config: dict[str, Any], experiment: dict[str, Any], import_paths: tuple[str, ...], location: str) -> None:
-        """Starts the gang and the first trial. `experiment` is the resolved sweep; `location` the sweep's folder."""
+        """Starts the gang. `experiment` is the resolved sweep; `location` the sweep's folder."""
         self._experiment = experiment_from_dict(experiment, import_paths)
+        assert self._experiment.sweep is not None
+        self._metrics = [metric for metric, _ in self._experiment.sweep.objectives]
         self._location = location
-        self._folder: RunFolder | None = None
         self._gang = Gang(self._experiment.workers, ray.util.get_current_placement_group())
-        self._begin(config)
+        self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Starts the next trial on the same gang."""
-        self._begin(new_config)
+        """Leaves the present trial for the next one, on the same gang."""
+        self._leave()
+        self._take(new_config)
         return True
 
-    def _begin(self, config: dict[str, Any]) -> None:
-        self._leave("stopped", "the scheduler ended the trial")
-        self._judged: float | None = None
-        values = config[SPACE]
-        experiment, self._folder = begin_trial(self._location, str(self.trial_id), self._experiment, values)
-        self._gang.begin(Assignment(resolved(experiment), experiment.import_paths, str(self._folder)))
+    def _take(self, config: dict[str, Any]) -> None:
+        self._number, self._values = config[TRIAL]["number"], config[TRIAL]["values"]
+        self._folder: RunFolder | None = None
+        self._checkpoint: str | None = None
+        self._judged: dict[str, Any] = {}
+
+    def _begin(self) -> RunFolder:
+        experiment, folder = begin_trial(self._location, self._number, self._experiment, self._values)
+        assignment = Assignment(resolved(experiment), experiment.import_paths, str(folder), checkpoint=self._checkpoint)
+        try:
+            self._gang.begin(assignment)
+        except Exception as error:
+            self._fail(folder, str(error))
+            raise
+        self._folder = folder
+        return folder
 
     def step(self) -> dict[str, Any]:
-        """Trains up to the next report with the sweep's metric."""
-        metric = self._metric()
+        """Trains up to the next report with the sweep's metrics."""
+        folder = self._folder or self._begin()
         while True:
             try:
                 report = self._gang.next()
             except Exception as error:
-                self._leave("failed", error=str(error))
+                self._fail(folder, str(error))
                 raise
             if report is None:
-                raise RunError(f"the trial ended without a report that holds the sweep's metric '{metric}'")
-            if metric in report.metrics:
-                self._judged = report.metrics[metric]
-            if report.final or metric in report.metrics:
-                return self._answer(report, metric)
+                raise RunError(f"the trial ended without a report that holds {self._named()}")
+            judged = all(metric in report.metrics for metric in self._metrics)
+            if judged:
+                self._judged = {metric: report.metrics[metric] for metric in self._metrics}
+            if report.final or judged:
+                return self._answer(folder, report)
 
-    def _answer(self, report: Report, metric: str) -> dict[str, Any]:
-        """What Tune is told; a last report without the metric, such as one of a test phase, keeps the one before."""
-        if self._judged is None:
+    def _answer(self, folder: RunFolder, report: Report) -> dict[str, Any]:
+        """What Tune is told; a last report without the metrics, such as one of a test phase, keeps those before."""
+        if not self._judged:
             there = ", ".join(name for name in report.metrics if "/" in name) or "none"
-            wrong = f"no report of the trial holds the sweep's metric '{metric}'; the last one holds: {there}"
-            self._leave("failed", error=wrong)
+            wrong = f"no report of the trial holds {self._named()}; the last one holds: {there}"
+            self._fail(folder, wrong)
             raise RunError(wrong)
         if report.final:
             self._gang.next()
-            self._leave("stopped" if report.stopped else "finished")
-        return {metric: self._judged, **report.metrics, tune.result.DONE: report.final}
-
-    def _metric(self) -> str:
-        assert self._experiment.sweep is not None
-        return self._experiment.sweep.metric
-
-    def _leave(self, status: str, stopped: str | None = None, error: str | None = None) -> None:
-        """Ends the present trial, if there is one, and writes down how it ended."""
-        folder, self._folder = self._folder, None
-        if folder is None:
-            return
-        if status != "failed":
             self._gang.end()
-        if status in ENDED:
             compact(folder.storage, folder.attempts())
-        folder.end(status, stopped=[stopped] if stopped else [], error=error)
+            folder.end("stopped" if report.stopped else "finished", stopped=list(report.stopped), error=None)
+            self._folder = None
+        return {**self._judged, **report.metrics, tune.result.DONE: report.final}
+
+    def _named(self) -> str:
+        return f"the sweep's metric '{self._metrics[0]}'" if len(self._metrics) == 1 else f"the sweep's metrics {self._metrics}"
+
+    def _fail(self, folder: RunFolder, error: str) -> None:
+        self._folder = None
+        folder.end("failed", stopped=[], error=error)
+
+    def _leave(self) -> None:
+        """Lets go of the present trial, wherever it stands; it may go on elsewhere."""
+        if self._folder is not None:
+            self._gang.end()
+        self._folder = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Names the trial's newest checkpoint, which lies in the trial's own folder."""
-        pointer = {"folder": str(self._folder)} if self._folder else {}
-        Path(checkpoint_dir, "trial.json").write_text(json.dumps(pointer))
+        """Writes a checkpoint of all ranks into the trial's own folder, and where it is into Tune's."""
+        path = self._gang.save() if self._folder else self._checkpoint
+        Path(checkpoint_dir, _POINTER).write_text(json.dumps({"checkpoint": path, "judged": self._judged}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to do: a trial goes on from the checkpoints in its own folder."""
+        """The trial will go on from what `save_checkpoint` wrote, its own or another one's, with its own values."""
+        pointer = json.loads(Path(checkpoint_dir, _POINTER).read_text())
+        self._leave()
+        self._checkpoint, self._judged = pointer["checkpoint"], pointer["judged"]
 
     def cleanup(self) -> None:
-        """Ends the trial when Tune takes the process away."""
-        self._leave("stopped", "the scheduler ended the trial")
+        """Lets go of the trial when Tune takes the process away."""
+        self._leave()

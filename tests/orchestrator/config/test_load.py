@@ -357,7 +357,7 @@ def test_spaces_that_fit(file: Path, line: str) -> None:
     [
         ("hooks.shadow.decay: {choice: [0.5, 1.2]}", "must be at most 1, got 1.2"),
         ("hooks.shadow.decay: {uniform: [-0.1, 1]}", "must be at least 0, got -0.1"),
-        ("hooks.shadow.decay: {normal: [0.5, 0.25]}", "must be at least 0, got -0.25"),
+        ("hooks.shadow.decay: {normal: [0.5, 0.25, -0.25, 1]}", "must be at least 0, got -0.25"),
         ("hooks.shadow.keep: {uniform: [1, 5]}", "must be a whole number, got 1"),
         ("hooks.shadow.decoy: {uniform: [0, 1]}", "unknown key"),
         ("hooks.shadow: {choice: [{type: '" + HERE + ":Shadow', decay: 2}]}", "decay: must be at most 1, got 2"),

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
-from orchestrator.config.experiment import Sweep
-from orchestrator.config.space import candidates, count_trials, overlaps, trials_at_once, wrong_domain
+from orchestrator.config.space import (
+    Domain,
+    count_trials,
+    grid_points,
+    is_drawn,
+    mutated_paths,
+    overlaps,
+    trials_at_once,
+    wrong_domain,
+    wrong_mutations,
+)
+from orchestrator.config.sweep import Sweep
 
 
 @pytest.mark.parametrize(
@@ -20,7 +31,9 @@ from orchestrator.config.space import candidates, count_trials, overlaps, trials
         {"quniform": [0, 1, 0.25]},
         {"randint": [1, 9]},
         {"lograndint": [1, 9]},
+        {"qloguniform": [0.01, 1, 0.01]},
         {"normal": [0, 1]},
+        {"normal": [0, 1, -2, 2]},
     ],
 )
 def test_good_domains(domain: dict[str, Any]) -> None:
@@ -46,7 +59,11 @@ def test_good_domains(domain: dict[str, Any]) -> None:
         ({"randint": [0, 1.5]}, ".randint", "whole numbers"),
         ({"quniform": [0, 1]}, ".quniform", "[low, high, step]"),
         ({"quniform": [0, 1, 0]}, ".quniform", "step greater than 0"),
+        ({"qloguniform": [0, 1, 0.1]}, ".qloguniform", "low > 0"),
+        ({"qloguniform": [0.1, 1, -0.1]}, ".qloguniform", "step greater than 0"),
         ({"normal": [0, 0]}, ".normal", "sd greater than 0"),
+        ({"normal": [0, 1, 2]}, ".normal", "[mean, sd, low, high]"),
+        ({"normal": [0, 1, 2, 1]}, ".normal", "low < high"),
     ],
 )
 def test_wrong_domains(domain: Any, path: str, said: str) -> None:
@@ -61,6 +78,11 @@ def test_a_grid_has_points() -> None:
     assert "cannot be searched by grid" in str(wrong_domain("optimizer.lr", {"uniform": [0, 1]}, "grid"))
 
 
+@pytest.mark.parametrize(("domain", "instead"), [({"grid": [1, 2]}, "write choice"), ({"normal": [0, 1]}, "write uniform")])
+def test_what_optuna_does_not_draw_from(domain: dict[str, Any], instead: str) -> None:
+    assert instead in str(wrong_domain("optimizer.lr", domain, "optuna"))
+
+
 @pytest.mark.parametrize("name", ["name", "workers.count", "sweep.trials", "base"])
 def test_what_trials_share_cannot_be_swept(name: str) -> None:
     assert "cannot be swept" in str(wrong_domain(name, {"choice": [1]}, "random"))
@@ -71,21 +93,117 @@ def test_what_trials_share_cannot_be_swept(name: str) -> None:
     [
         ("choice", [1, 2, 3], [1, 2, 3]),
         ("uniform", [0, 1], [0.0, 1.0]),
-        ("quniform", [1, 5, 2], [1.0, 5.0]),
+        ("quniform", [1, 5, 2], [1, 5]),
+        ("quniform", [1, 5, 0.5], [1.0, 5.0]),
         ("randint", [1, 5], [1, 4]),
         ("lograndint", [1, 5], [1, 4]),
-        ("normal", [10, 2], [10.0, 4.0, 16.0]),
+        ("normal", [10, 2], [-sys.float_info.max, sys.float_info.max]),
+        ("normal", [10, 2, 5, 12], [5.0, 12.0]),
     ],
 )
 def test_what_a_domain_is_tried_by(kind: str, values: list[Any], tried: list[Any]) -> None:
-    found = candidates(kind, values)
+    found = Domain(kind, values).candidates()
     assert found == tried
     assert [type(value) for value in found] == [type(value) for value in tried]
 
 
-def test_a_path_inside_another_is_told() -> None:
-    (problem,) = overlaps(["hooks.ema", "hooks.ema.decay", "hooks.emaster"])
+@pytest.mark.parametrize(
+    ("kind", "values", "number", "fitted"),
+    [
+        ("uniform", [0, 1], 1.2, 1.0),
+        ("uniform", [0.5, 1], -3, 0.5),
+        ("randint", [0, 5], 9.0, 4),
+        ("randint", [0, 5], 2.6, 3),
+        ("quniform", [0.1, 1, 0.3], 0.6, 0.7),
+        ("quniform", [0.1, 1.1, 0.3], 1.1, 1.0),  # 1.1 is on no step from 0.1
+        ("qloguniform", [8, 64, 8], 30.0, 32),
+        ("normal", [0, 1, -1, 1], -4, -1.0),
+        ("normal", [0, 1], -4.5, -4.5),
+    ],
+)
+def test_a_number_is_fitted_to_its_domain(kind: str, values: list[Any], number: float, fitted: float) -> None:
+    found = Domain(kind, values).fitted(number)
+    assert found == fitted
+    assert type(found) is type(fitted)
+
+
+def of(space: dict[str, Any], **more: Any) -> Sweep:
+    return Sweep.model_validate({"metric": "val/loss", "space": space, **more})
+
+
+ON = {"choice": [None, {}, {"average": "stochastic", "decay": 0}]}
+
+
+def test_a_path_inside_a_choice_is_drawn_where_that_is_on_and_leaves_it_open() -> None:
+    space = of({"hooks.ema": ON, "hooks.ema.decay": {"uniform": [0, 0.9]}}).space
+    assert not overlaps(of(space))
+    drawn = [is_drawn("hooks.ema.decay", space, {"hooks.ema": value}) for value in (None, False, True, {}, {"decay": 0})]
+    assert drawn == [False, False, True, True, False]
+    assert is_drawn("hooks.ema", space, {})
+
+
+@pytest.mark.parametrize(
+    ("outer", "said"),
+    [
+        ({"uniform": [0, 1]}, "which is swept too"),
+        ({"choice": [1, 2]}, "which is swept too"),
+        ({"choice": [None, {"decay": 0.5}]}, "is never drawn"),
+        ({"choice": [None, False]}, "is never drawn"),
+    ],
+)
+def test_a_path_inside_anything_else_is_told(outer: dict[str, Any], said: str) -> None:
+    (problem,) = overlaps(of({"hooks.ema": outer, "hooks.ema.decay": {"choice": [0.1]}, "hooks.emaster": {"choice": [1]}}))
     assert problem.path == "sweep.space.hooks.ema.decay"
+    assert said in problem.message
+
+
+def test_a_grid_cannot_lie_inside_what_is_drawn() -> None:
+    space = {"hooks.ema": ON, "hooks.ema.decay": {"grid": [0.1, 0.2]}}
+    assert "write choice" in str(overlaps(of(space))[0])
+    assert not overlaps(of(space, search="grid"))
+
+
+def test_the_grid_has_no_points_below_what_is_off() -> None:
+    points = grid_points(of({"hooks.ema.decay": {"grid": [0.1, 0.2]}, "hooks.ema": ON, "seed": {"choice": [1]}}, search="grid"))
+    assert points == [
+        {"seed": 1, "hooks.ema": None},
+        {"seed": 1, "hooks.ema": {}, "hooks.ema.decay": 0.1},
+        {"seed": 1, "hooks.ema": {}, "hooks.ema.decay": 0.2},
+        {"seed": 1, "hooks.ema": {"average": "stochastic", "decay": 0}},
+    ]
+
+
+MIXED = {
+    "hooks.ema": ON,
+    "hooks.ema.decay": {"uniform": [0.1, 0.9]},
+    "optimizer.lr": {"loguniform": [0.01, 1]},
+    "optimizer.type": {"choice": ["SGD", "Adam"]},
+    "batch_size": {"choice": [8, 16]},
+}
+
+
+def test_a_population_changes_fields_of_hooks_and_numbers_of_the_optimizer() -> None:
+    assert mutated_paths(of(MIXED, scheduler="pbt", trials=4)) == ["hooks.ema.decay", "optimizer.lr"]
+    assert mutated_paths(of(MIXED, scheduler={"type": "pbt", "mutate": ["optimizer.lr"]}, trials=4)) == ["optimizer.lr"]
+    assert mutated_paths(of(MIXED, trials=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("space", "scheduler", "trials", "path", "said"),
+    [
+        (MIXED, {"type": "pbt", "mutate": ["batch_size"]}, 4, "sweep.scheduler.mutate.0", "cannot change in flight"),
+        (MIXED, {"type": "pbt", "mutate": ["optimizer.lr", "optimizer.mom"]}, 4, "sweep.scheduler.mutate.1", "no path of the space"),
+        (MIXED, {"type": "pbt"}, 1, "sweep.trials", "population of 2"),
+        ({"batch_size": {"choice": [8]}}, {"type": "pbt"}, 4, "sweep.scheduler", "nothing to change"),
+        (MIXED, {"type": "pb2"}, 4, "sweep.space.hooks.ema.decay", "always there"),
+        ({"optimizer.lr": {"normal": [0, 1]}}, {"type": "pb2"}, 4, "sweep.space.optimizer.lr", "both ends"),
+        ({"optimizer.lr": {"choice": [1, 2]}}, {"type": "pb2"}, 4, "sweep.space.optimizer.lr", "ranges"),
+    ],
+)
+def test_what_a_population_cannot_change(space: Any, scheduler: Any, trials: int, path: str, said: str) -> None:
+    (problem,) = wrong_mutations(of(space, scheduler=scheduler, trials=trials))
+    assert problem.path == path
+    assert said in problem.message
 
 
 def sweep(**more: Any) -> Sweep:
@@ -96,6 +214,8 @@ def sweep(**more: Any) -> Sweep:
 def test_how_many_trials() -> None:
     assert count_trials(sweep()) == 5 * 2
     assert count_trials(sweep(search="grid")) == 5 * 2 * 3
+    assert count_trials(sweep(budget={"trials": 7})) == 7
+    assert count_trials(sweep(budget={"trials": 70})) == 10
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,224 @@
+"""The `sweep:` section: what is searched, how, by whom trials are judged, and when they end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from orchestrator.config.model import Model
+
+Mode = Literal["max", "min"]
+
+_DURATION = r"^\s*(\d+(?:\.\d+)?)\s*([smhd])\s*$"
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _seconds(value: Any) -> Any:
+    match = re.match(_DURATION, value) if isinstance(value, str) else None
+    if isinstance(value, str) and match is None:
+        raise ValueError("must be seconds, or text such as 90s, 10m, 2h or 1d")
+    return float(match[1]) * _UNITS[match[2]] if match else value
+
+
+Seconds = Annotated[
+    float,
+    Gt(0),
+    BeforeValidator(_seconds),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": _DURATION}]}),
+]
+"""Seconds, written as a number or as 90s, 10m, 2h, 1d."""
+
+
+# Schedulers. Their periods count reports: those that hold the sweep's metric.
+
+
+class Fifo(Model):
+    """Every trial runs to its end."""
+
+    type: Literal["fifo"] = "fifo"
+
+
+class Asha(Model):
+    """Asynchronous successive halving: at each rung the better part goes on, without waiting for the others."""
+
+    type: Literal["asha"] = "asha"
+    grace_period: Annotated[int, Ge(1)] = 1
+    """Reports a trial makes before it may be stopped: the first rung."""
+    reduction_factor: Annotated[float, Gt(1)] = 2
+    """One in this many goes on at each rung, and each rung is this much later than the one before."""
+    max_t: Annotated[int, Ge(1)] | None = None
+    """Reports after which a trial is stopped in any case; it runs to its own end where it is not said."""
+    brackets: Annotated[int, Ge(1)] = 1
+    """How many ladders of rungs trials are dealt out to, each beginning later than the one before."""
+
+    @model_validator(mode="after")
+    def _has_a_rung(self) -> Self:
+        if self.max_t is not None and self.max_t < self.grace_period:
+            raise ValueError(f"max_t={self.max_t} ends trials before grace_period={self.grace_period} is over")
+        return self
+
+
+class HyperBand(Model):
+    """Successive halving in brackets of trials that wait for each other."""
+
+    type: Literal["hyperband"] = "hyperband"
+    max_t: Annotated[int, Ge(1)] = 81
+    """Reports after which a trial is stopped; the best of a bracket come that far."""
+    reduction_factor: Annotated[float, Gt(1)] = 3
+    """One in this many goes on each time a bracket is halved."""
+
+
+class Median(Model):
+    """Stops a trial whose best is below the median of what the others had reached on average by then."""
+
+    type: Literal["median"] = "median"
+    grace_period: Annotated[int, Ge(1)] = 1
+    """Reports a trial makes before it may be stopped."""
+    min_samples_required: Annotated[int, Ge(1)] = 3
+    """Other trials there must be to take a median of."""
+
+
+class Population(Model):
+    """What PBT and PB2 have in common: the worst trials go on from the weights of the best, with other values."""
+
+    perturbation_interval: Annotated[int, Ge(1)] = 1
+    """Reports between two looks at the population."""
+    quantile_fraction: Annotated[float, Gt(0), Le(0.5)] = 0.25
+    """Which part of the population is the worst, and which the best."""
+    synch: bool = True
+    """Whether trials wait for each other at each look, so that the same seed gives the same sweep."""
+    mutate: list[str] | None = None
+    """Which paths of the space change in flight: fields of hooks, numbers of the optimizer. All such where not said."""
+
+
+class PBT(Population):
+    """Population-based training: new values are drawn anew or multiplied with a factor (Jaderberg et al. 2017)."""
+
+    type: Literal["pbt"] = "pbt"
+    burn_in_period: Annotated[int, Ge(0)] = 0
+    """Reports before the first look."""
+    resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25
+    """How likely a value is drawn anew from its domain."""
+    perturbation_factors: Annotated[list[Annotated[float, Gt(0)]], Field(min_length=1)] = [0.8, 1.2]  # noqa: RUF012
+    """Otherwise a number is multiplied with one of these, and clipped to its domain; a choice moves to a neighbour."""
+
+
+class PB2(Population):
+    """Population-based bandits: new values come from a Gaussian process over what changes have brought so far
+    (Parker-Holder et al. 2020). Needs scikit-learn (extra `pb2`)."""
+
+    type: Literal["pb2"] = "pb2"
+
+
+Scheduler = Annotated[Fifo | Asha | HyperBand | Median | PBT | PB2, Field(discriminator="type")]
+SCHEDULERS = ("fifo", "asha", "hyperband", "median", "pbt", "pb2")
+
+
+def _typed(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+# Ends
+
+
+class Plateau(Model):
+    """No better for a while."""
+
+    patience: Annotated[int, Ge(1)] = 5
+    """How many reports in a row may fail to improve on the best; the last of them stops the trial."""
+    min_delta: Annotated[float, Ge(0)] = 0.0
+    """By how much more than this a report must beat the best to count as better."""
+    grace_period: Annotated[int, Ge(0)] = 0
+    """Reports a trial makes before it may be stopped."""
+
+
+class Stop(Model):
+    """When a trial ends before its time: whichever comes first."""
+
+    plateau: Plateau | None = None
+    """Stops a trial that gets no better."""
+    target: float | None = None
+    """Stops a trial whose metric is this good."""
+    max_reports: Annotated[int, Ge(1)] | None = None
+    """Stops a trial after this many reports with the sweep's metric."""
+    time: Seconds | None = None
+    """Stops a trial at its first report after this time of its own training: `600`, `10m`, `2h`."""
+
+
+class Budget(Model):
+    """What the whole sweep may use: whichever comes first. What runs then is stopped, and says so."""
+
+    time: Seconds | None = None
+    """Time since the sweep began: `600`, `10m`, `2h`."""
+    trials: Annotated[int, Ge(1)] | None = None
+    """Trials begun."""
+    samples: Annotated[int, Ge(1)] | None = None
+    """Training samples over all trials and ranks."""
+
+
+class Sweep(Model):
+    """How trials are drawn and judged."""
+
+    metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
+    """What trials are judged by, such as `val/accuracy`; several with Optuna, the first of which names the best."""
+    mode: Mode | list[Mode] = "max"
+    """Whether more or less of it is better; one for all metrics or one for each."""
+    trials: Annotated[int, Ge(1)] = 1
+    """Trials drawn; with grid search, times each point of the grid."""
+    search: Literal["grid", "random", "optuna"] = "random"
+    """Where the next configuration comes from; `optuna` (TPE) learns from the trials before, and needs that extra."""
+    points: list[dict[str, Any]] = Field(default_factory=list)
+    """Values to try first, by path; what a point does not say is drawn. They count among the trials."""
+    scheduler: Annotated[Scheduler, BeforeValidator(_typed)] = Fifo()
+    """Which trials go on: a name, or `type` and its parameters."""
+    stop: Stop | None = None
+    """When a trial ends before its time."""
+    budget: Budget | None = None
+    """What the whole sweep may use."""
+    max_concurrent: Annotated[int, Ge(1)] | None = None
+    """Trials at a time; as many as the cluster holds where it is not said."""
+    seed: int = 0
+    """Seeds the search and the scheduler."""
+    space: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    """Dotted path to what it may be, one of: `{choice: [...]}`, `{grid: [...]}`, `{uniform: [low, high]}`,
+    `{loguniform: [low, high]}`, `{quniform: [low, high, step]}`, `{qloguniform: [low, high, step]}`,
+    `{randint: [low, high]}`, `{lograndint: [low, high]}` (high not included), `{normal: [mean, sd]}`, clipped with
+    `{normal: [mean, sd, low, high]}`. A path inside a choice (`hooks.ema.decay` where `hooks.ema` is one) is drawn only
+    where the choice is on and does not say it itself."""
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        for message in _contradictions(self):
+            raise ValueError(message)
+        return self
+
+    @property
+    def objectives(self) -> list[tuple[str, Mode]]:
+        """Each metric with its mode; the first is what schedulers and the best trial go by."""
+        metrics = [self.metric] if isinstance(self.metric, str) else self.metric
+        modes: Sequence[Mode] = self.mode if isinstance(self.mode, list) else [self.mode] * len(metrics)
+        return list(zip(metrics, modes, strict=True))
+
+
+def _contradictions(sweep: Sweep) -> Iterator[str]:
+    """What does not go together in a sweep, beside its space."""
+    several = isinstance(sweep.metric, list) and len(sweep.metric) > 1
+    kind, population = sweep.scheduler.type, isinstance(sweep.scheduler, Population)
+    if isinstance(sweep.mode, list) and len(sweep.mode) != (len(sweep.metric) if isinstance(sweep.metric, list) else 1):
+        yield f"metric {sweep.metric} and mode {sweep.mode} differ in number; say one mode for all, or one for each"
+    if several and sweep.search != "optuna":
+        yield f"several metrics need search: optuna; {sweep.search} search knows one"
+    if several and kind != "fifo":
+        yield f"several metrics need scheduler: fifo; {kind} goes by one"
+    if population and sweep.search == "optuna":
+        yield f"{kind} changes values itself; its population comes from search: random or grid"
+    if sweep.max_concurrent is not None and (population or kind == "hyperband"):
+        yield f"max_concurrent does not go with {kind}, whose trials wait for each other"
+    if sweep.points and sweep.search == "grid":
+        yield "points do not go with search: grid, which has its own"
+    elif len(sweep.points) > sweep.trials:
+        yield f"has {len(sweep.points)} points and {sweep.trials} trials; points count among the trials"

@@ -1,0 +1,83 @@
+"""What a population did: who went on from whom, when, with which values; and how to do the same in a single run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict, resolved, with_overrides
+from orchestrator.errors import UsageError
+from orchestrator.runs.folder import RunFolder, now
+from orchestrator.sweeps.space import differences
+
+FILE = "population.jsonl"
+
+
+@dataclass(frozen=True)
+class Exploit:
+    """A trial that went on from another one's weights."""
+
+    time: str
+    trial: str
+    source: str
+    """Whose weights it took."""
+    report: int
+    """Which report of the source, counted from 1, its checkpoint belongs to."""
+    epoch: int
+    step: int
+    """Optimizer steps behind those weights."""
+    score: float
+    """The metric the trial had reached."""
+    source_score: float
+    before: dict[str, Any]
+    """The source's values."""
+    after: dict[str, Any]
+    """The values the trial goes on with."""
+
+
+class History:
+    """The exploits of a sweep, in a file of its own as they happen. Driver."""
+
+    def __init__(self, sweep: RunFolder) -> None:
+        self._storage = sweep.storage
+
+    def append(self, **fields: Any) -> None:
+        """Adds one."""
+        self._storage.append(FILE, json.dumps(asdict(Exploit(time=now(), **fields))) + "\n")
+
+    def read(self) -> list[Exploit]:
+        """All of them, oldest first; none where no trial took another one's weights."""
+        if not self._storage.exists(FILE):
+            return []
+        return [Exploit(**json.loads(line)) for line in self._storage.read(FILE).decode().splitlines()]
+
+
+def lineage(exploits: list[Exploit], trial: str) -> list[Exploit]:
+    """The exploits that led to a trial's weights, oldest first: its last, then its source's before that, and so on."""
+    found: list[Exploit] = []
+    for exploit in reversed(exploits):
+        if exploit.trial == trial:
+            found.append(exploit)
+            trial = exploit.source
+    return found[::-1]
+
+
+def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
+    """The experiment of a single run that goes through the values a trial's weights have seen, step by step.
+
+    Raises UsageError where there is no such trial, ConfigError where a value cannot change in flight.
+    """
+    exploits = lineage(History(sweep).read(), trial)
+    folder = RunFolder(f"{sweep}/trials/{trial}")
+    if not folder.storage.exists("run.json"):
+        raise UsageError(f"{sweep} has no trial '{trial}'")
+    first = exploits[0].before if exploits else folder.about()["values"]
+    single = resolved(with_overrides(experiment, first))
+    changes = [
+        {"at": f"{exploit.step} steps", "set": dict(differences(exploit.before, exploit.after))} for exploit in exploits
+    ]
+    changes = [change for change in changes if change["set"]]
+    data = {**single, "name": f"{sweep.name}-{trial}", "changes": [*single["changes"], *changes]}
+    return experiment_from_dict(data, experiment.import_paths)

@@ -1,0 +1,76 @@
+"""When a trial ends before its time, and when the sweep's budget is used up. Driver; needs no Ray."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from orchestrator.config.sweep import Budget, Stop, Sweep
+
+
+@dataclass
+class _Progress:
+    """How a trial has fared."""
+
+    reports: int = 0
+    best: float = math.nan
+    without_gain: int = 0
+    samples: int = 0
+
+
+class Stopping:
+    """Judges each report of each trial, by the first of the sweep's metrics."""
+
+    def __init__(self, settings: Sweep, ranks: int = 1, clock: Callable[[], float] = monotonic) -> None:
+        self._stop, self._budget = settings.stop or Stop(), settings.budget or Budget()
+        self._metric, mode = settings.objectives[0]
+        self._sign = 1 if mode == "max" else -1
+        self._ranks, self._clock, self._begun = ranks, clock, clock()
+        self._trials: dict[str, _Progress] = {}
+        self._samples = 0
+        self.reasons: dict[str, str] = {}
+        """Trial to why it was stopped."""
+
+    def reported(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
+        """Whether a trial ends with this report, `seconds` into its own training; the reason is kept."""
+        progress = self._trials.setdefault(trial, _Progress())
+        self._take(progress, metrics)
+        reason = self._reason(progress, metrics[self._metric], seconds)
+        if reason:
+            self.reasons[trial] = reason
+        return reason is not None
+
+    def _take(self, progress: _Progress, metrics: Mapping[str, Any]) -> None:
+        value, plateau = metrics[self._metric], self._stop.plateau
+        progress.reports += 1
+        improves = math.isnan(progress.best) or self._sign * (value - progress.best) > (plateau.min_delta if plateau else 0)
+        progress.without_gain = 0 if improves else progress.without_gain + 1
+        progress.best = value if improves else progress.best
+        # A trial that goes on from another's checkpoint may have fewer than before.
+        samples = metrics.get("samples", 0)
+        self._samples += max(0, samples - progress.samples) * self._ranks
+        progress.samples = samples
+
+    def _reason(self, progress: _Progress, value: float, seconds: float) -> str | None:
+        stop, metric = self._stop, self._metric
+        if stop.target is not None and self._sign * (value - stop.target) >= 0:
+            return f"{metric} is {value:g}, as good as the target {stop.target:g}"
+        if stop.max_reports is not None and progress.reports >= stop.max_reports:
+            return f"it has made max_reports={stop.max_reports} reports"
+        if stop.time is not None and seconds >= stop.time:
+            return f"it has trained for {seconds:.0f} s of {stop.time:g} s"
+        plateau = stop.plateau
+        if plateau and progress.reports > plateau.grace_period and progress.without_gain >= plateau.patience:
+            return f"{metric} has not improved on {progress.best:g} by more than {plateau.min_delta:g} in {progress.without_gain} reports"
+        return None
+
+    def budget_used(self) -> str | None:
+        """Which budget of the sweep is used up, if one is: what runs is to be stopped."""
+        if self._budget.time is not None and self._clock() - self._begun >= self._budget.time:
+            return f"the sweep's budget of {self._budget.time:g} s is used up"
+        if self._budget.samples is not None and self._samples >= self._budget.samples:
+            return f"the sweep's budget of {self._budget.samples} samples is used up"
+        return None
