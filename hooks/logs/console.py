@@ -6,13 +6,13 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from time import perf_counter
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.logs.lines import FORMATS, Moment, iterations_done
 from hooks.logs.readings import learning_rates
 from hooks.logs.remaining import Remaining
 from hooks.logs.windows import Size, Statistic, Windows
@@ -21,8 +21,7 @@ from hooks.state import RECENT, State
 
 logger = logging.getLogger("hookyard")
 
-_RATE = re.compile(r"lr_\d+")
-_MOST_RATES = 4
+_RATE = re.compile(r"lr(_\d+)?")
 
 
 @dataclass
@@ -34,7 +33,7 @@ class Console(Hook):
     for the batch, where perf_stats is on), the remaining time and, where it was recorded, the memory. It goes to
     `state.display`, or to the logger `hookyard` where there is none. Between two lines it is not called; what it shows
     is looked up then, in one reading of tensors.
-    Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook.
+    Source: MMEngine LoggerHook and LogProcessor, VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
     """
 
     interval: Annotated[int, Ge(1), Le(RECENT)] = 50
@@ -48,12 +47,20 @@ class Console(Hook):
     """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`; all
     are printed. One with a column's name stands in for it."""
 
+    format: Literal["hookyard", "mmengine", "vissl", "classy", "imix"] = "hookyard"
+    """Whose way of wording lines: as MMEngine's LogProcessor, VISSL's LogLossLrEtaHook, ClassyVision's
+    LossLrMeterLoggingHook or iMIX's CommonMetricLoggerHook print them, for what reads their logs."""
+
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
         self._windows = Windows(self.window, self.statistics)
         self._remaining = Remaining()
+        self._wording = FORMATS[self.format]
+        self._rates: Mapping[str, float] = {}
+        self._memory: float | None = None
+        self._first = True
         self._phase_began = 0.0
 
     def on_phase_start(self, state: State) -> None:
@@ -63,16 +70,19 @@ class Console(Hook):
 
     @paced_by("interval")
     def on_step(self, state: State) -> None:
-        self._print(state, self._line(state, state.phase_iteration, state.row))
+        self._show(state, state.phase_iteration, state.row)
 
     def on_phase_end(self, state: State) -> None:
         self._remaining.phase_ended(state)
-        if state.phase_length > self.interval and self._windows.unwritten():
-            self._print(state, self._line(state, _iterations_done(state), {}))
-        seconds = perf_counter() - self._phase_began
+        done = iterations_done(state)
+        if self._windows.unwritten() and self._wording.wants_rest(state, self.interval):
+            self._show(state, done, {})
         prefix = f"{state.phase}/"
         metrics = {key.removeprefix(prefix): value for key, value in state.metrics.items() if key.startswith(prefix)}
-        self._print(state, "  ".join([f"{state.phase} done  epoch {_epoch(state)}", *_pairs(metrics), f"in {seconds:.1f} s"]))
+        rates = self._rates if state.phase == "train" else {}
+        seconds = perf_counter() - self._phase_began
+        for line in self._wording.end(Moment(state, done, rates, {}, {}, metrics=metrics, seconds=seconds)):
+            self._print(state, line)
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._remaining.saving()
@@ -87,49 +97,30 @@ class Console(Hook):
         self._windows.load_state_dict(state["windows"])
         self._remaining.load_state_dict(state["remaining"])
 
-    def _line(self, state: State, iteration: int, row: Mapping[str, Any]) -> str:
-        values = {**learning_rates(state), **self._windows.look(row)}
-        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}/{state.phase_length}"]
-        if state.phase == "train":
-            parts += _rates(values)
-        parts += _pairs({name: values[name] for name in ("loss", *self.columns, *self.statistics) if name in values})
-        if "step_s" in values:
-            waiting = f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
-            parts.append(f"{1000 * values['step_s']:.1f} ms{waiting}")
-        eta = self._remaining.seconds(state) if state.phase == "train" else None
-        if eta is not None:
-            parts.append(f"eta {timedelta(seconds=round(eta))}")
-        memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes"))
-        if memory is not None:
-            parts.append(f"memory {memory / 2**20:.0f} MiB")
-        return "  ".join(parts)
+    def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:
+        """Prints how things are, with the columns that the row under way has so far."""
+        values = self._windows.look(row)
+        training = state.phase == "train"
+        if not training and not self._wording.evaluation:
+            return
+        if training:
+            self._rates = {name: value for name, value in {**learning_rates(state), **values}.items() if _RATE.fullmatch(name)}
+        self._memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory))
+        moment = Moment(
+            state,
+            iteration,
+            rates=self._rates if training else {},
+            values={name: values[name] for name in ("loss", *self.columns, *self.statistics) if name in values},
+            times={name: values[name] for name in ("step_s", "data_wait_s") if name in values},
+            memory=self._memory,
+            eta=self._remaining.seconds(state) if training else None,
+            first=self._first,
+        )
+        self._first = False
+        self._print(state, self._wording.within(moment))
 
     def _print(self, state: State, line: str) -> None:
         if state.display is None:
             logger.info("%s", line)
         else:
             state.display.line(line)
-
-
-def _epoch(state: State) -> int:
-    """The epoch under way, or the last one after its end."""
-    return state.epoch - state.epoch_completed
-
-
-def _iterations_done(state: State) -> int:
-    """Iterations of the phase that ends; of an epoch that is complete the counter begins again before that."""
-    return state.phase_length if state.phase == "train" and state.epoch_completed else state.phase_iteration
-
-
-def _rates(values: Mapping[str, float]) -> list[str]:
-    """The learning rates that differ; many are a range."""
-    rates = list(dict.fromkeys(value for name, value in values.items() if name == "lr" or _RATE.fullmatch(name)))
-    if not rates:
-        return []
-    if len(rates) > _MOST_RATES:
-        return [f"lr {min(rates):.4g} to {max(rates):.4g}"]
-    return ["lr " + ", ".join(f"{rate:.4g}" for rate in rates)]
-
-
-def _pairs(values: Mapping[str, float]) -> list[str]:
-    return [f"{name} {value:.4g}" for name, value in values.items()]
