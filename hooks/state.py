@@ -48,10 +48,6 @@ class Clock(Protocol):
     recording: bool
     """When True, the loop puts the spans of each iteration into its row."""
 
-    @property
-    def data_wait_s(self) -> float:
-        """The wait for the present iteration's batch, on the host's clock; 0 unless recording."""
-
 
 @dataclass(slots=True)
 class State:
@@ -112,7 +108,7 @@ class State:
     loss: Tensor | None = None
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
-    recent: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent: Sequence[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
     """The last rows of this rank, oldest first, of all phases and without the present one: what a hook that shows
     something now and then looks back on, so that it need not be called at every iteration."""
     metrics: dict[str, float] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +92,9 @@ class Rows(Recorder):
         super().__init__()
         self.rows: list[dict[str, Any]] = []
 
-    def append(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+    def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
+        super().append(row, numbers)
+        self.rows.append(dict(self.recent[-1]))
 
     def columns(self, *names: str, phase: str | None = None) -> list[tuple[Any, ...]]:
         return [tuple(row[name] for name in names) for row in self.rows if phase in (None, row["phase"])]

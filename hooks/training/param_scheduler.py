@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -16,13 +15,13 @@ from hooks.state import State
 
 @dataclass
 class ParamScheduler(Hook):
-    """Steps the scheduler and records the learning rate that each training iteration used.
+    """Steps the scheduler, and records what else it may move.
 
-    Records lr for the first parameter group and lr_1, lr_2 ... for further ones, before the scheduler steps; and, where
-    asked to, momentum and weight_decay likewise, which a scheduler may move, too. The loop keeps the scheduler's state. Every rank does the same; no communication. Raises ValueError at start where
-    `monitor` does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine
-    ParamSchedulerHook, which steps at every micro-batch; here a step is an optimizer step; Lightning
-    LearningRateMonitor.
+    The loop itself records the learning rates that each iteration used, and keeps the scheduler's state. Records, where
+    asked to, momentum and weight_decay of the first parameter group, and momentum_1, weight_decay_1 ... of further ones,
+    before the scheduler steps. Every rank does the same; no communication. Raises ValueError at start where `monitor`
+    does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine ParamSchedulerHook, which
+    steps at every micro-batch; here a step is an optimizer step; Lightning LearningRateMonitor.
     """
 
     every: Rhythm = Rhythm(1)
@@ -49,15 +48,16 @@ class ParamScheduler(Hook):
         if state.phase != "train":
             return
         if state.optimizer is not None:
-            for index, group in enumerate(state.optimizer.param_groups):
-                lr = group["lr"]
-                # a rate that is a tensor is changed in place later
-                state.row[f"lr_{index}" if index else "lr"] = lr.clone() if isinstance(lr, Tensor) else lr
-            if self.record_momentum or self.record_weight_decay:
-                self._record_further(state, state.optimizer)
+            self._record(state, state.optimizer)
         self._step_when_due(state)
 
-    def _record_further(self, state: State, optimizer: Optimizer) -> None:
+    def handles(self, event: str) -> bool:
+        """`on_step` only where the hook has something to do at every step."""
+        if event == "on_step" and not (self.record_momentum or self.record_weight_decay):
+            return self.every.unit == "steps" and self.monitor is None
+        return super().handles(event)
+
+    def _record(self, state: State, optimizer: Optimizer) -> None:
         for index, group in enumerate(optimizer.param_groups):
             suffix = f"_{index}" if index else ""
             momentum = group["momentum"] if "momentum" in group else group.get("betas", (None,))[0]

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+INTERVALS = (
+    "other_s",  # since the iteration before ended; what saving took of it is taken out
+    "hooks_s",  # on_iteration_start
+    "data_wait_s",
+    "to_device_s",
+    "hooks_s",  # on_batch
+    "forward_s",
+    "hooks_s",  # on_forward
+    "loss_s",
+    "hooks_s",  # on_loss
+    "backward_s",
+    "hooks_s",  # on_backward
+    "optimizer_s",  # unscaling
+    "hooks_s",  # on_gradients
+    "optimizer_s",
+    "hooks_s",  # on_update
+    "optimizer_s",  # clearing the gradients, counting
+    "hooks_s",  # on_step
+)
+"""What the time between each two of an iteration's marks is charged to, in their order."""
 SPANS = (
     "data_wait_s",
     "to_device_s",
@@ -18,49 +42,43 @@ SPANS = (
     "checkpoint_s",
     "other_s",
 )
-DATA_WAIT, TO_DEVICE, FORWARD, LOSS, BACKWARD, OPTIMIZER, HOOKS, CHECKPOINT, OTHER = range(len(SPANS))
+"""The spans of an iteration, which add up to its wall time."""
+_CHARGES = np.array([[name == span for span in SPANS] for name in INTERVALS], dtype=np.float64)
 
 
 class Clock:
-    """Splits an iteration into spans that add up to its wall time: each lap goes to one span. Worker process."""
+    """Takes the marks between which an iteration's time passes. Worker process.
+
+    A mark is as cheap as it can be, a reading of the host's clock and nothing else; what lies between the marks is
+    reckoned when rows are flushed, for all of them at once.
+    """
 
     def __init__(self) -> None:
         self.recording = False
         self.iteration_s = 0.0
-        self._spans = [0.0] * len(SPANS)
-        self._last = self._started = perf_counter()
+        """The wall time of the last iteration."""
+        self.checkpoint_s = 0.0
+        """What was spent on saving since the last iteration ended."""
 
     @property
-    def data_wait_s(self) -> float:
-        """The wait for the present iteration's batch, on the host's clock; 0 unless recording."""
-        return self._spans[DATA_WAIT]
+    def mark(self) -> Callable[[], Any]:
+        """Gives the present moment; nothing of use unless recording."""
+        return perf_counter if self.recording else float
 
-    def restart(self) -> None:
+    def restart(self) -> float:
         """Begins at this moment: what came before belongs to no iteration."""
-        self._spans = [0.0] * len(SPANS)
-        self._last = self._started = perf_counter()
+        self.checkpoint_s = 0.0
+        return perf_counter()
 
-    def lap(self, span: int) -> None:
-        """Charges the time since the last lap to a span."""
+    def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
+        """Ends the iteration that began at `last`. Returns the numbers that say how its time passed, of which the last
+        is its end: with what saving took before and all marks if recording, else `last` and the end."""
+        ended = perf_counter()
+        self.iteration_s = ended - last
         if not self.recording:
-            return
-        now = perf_counter()
-        self._spans[span] += now - self._last
-        self._last = now
-
-    def close(self, row: dict[str, Any]) -> None:
-        """Ends the iteration; puts its wall time into the row as `step_s`, and its spans if the clock is recording."""
-        if not self.recording:
-            now = perf_counter()
-            row["step_s"] = self.iteration_s = now - self._started
-            self._started = self._last = now
-            return
-        self.lap(OTHER)
-        self.iteration_s = self._last - self._started
-        row.update(zip(SPANS, self._spans, strict=True))
-        row["step_s"] = self.iteration_s
-        self._spans = [0.0] * len(SPANS)
-        self._started = self._last
+            return last, ended
+        saving, self.checkpoint_s = self.checkpoint_s, 0.0
+        return saving, last, *marks, ended
 
 
 class DeviceSpan:
@@ -86,41 +104,57 @@ class DeviceSpan:
 
 
 class CudaClock(Clock):
-    """The phase clock on the device's own time line: a lap records an event, and nothing waits for it.
+    """The phase clock on the device's own time line: a mark is an event, and nothing waits for it.
 
-    Host time would charge the device's work to whichever call happens to wait for it. The events are drained when
-    rows are flushed; `step_s` stays host wall time.
+    Host time would charge the device's work to whichever call happens to wait for it. The events are read when rows
+    are flushed; `step_s` and `checkpoint_s` stay host wall time.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._mark = self._event()
-        self._device_spans = [DeviceSpan() for _ in SPANS]
+        self._ended: torch.cuda.Event | None = None
 
-    @staticmethod
-    def _event() -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+    @property
+    def mark(self) -> Callable[[], Any]:
+        return _event if self.recording else float
 
-    def restart(self) -> None:
-        super().restart()
-        self._mark = self._event()
-        self._device_spans = [DeviceSpan() for _ in SPANS]
+    def restart(self) -> float:
+        self._ended = None
+        return super().restart()
 
-    def lap(self, span: int) -> None:
-        super().lap(span)
+    def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
         if not self.recording:
-            return
-        mark = self._event()
-        self._device_spans[span].add(self._mark, mark)
-        self._mark = mark
+            return super().close(row, last, marks)
+        before, self._ended = self._ended, _event()
+        saving, *_, ended = super().close(row, last, ())
+        # The first iteration of a phase has none before it; what saving took is no work of the device's.
+        began = marks[0] if before is None or saving else before
+        row.update(_device_spans((began, *marks, self._ended)), checkpoint_s=saving)
+        return last, ended
 
-    def close(self, row: dict[str, Any]) -> None:
-        super().close(row)
-        if self.recording:
-            row.update(zip(SPANS, self._device_spans, strict=True))
-        self._device_spans = [DeviceSpan() for _ in SPANS]
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _device_spans(marks: Sequence[torch.cuda.Event]) -> dict[str, DeviceSpan]:
+    spans = {name: DeviceSpan() for name in SPANS}
+    for name, (start, end) in zip(INTERVALS, pairwise(marks), strict=True):
+        if start is not end:
+            spans[name].add(start, end)
+    return spans
+
+
+def spans(times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """The spans, and `step_s`, the wall time that they add up to, of rows of what `Clock.close` returned."""
+    if times.shape[1] == 2:
+        return {"step_s": times[:, 1] - times[:, 0]}
+    charged = dict(zip(SPANS, (np.diff(times[:, 1:], axis=1) @ _CHARGES).T, strict=True))
+    charged["checkpoint_s"] = times[:, 0]
+    charged["other_s"] = charged["other_s"] - times[:, 0]
+    return charged | {"step_s": times[:, -1] - times[:, 1]}
 
 
 def clock_for(device: torch.device) -> Clock:

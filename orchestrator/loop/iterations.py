@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.loop.clock import BACKWARD, DATA_WAIT, FORWARD, HOOKS, LOSS, OPTIMIZER, TO_DEVICE, Clock
+from orchestrator.loop.clock import Clock, spans
 from orchestrator.loop.data import to_device
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
@@ -19,11 +25,31 @@ from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
 
+PLACES = ("iteration", "step", "samples", "batch_size")
+"""The numbers with which the row of every iteration begins."""
+
+
+class IterationLayout:
+    """The numbers of an iteration's row: its place, what was read of it, and the marks of its clock."""
+
+    def __init__(self, read: tuple[str, ...]) -> None:
+        self._read = read
+
+    def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """The columns that numbers of shape (rows, any) stand for."""
+        read = len(PLACES) + len(self._read)
+        columns: dict[str, NDArray[Any]] = dict(zip(PLACES, numbers[:, : len(PLACES)].astype(np.int64).T, strict=True))
+        columns |= zip(self._read, numbers[:, len(PLACES) : read].T, strict=True)
+        return columns | spans(numbers[:, read:])
+
 
 class Iterations:
     """Takes batches through the model, firing the events of an iteration in their order, and records a row for each.
 
-    Worker process. The hot path: what can be known before an iteration is looked up before it.
+    Worker process. The hot path: what torch does between two lines of ours puts our objects out of the processor's
+    caches, so an iteration costs what it touches. Therefore a phase is a generator that keeps what it needs in its
+    frame, fires no event that no hook wants, and leaves a line of numbers in one array. Between two events the clock
+    is read once: the names beginning with `t_` are its marks.
     """
 
     def __init__(self, task: Task, state: State, plan: Plan, clock: Clock, precision: Precision, recorder: Recorder) -> None:
@@ -32,143 +58,184 @@ class Iterations:
         self.means = Means()
         self._on_cpu = state.device.type == "cpu"
         self._has_metrics = type(task).metrics is not Task.metrics
-        self._accumulated = 0
+        state.recent = recorder.recent
 
-    def train(self, batches: Iterator[Any]) -> None:
-        """One micro-batch of training, and the optimizer step where it is the last of its group."""
-        state, task, lap, fire = self.state, self.task, self.clock.lap, self._fire
-        fire("on_iteration_start")
-        batch = next(batches)
-        lap(DATA_WAIT)
-        if not self._on_cpu:
-            batch = to_device(batch, state.device)
-            lap(TO_DEVICE)
-        state.batch = batch
-        state.batch_size = task.batch_size(batch)
-        fire("on_batch")
-        position, group = self._place_in_step()
-        last = position == group - 1
-        if last or state.model is state.module:
-            self._forward_and_backward(group)
-        else:
-            with state.model.no_sync():  # type: ignore[operator]
-                self._forward_and_backward(group)
-        lap(BACKWARD)
-        fire("on_backward")
-        self._accumulated = 0 if last else position + 1
-        state.stepped = last and self._update()
-        state.iteration += 1
-        state.phase_iteration += 1
-        state.samples += state.batch_size
-        state.step += state.stepped
-        self._finish(state.iteration, state.epoch)
-
-    def _forward_and_backward(self, group: int) -> None:
-        """Differentiates the batch's part of its step, which has `group` micro-batches."""
-        if self.precision.plain:
-            self._forward_and_loss()
-        else:
-            with self.precision.autocast():
-                self._forward_and_loss()
-        self._count()
-        self._fire("on_loss")
-        assert self.state.loss is not None
-        self.precision.backward(self.state.loss if group == 1 else self.state.loss / group)
-
-    def _forward_and_loss(self) -> None:
-        state, task = self.state, self.task
-        state.output = task.forward(state.model, state.batch)
-        self.clock.lap(FORWARD)
-        self._fire("on_forward")
-        state.loss = task.loss(state.output, state.batch)
-
-    def _place_in_step(self) -> tuple[int, int]:
-        """Which micro-batch of its optimizer step this is, and how many that step has; the epoch's last may have fewer."""
-        state = self.state
-        if state.accumulate == 1:
-            return 0, 1
-        begun = state.phase_iteration - self._accumulated
-        return self._accumulated, min(state.accumulate, state.phase_length - begun)
-
-    def _update(self) -> bool:
-        """The optimizer step; False where it was left out."""
-        state, optimizer = self.state, self.state.optimizer
+    def train(self, batches: Iterator[Any]) -> Iterator[None]:
+        """Trains on a micro-batch at each `next`, and makes the optimizer step where it is the last of its group."""
+        state, task, clock, precision, optimizer = self.state, self.task, self.clock, self.precision, self.state.optimizer
         assert optimizer is not None
-        if self.precision.scaler:
-            self.precision.unscale(optimizer)
-            self.clock.lap(OPTIMIZER)
-        self._fire("on_gradients")
-        if state.skip_reasons:
-            state.skip_reasons.clear()
-            self.precision.skip()
-            done = False
-        else:
-            done = self.precision.step(optimizer)
-        if done and self.plan.calls["on_update"]:
-            self.clock.lap(OPTIMIZER)
-            self._fire("on_update")
-        optimizer.zero_grad(set_to_none=True)
-        state.forget_gradients()
-        self.clock.lap(OPTIMIZER)
-        return done
+        forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
+        calls, fire, mark, on_cpu = self.plan.calls, self.plan.fire, clock.mark, self._on_cpu
+        self._begin_rows(state.epoch, "loss", "lr")
+        position, group, ended = 1, 1, clock.restart()
+        while True:
+            t_begun = t_started = mark()
+            if calls["on_iteration_start"]:
+                fire("on_iteration_start", state)
+                t_started = mark()
+            batch = next(batches)
+            t_fetched = t_moved = mark()
+            if not on_cpu:
+                batch = to_device(batch, state.device)
+                t_moved = mark()
+            state.batch, state.batch_size = batch, task.batch_size(batch)
+            t_batch = t_moved
+            if calls["on_batch"]:
+                fire("on_batch", state)
+                t_batch = mark()
+            if state.accumulate > 1:
+                position, group = self._place_in_step(position, group)
+            state.output = forward(state.model, batch)
+            t_forward = t_output = mark()
+            if calls["on_forward"]:
+                fire("on_forward", state)
+                t_output = mark()
+            state.loss = loss_of(state.output, batch)
+            loss = self._count()
+            t_loss = t_counted = mark()
+            if calls["on_loss"]:
+                fire("on_loss", state)
+                t_counted = mark()
+            precision.backward(state.loss if group == 1 else state.loss / group)
+            t_backward = t_gradients = mark()
+            if calls["on_backward"]:
+                fire("on_backward", state)
+                t_gradients = mark()
+            t_unscaled = t_measured = t_stepped = t_updated = t_gradients
+            # As a number here, as a rate that is a tensor may be changed in place before the row is closed.
+            lr = float(optimizer.param_groups[0]["lr"]) if on_cpu else math.nan
+            if len(optimizer.param_groups) > 1 or not on_cpu:
+                self._record_rates(optimizer)
+            state.stepped = False
+            if position == group:
+                if precision.scaler:
+                    precision.unscale(optimizer)
+                    t_unscaled = t_measured = mark()
+                if calls["on_gradients"]:
+                    fire("on_gradients", state)
+                    t_measured = mark()
+                state.stepped = self._step(optimizer)
+                t_stepped = t_updated = mark()
+                if state.stepped and calls["on_update"]:
+                    fire("on_update", state)
+                    t_updated = mark()
+                optimizer.zero_grad(set_to_none=True)
+                state.forget_gradients()
+            state.iteration += 1
+            state.phase_iteration += 1
+            state.samples += state.batch_size
+            state.step += state.stepped
+            t_cleared = mark()
+            if calls["on_step"]:
+                fire("on_step", state)
+            marks = (
+                t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, t_counted, t_backward,
+                t_gradients, t_unscaled, t_measured, t_stepped, t_updated, t_cleared,
+            )  # fmt: skip
+            ended = self._record(state.iteration, (loss, lr) if on_cpu else (), ended, marks)
+            yield
 
-    def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], begun: int, epoch: int) -> None:
-        """One batch of val or test, by the unwrapped module; `begun` iterations of this epoch's evaluation came before."""
-        state, lap, fire = self.state, self.clock.lap, self._fire
-        fire("on_iteration_start")
-        batch = next(batches)
-        lap(DATA_WAIT)
-        state.batch = batch = to_device(batch, state.device)
-        state.batch_size = self.task.batch_size(batch)
-        lap(TO_DEVICE)
-        fire("on_batch")
-        with self.precision.autocast():
-            state.output = self.task.forward(state.module, batch)
-            lap(FORWARD)
-            fire("on_forward")
-            state.loss = self.task.loss(state.output, batch)
-        for meter in meters.values():
-            meter.update(state.output, self.task.target(batch))
-        self._count()
-        fire("on_loss")
-        state.phase_iteration += 1
-        self._finish(begun + state.phase_iteration, epoch)
+    def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], begun: int, epoch: int) -> Iterator[None]:
+        """Evaluates a batch of val or test at each `next`, by the unwrapped module; `begun` iterations of this epoch's
+        evaluation came before the phase."""
+        state, task, clock, precision = self.state, self.task, self.clock, self.precision
+        forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
+        calls, fire, mark = self.plan.calls, self.plan.fire, clock.mark
+        self._begin_rows(epoch, "loss")
+        ended = clock.restart()
+        while True:
+            t_begun = t_started = mark()
+            if calls["on_iteration_start"]:
+                fire("on_iteration_start", state)
+                t_started = mark()
+            batch = next(batches)
+            t_fetched = mark()
+            state.batch = batch = to_device(batch, state.device)
+            state.batch_size = task.batch_size(batch)
+            t_moved = t_batch = mark()
+            if calls["on_batch"]:
+                fire("on_batch", state)
+                t_batch = mark()
+            state.output = forward(state.module, batch)
+            t_forward = t_output = mark()
+            if calls["on_forward"]:
+                fire("on_forward", state)
+                t_output = mark()
+            state.loss = loss_of(state.output, batch)
+            for meter in meters.values():
+                meter.update(state.output, task.target(batch))
+            loss = self._count()
+            t_loss = t_counted = mark()
+            if calls["on_loss"]:
+                fire("on_loss", state)
+                t_counted = mark()
+            state.phase_iteration += 1
+            if calls["on_step"]:
+                fire("on_step", state)
+            marks = (t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, *[t_counted] * 8)
+            ended = self._record(begun + state.phase_iteration, (loss,) if self._on_cpu else (), ended, marks)
+            yield
 
-    def _finish(self, iteration: int, epoch: int) -> None:
-        """Fires `on_step` and closes the row.
+    def _begin_rows(self, epoch: int, *read: str) -> None:
+        """Says what the rows of a phase are. On a device, what is read of an iteration stays a tensor and no number."""
+        self.recorder.begin({"phase": self.state.phase, "epoch": epoch}, IterationLayout(read if self._on_cpu else ()))
 
-        A checkpoint comes after this: it may be announced only when the rows that led to it are on disk. So the time of
-        saving stands in the next iteration's `checkpoint_s`.
-        """
+    def _place_in_step(self, position: int, group: int) -> tuple[int, int]:
+        """Which micro-batch of its optimizer step comes after the one at `position` of `group`, counted from 1, and how
+        many that step has; the epoch's last may have fewer. Ranks exchange gradients in the last one alone."""
         state = self.state
-        self._fire("on_step")
-        row = state.row
-        row["phase"], row["epoch"], row["iteration"] = state.phase, epoch, iteration
-        row["step"], row["samples"], row["batch_size"] = state.step, state.samples, state.batch_size
-        self.clock.close(row)
-        self.recorder.append(row)
-        state.recent.append(row)
-        state.row = {}
-        state.batch = state.output = state.loss = None
+        if position < group:
+            position += 1
+        else:
+            position, group = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
+        if isinstance(state.model, DistributedDataParallel):
+            # What DDP's no_sync() sets, which as a context would have to lie around half the iteration.
+            state.model.require_backward_grad_sync = position == group
+        return position, group
 
-    def _fire(self, event: str) -> None:
-        if self.plan.calls[event]:
-            self.plan.fire(event, self.state)
-            self.clock.lap(HOOKS)
-
-    def _count(self) -> None:
-        """Adds the loss and the task's metrics of this batch to the phase's means, and the loss to the row."""
+    def _count(self) -> float:
+        """Adds the loss and the task's metrics of this batch to the phase's means, and the loss to the row; returns it
+        where that needs no waiting."""
         state = self.state
         assert state.loss is not None
-        on_cpu = self._on_cpu
-        loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
+        loss: Any = state.loss.item() if self._on_cpu else state.loss.detach().double()
         state.row["loss"] = loss
         self.means.add("loss", loss * state.batch_size, state.batch_size)
         if self._has_metrics:
             for name, values in self.task.metrics(state.output, state.batch).items():
                 total: Any = values.detach().double().sum()
-                self.means.add(name, total.item() if on_cpu else total, values.numel())
-        self.clock.lap(LOSS)
+                self.means.add(name, total.item() if self._on_cpu else total, values.numel())
+        return loss if self._on_cpu else math.nan
+
+    def _record_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        """Puts the learning rates that no number of the row holds into it: `lr_1` and on, and on a device `lr` too."""
+        for index, group in enumerate(optimizer.param_groups):
+            if index or not self._on_cpu:
+                lr = group["lr"]
+                self.state.row[f"lr_{index}" if index else "lr"] = lr.clone() if isinstance(lr, Tensor) else lr
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """The optimizer step; False where it was left out."""
+        if not self.state.skip_reasons:
+            return self.precision.step(optimizer)
+        self.state.skip_reasons.clear()
+        self.precision.skip()
+        return False
+
+    def _record(self, iteration: int, read: Sequence[float], began: float, marks: Sequence[Any]) -> float:
+        """Closes the row of the iteration that began at `began`, and returns its end.
+
+        A checkpoint comes after this: it may be announced only when the rows that led to it are on disk. So the time of
+        saving stands in the next iteration's `checkpoint_s`.
+        """
+        state, row = self.state, self.state.row
+        times = self.clock.close(row, began, marks)
+        # The loss is among the numbers, where it could be read.
+        added = row if len(row) > 1 or not read else None
+        self.recorder.append(added, (iteration, state.step, state.samples, state.batch_size, *read, *times))
+        state.row = {}
+        state.batch = state.output = state.loss = None
+        return times[-1]
 
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """The phase's values over all ranks, as `<prefix>/<name>`, and a new beginning for the next; collective."""

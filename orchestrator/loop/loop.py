@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -19,8 +20,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import build_optimizer, build_scheduler
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import WorkersDisagree
-from orchestrator.loop.changes import Changes
-from orchestrator.loop.clock import CHECKPOINT, clock_for
+from orchestrator.loop.clock import clock_for
 from orchestrator.loop.data import Data
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.precision import Precision
@@ -94,7 +94,6 @@ class Loop:
         self.state = self._make_state(artifacts, display, config or {}, name or experiment.name, store)
         self.iterations = Iterations(task, self.state, self.plan, self.clock, self.precision, self.recorder)
         self.saving = Saving(self, store)
-        self.changes = Changes(experiment, self.plan, self.state)
         seed_all(experiment.seed + self.world.rank)
 
     def _check_plans_agree(self) -> None:
@@ -261,7 +260,6 @@ class Loop:
 
     def _train(self) -> None:
         state = self.state
-        self.changes.advance()
         resumed = self.stage is Stage.TRAIN and self.saving.random_state is not None
         self.stage = Stage.TRAIN
         state.phase, state.epoch_completed, state.stepped = "train", False, False
@@ -275,18 +273,16 @@ class Loop:
             self._iterator = self.data.train_iterator(state.epoch, self.consumed())
         if resumed:
             self._restore_randomness()
-        self.clock.restart()
+        iterations = self.iterations.train(self._iterator)
         over = self._phase_over()
         while not over:
-            self.iterations.train(self._iterator)
+            next(iterations)
             over = self._phase_over()
             # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
             if state.stepped and not over:
                 self._save_if_asked()
                 if self._stop_in_phase():
                     return
-                if self.changes.coming:
-                    self.changes.advance()
         self._end_train_phase()
 
     def consumed(self) -> int:
@@ -333,8 +329,9 @@ class Loop:
         if not self.state.checkpoint_reasons:
             return
         self.state.checkpoint_reasons.clear()
+        began = perf_counter()
         self.saving.save(self._checkpoint_name())
-        self.clock.lap(CHECKPOINT)
+        self.clock.checkpoint_s += perf_counter() - began
 
     def _checkpoint_name(self) -> str:
         state = self.state
@@ -382,14 +379,13 @@ class Loop:
         epoch = self._epoch_label()
         state.phase_iteration, state.phase_length = 0, len(loader) * len(state.evaluations)
         self.plan.fire("on_phase_start", state)
-        self.clock.restart()
         for label, weights in state.evaluations.items():
             meters = {name: meter.to(state.device) for name, meter in self.task.meters().items()}
             with weights(), torch.no_grad():
                 state.module.eval()
-                batches = iter(loader)
+                iterations = self.iterations.evaluate(iter(loader), meters, begun, epoch)
                 for _ in range(len(loader)):
-                    self.iterations.evaluate(batches, meters, begun, epoch)
+                    next(iterations)
             state.module.train()
             state.metrics |= self.iterations.reduce(f"{phase}/{label}" if label else phase, self.world, meters)
         if phase == "val":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+_T = TypeVar("_T")
 _NOTHING = nullcontext()
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -16,8 +18,6 @@ class Precision:
 
     def __init__(self, name: str, device: torch.device) -> None:
         self._dtype = _AUTOCAST.get(name)
-        self.plain = self._dtype is None
-        """Whether `autocast` changes nothing and may be left out, as its context costs more than it looks."""
         self._device_type = device.type
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
@@ -26,6 +26,17 @@ class Precision:
         if self._dtype is None:
             return _NOTHING
         return torch.autocast(self._device_type, dtype=self._dtype)
+
+    def autocasting(self, function: Callable[..., _T]) -> Callable[..., _T]:
+        """The function under `autocast`; itself where that changes nothing, as the context costs more than it looks."""
+        if self._dtype is None:
+            return function
+
+        def under_autocast(*arguments: Any) -> _T:
+            with self.autocast():
+                return function(*arguments)
+
+        return under_autocast
 
     def backward(self, loss: torch.Tensor) -> None:
         """Differentiates the loss, scaled where fp16 needs it."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from time import monotonic
+from time import perf_counter
 from typing import IO, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.stats.rows import Batch, Layout, NoNumbers, Recent
 from orchestrator.storage import Storage
 
 
@@ -24,10 +26,9 @@ class Sink(Protocol):
 
 @dataclass
 class _Table:
-    """Rows of one table waiting to be flushed, and the file they go to."""
+    """A table on its way to files, and the file that is open."""
 
     name: str
-    rows: list[dict[str, Any]] = field(default_factory=list)
     columns: dict[str, pa.DataType] = field(default_factory=dict)
     """Columns seen so far, in order; once seen a column stays, so that the file's schema settles."""
     file: IO[bytes] | None = None
@@ -39,10 +40,11 @@ class _Table:
 class Recorder:
     """Buffers the rows of one rank and flushes them as Arrow to its own files, and to a sink. Worker process.
 
-    A row is a dict; values are numbers, short strings, tensors of one element (read when the row is flushed, so that
-    recording never waits for a device) or spans between CUDA events. Files are Arrow streams that are appended to; a
-    new file begins where a new column appears. A file that a kill cut short is read up to its last whole batch.
-    Without a folder and a sink, rows are dropped.
+    A row is a line of numbers, whose meaning `begin` tells, and a dict of what hooks added: numbers, short strings,
+    tensors of one element (read when the row is flushed, so that recording never waits for a device) or spans between
+    CUDA events. Files are Arrow streams that are appended to; a new file begins where a new column appears. A file that
+    a kill cut short is read up to its last whole batch. Without a folder and a sink, rows are dropped, but the last
+    ones can be looked back on in `recent`.
     """
 
     def __init__(
@@ -54,34 +56,51 @@ class Recorder:
         *,
         flush_rows: int = 512,
         flush_s: float = 1.0,
+        recent: int = 1000,
     ) -> None:
         self._storage, self._folder, self._sink = storage, folder, sink
         self._identity = dict(identity or {})
         self._flush_rows, self._flush_s = flush_rows, flush_s
-        self._flushed_at = monotonic()
-        self._rows = _Table("rows")
-        self._costs = _Table("costs")
+        self._flushed_at = perf_counter()
+        self._rows, self._costs = _Table("rows"), _Table("costs")
+        self._batch = Batch({}, NoNumbers())
+        self._waiting: deque[Batch] = deque()
+        self._kept, self._keep = deque([self._batch]), recent
+        self._cost_rows: list[dict[str, Any]] = []
         self._idle = storage is None and sink is None
+        self.recent = Recent(self._kept, recent)
 
-    def append(self, row: dict[str, Any]) -> None:
-        """Takes a row; flushes when enough have gathered or enough time has passed."""
-        if self._idle:
-            return
-        rows = self._rows.rows
-        rows.append(row)
-        if len(rows) >= self._flush_rows or monotonic() - self._flushed_at >= self._flush_s:
-            self._flush(self._rows, ready_only=True)
-            self._flushed_at = monotonic()
+    def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:
+        """Says what all rows from now on have in common, and what their numbers mean."""
+        self._begin_batch(Batch(labels, layout))
+
+    def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
+        """Takes a row; flushes when enough have gathered or enough time has passed. Where there are numbers, the last is
+        the present moment by `perf_counter`."""
+        batch = self._batch
+        batch.numbers.extend(numbers)
+        if row:
+            batch.added[batch.count] = row
+        batch.count += 1
+        now = numbers[-1] if numbers else perf_counter()
+        if batch.count >= self._flush_rows or now - self._flushed_at >= self._flush_s:
+            self._begin_batch(Batch(batch.labels, batch.layout))
+            self._flush_rows_waiting(ready_only=True)
+            self._flushed_at = now
 
     def append_costs(self, rows: Sequence[dict[str, Any]]) -> None:
         """Takes rows of the hooks' ledger."""
         if not self._idle:
-            self._costs.rows.extend(rows)
+            self._cost_rows.extend(rows)
 
     def sync(self) -> None:
         """Puts every row taken so far on disk; on an object store this closes the present files."""
+        self._begin_batch(Batch(self._batch.labels, self._batch.layout))
+        self._flush_rows_waiting(ready_only=False)
+        if self._cost_rows:
+            rows, self._cost_rows = self._cost_rows, []
+            self._flush(self._costs, _added(rows, {}), len(rows))
         for table in (self._rows, self._costs):
-            self._flush(table, ready_only=False)
             if table.file is not None and self._storage is not None and self._storage.local is None:
                 self._close(table)
 
@@ -91,27 +110,40 @@ class Recorder:
         for table in (self._rows, self._costs):
             self._close(table)
 
-    def _flush(self, table: _Table, *, ready_only: bool) -> None:
-        count = _ready(table.rows) if ready_only else len(table.rows)
-        if count == 0:
-            return
-        rows, table.rows = table.rows[:count], table.rows[count:]
-        batch = self._batch(table, rows)
+    def _begin_batch(self, batch: Batch) -> None:
+        if self._batch.count == 0:
+            self._kept.pop()
+        elif not self._idle:
+            self._waiting.append(self._batch)
+        self._batch = batch
+        self._kept.append(batch)
+        while sum(kept.count for kept in self._kept) - self._kept[0].count >= self._keep:
+            self._kept.popleft()
+
+    def _flush_rows_waiting(self, *, ready_only: bool) -> None:
+        while self._waiting and (not ready_only or _ready(self._waiting[0])):
+            batch = self._waiting.popleft()
+            labels = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
+            numbers = {name: pa.array(values) for name, values in batch.columns().items()}
+            added = _added([batch.added.get(index, {}) for index in range(batch.count)], numbers) if batch.added else {}
+            self._flush(self._rows, labels | numbers | added, batch.count)
+
+    def _flush(self, table: _Table, arrays: dict[str, pa.Array], count: int) -> None:
+        batch = self._record_batch(table, arrays, count)
         if self._storage is not None:
             self._write(table, batch)
         if self._sink is not None:
             self._sink.push(table.name, _stream(batch))
 
-    def _batch(self, table: _Table, rows: list[dict[str, Any]]) -> pa.RecordBatch:
-        names = _names(rows, table.columns)
-        arrays = {name: _array(name, [row.get(name) for row in rows]) for name in names}
+    def _record_batch(self, table: _Table, arrays: dict[str, pa.Array], count: int) -> pa.RecordBatch:
         for name, array in arrays.items():
             known = table.columns.get(name)
             if known is None or pa.types.is_null(known) or (pa.types.is_integer(known) and pa.types.is_floating(array.type)):
                 table.columns[name] = array.type
-        columns = [_cast(name, arrays[name], table.columns[name]) for name in names]
-        fixed = {name: pa.array([value] * len(rows)) for name, value in self._identity.items()}
-        return pa.RecordBatch.from_arrays([*fixed.values(), *columns], names=[*fixed, *names])
+        columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
+        for name, kind in table.columns.items():
+            columns[name] = _cast(name, arrays[name], kind) if name in arrays else pa.nulls(count, kind)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _write(self, table: _Table, batch: pa.RecordBatch) -> None:
         if table.writer is not None and table.schema != batch.schema:
@@ -139,21 +171,16 @@ class Recorder:
         table.writer = table.file = None
 
 
-def _ready(rows: list[dict[str, Any]]) -> int:
-    """How many rows from the first on hold no span that the device has yet to pass."""
-    if not rows or not any(hasattr(value, "ready") for value in rows[-1].values()):
-        return len(rows)
-    for index, row in enumerate(rows):
-        if not all(value.ready() for value in row.values() if hasattr(value, "ready")):
-            return index
-    return len(rows)
+def _ready(batch: Batch) -> bool:
+    """Whether the device has passed the last row's spans; it passes them in their order."""
+    last = batch.added.get(batch.count - 1, {})
+    return all(value.ready() for value in last.values() if hasattr(value, "ready"))
 
 
-def _names(rows: list[dict[str, Any]], known: Collection[str]) -> list[str]:
-    """The columns known, then those that these rows have beside them, in the order in which they come."""
-    if set().union(*rows) <= set(known):
-        return list(known)
-    return list(dict.fromkeys(chain(known, *rows)))
+def _added(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
+    """The columns of rows that are dicts, but for those known already."""
+    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in known]
+    return {name: _array(name, [row.get(name) for row in rows]) for name in names}
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:
@@ -166,11 +193,13 @@ def _array(name: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(plain)
     except pa.ArrowException as error:
-        kinds = {type(value): value for value in plain if value is not None}
-        raise ValueError(f"column '{name}' takes text or numbers, not both; it was given {list(kinds.values())}") from error
+        kinds_of = {type(value): value for value in plain if value is not None}
+        raise ValueError(f"column '{name}' takes text or numbers, not both; it was given {list(kinds_of.values())}") from error
 
 
 def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
     try:
         return array.cast(kind)
     except pa.ArrowException as error:

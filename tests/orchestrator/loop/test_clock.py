@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from orchestrator.loop import clock as clock_module
-from orchestrator.loop.clock import BACKWARD, FORWARD, SPANS, Clock, DeviceSpan, clock_for
+from orchestrator.loop.clock import INTERVALS, SPANS, Clock, CudaClock, DeviceSpan, clock_for, spans
 
 
 class Time:
@@ -26,69 +28,81 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return time
 
 
-def test_each_lap_is_charged_to_its_span_and_the_rest_to_other(time: Time) -> None:
-    clock, row = Clock(), {}
+def numbers_of(time: Time, clock: Clock, seconds: list[float], began: float) -> Sequence[float]:
+    """What the clock gives for an iteration in which each interval took so many seconds."""
+    marks = []
+    for passed in seconds[:-1]:
+        time.now += passed
+        marks.append(clock.mark())
+    time.now += seconds[-1]
+    return clock.close({}, began, marks)
+
+
+def columns(*rows: Sequence[float]) -> dict[str, list[float]]:
+    return {name: values.tolist() for name, values in spans(np.array(rows)).items()}
+
+
+def test_the_time_between_two_marks_is_charged_to_the_span_it_belongs_to(time: Time) -> None:
+    clock = Clock()
     clock.recording = True
-    for span, seconds in [(FORWARD, 1.0), (BACKWARD, 2.0), (FORWARD, 4.0)]:
-        time.now += seconds
-        clock.lap(span)
-    time.now += 8.0
-    clock.close(row)
-    assert row == {
-        "data_wait_s": 0,
-        "to_device_s": 0,
-        "forward_s": 5.0,
-        "loss_s": 0,
-        "backward_s": 2.0,
-        "optimizer_s": 0,
-        "hooks_s": 0,
-        "checkpoint_s": 0,
-        "other_s": 8.0,
-        "step_s": 15.0,
-    }
-    assert clock.iteration_s == 15.0
+    seconds = [2.0**n for n in range(len(INTERVALS))]
+    found = columns(numbers_of(time, clock, seconds, clock.restart()))
+    expected = {name: [sum(s for s, one in zip(seconds, INTERVALS, strict=True) if one == name)] for name in INTERVALS}
+    assert found == {**expected, "checkpoint_s": [0.0], "step_s": [2.0 ** len(INTERVALS) - 1]}
+    assert set(SPANS) | {"step_s"} == set(found)
+    assert clock.iteration_s == 2.0 ** len(INTERVALS) - 1
 
 
 def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
-    clock, first, second = Clock(), {}, {}
+    clock = Clock()
     clock.recording = True
-    time.now += 1.0
-    clock.close(first)
-    time.now += 2.0
-    clock.lap(FORWARD)
-    clock.close(second)
-    assert (first["step_s"], second["step_s"], second["forward_s"], second["other_s"]) == (1.0, 2.0, 2.0, 0.0)
+    first = numbers_of(time, clock, [1.0] * len(INTERVALS), clock.restart())
+    time.now += 5.0
+    second = numbers_of(time, clock, [1.0] * len(INTERVALS), first[-1])
+    assert columns(first, second)["step_s"] == [17.0, 22.0]
+    assert columns(first, second)["other_s"] == [1.0, 6.0]
+
+
+def test_saving_is_no_work_of_the_loop_and_counts_once(time: Time) -> None:
+    clock = Clock()
+    clock.recording = True
+    ended = clock.restart()
+    time.now += 3.0
+    clock.checkpoint_s += 3.0
+    first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
+    second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
+    found = columns(first, second)
+    assert (found["checkpoint_s"], found["other_s"], found["step_s"]) == ([3.0, 0.0], [0.5, 0.5], [11.5, 8.5])
 
 
 def test_restart_leaves_out_what_came_before(time: Time) -> None:
-    clock, row = Clock(), {}
+    clock = Clock()
     clock.recording = True
+    clock.checkpoint_s = 7.0
     time.now += 50.0
-    clock.lap(FORWARD)
-    clock.restart()
-    time.now += 1.0
-    clock.close(row)
-    assert (row["step_s"], row["forward_s"]) == (1.0, 0.0)
+    found = columns(numbers_of(time, clock, [1.0] + [0.0] * (len(INTERVALS) - 1), clock.restart()))
+    assert (found["step_s"], found["other_s"], found["checkpoint_s"]) == ([1.0], [1.0], [0.0])
 
 
 def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> None:
-    clock, row = Clock(), {"loss": 1.0}
+    clock = Clock()
+    began = clock.restart()
     time.now += 3.0
-    clock.close(row)
-    assert row == {"loss": 1.0, "step_s": 3.0}
+    assert clock.mark() == 0.0
+    assert columns(clock.close({}, began, [0.0] * 16)) == {"step_s": [3.0]}
     assert clock.iteration_s == 3.0
 
 
 def test_spans_add_up_to_the_wall_time_on_a_real_clock() -> None:
     clock = Clock()
     clock.recording = True
+    ended, rows = clock.restart(), []
     for _ in range(50):
-        row: dict[str, Any] = {}
-        for span in range(len(SPANS) - 1):
-            clock.lap(span)
-        clock.close(row)
-        assert sum(row[name] for name in SPANS) == pytest.approx(row["step_s"], rel=1e-6, abs=1e-9)
-        assert min(row.values()) >= 0
+        rows.append(clock.close({}, ended, [clock.mark() for _ in INTERVALS[1:]]))
+        ended = rows[-1][-1]
+    found = spans(np.array(rows))
+    assert sum(found[name] for name in SPANS) == pytest.approx(found["step_s"], rel=1e-6, abs=1e-9)
+    assert min(values.min() for values in found.values()) >= 0
 
 
 def test_the_cpu_has_the_clock_without_events() -> None:
@@ -137,3 +151,41 @@ def test_a_device_span_is_ready_when_its_last_event_is_passed_and_waits_only_to_
 def test_a_device_span_without_events_is_nothing() -> None:
     assert DeviceSpan().ready()
     assert DeviceSpan().resolve() == 0.0
+
+
+class Stamp(Event):
+    """An event that stands at the time at which it was recorded, and is passed."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__(1000 * time.now, passed=True)
+
+
+def test_on_a_device_marks_become_spans_between_events_and_wall_time_stays_the_hosts(
+    time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_module, "_event", lambda: Stamp(time))
+    clock, rows = CudaClock(), []
+    clock.recording = True
+    ended = clock.restart()
+    for saving in (0.0, 100.0, 0.0):
+        row: dict[str, Any] = {}
+        time.now += saving
+        clock.checkpoint_s += saving
+        marks = []
+        for passed in range(1, len(INTERVALS)):
+            time.now += passed
+            marks.append(clock.mark())
+        time.now += 10.0
+        times = clock.close(row, ended, marks)
+        rows.append({name: value if name == "checkpoint_s" else value.resolve() for name, value in row.items()} | columns_of(times))
+        ended = times[-1]
+    work = sum(range(2, len(INTERVALS))) + 10.0
+    # The first iteration and the one after saving begin at their first mark, the third where the second ended.
+    assert [sum(row[name] for name in SPANS) - row["checkpoint_s"] for row in rows] == [work, work, work + 1]
+    assert [row["checkpoint_s"] for row in rows] == [0.0, 100.0, 0.0]
+    assert [row["step_s"] for row in rows] == [work + 1, work + 101, work + 1]
+    assert [row["data_wait_s"] for row in rows] == [3.0, 3.0, 3.0]
+
+
+def columns_of(times: Sequence[float]) -> dict[str, float]:
+    return {name: values[0] for name, values in columns(times).items()}

@@ -124,22 +124,20 @@ def test_text_in_a_column_of_numbers_is_refused_by_name(tmp_path: Path, together
 
 def test_the_buffer_does_not_grow(tmp_path: Path) -> None:
     taken = recorder(tmp_path, flush_rows=10)
-    held = []
+    on_disk = []
     for n in range(100):
         taken.append({"n": n})
-        held.append(len(taken._rows.rows))
-    assert max(held) == 9
-    assert held[9::10] == [0] * 10
+        on_disk.append(len(read(tmp_path)))
+    assert on_disk == [10 * (n // 10) for n in range(1, 101)]
     taken.append({"n": 100})
     taken.sync()
-    assert taken._rows.rows == []
     assert [row["n"] for row in read(tmp_path)] == list(range(101))
     taken.close()
 
 
 def test_rows_are_flushed_after_a_while_though_they_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("orchestrator.stats.recorder.monotonic", lambda: now[0])
+    monkeypatch.setattr("orchestrator.stats.recorder.perf_counter", lambda: now[0])
     taken = recorder(tmp_path, flush_s=1.0)
     taken.append({"n": 0})
     now[0] += 0.9
@@ -159,7 +157,7 @@ def test_without_a_place_rows_are_dropped() -> None:
     taken.append({"n": 1})
     taken.append_costs([{"hook": "ema"}])
     taken.close()
-    assert taken._rows.rows == taken._costs.rows == []
+    assert (len(taken._waiting), taken._cost_rows) == (0, [])
 
 
 class Span:
@@ -176,16 +174,74 @@ class Span:
         return self.seconds
 
 
-def test_a_flush_on_the_way_takes_the_rows_the_device_has_passed_and_waits_for_none(tmp_path: Path) -> None:
-    spans = [Span(0.1, passed=True), Span(0.2, passed=True), Span(0.3)]
-    taken = recorder(tmp_path, flush_rows=3)
+def test_a_flush_on_the_way_takes_what_the_device_has_passed_and_waits_for_none(tmp_path: Path) -> None:
+    spans = [Span(0.1, passed=True), Span(0.2, passed=True), Span(0.3, passed=True), Span(0.4), Span(0.5), Span(0.6)]
+    taken = recorder(tmp_path, flush_rows=2)
     for span in spans:
         taken.append({"forward_s": span})
     assert [row["forward_s"] for row in read(tmp_path)] == [0.1, 0.2]
     assert not any(span.waited for span in spans)
     taken.sync()
-    assert [row["forward_s"] for row in read(tmp_path)] == [0.1, 0.2, 0.3]
-    assert spans[2].waited
+    assert [row["forward_s"] for row in read(tmp_path)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    assert [span.waited for span in spans] == [False, False, False, True, True, True]
+    taken.close()
+
+
+class Doubles:
+    """Numbers `n` and `time`, and `twice`, which is reckoned when the rows are flushed."""
+
+    def columns(self, numbers: Any) -> dict[str, Any]:
+        return {"n": numbers[:, 0].astype(int), "twice": 2 * numbers[:, 0], "time": numbers[:, 1]}
+
+
+def test_numbers_become_the_columns_their_layout_says_with_labels_and_what_hooks_added(tmp_path: Path) -> None:
+    taken = recorder(tmp_path, flush_rows=2)
+    taken.begin({"phase": "train"}, Doubles())
+    for n in range(3):
+        taken.append({"extra": n} if n == 1 else None, (n, 0.5))
+    taken.begin({"phase": "val"}, Doubles())
+    taken.append(None, (7, 0.5))
+    taken.close()
+    assert read(tmp_path) == [
+        {"phase": "train", "n": 0, "twice": 0.0, "time": 0.5, "extra": None},
+        {"phase": "train", "n": 1, "twice": 2.0, "time": 0.5, "extra": 1},
+        {"phase": "train", "n": 2, "twice": 4.0, "time": 0.5, "extra": None},
+        {"phase": "val", "n": 7, "twice": 14.0, "time": 0.5, "extra": None},
+    ]
+    assert len(files(tmp_path)) == 1
+
+
+def test_the_last_number_is_the_time_by_which_rows_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.stats.recorder.perf_counter", lambda: 100.0)
+    taken = recorder(tmp_path, flush_s=1.0)
+    taken.begin({}, Doubles())
+    for n, time in enumerate((100.5, 100.9, 101.1, 101.9)):
+        taken.append(None, (n, time))
+    assert [row["n"] for row in read(tmp_path)] == [0, 1, 2]
+    taken.close()
+
+
+@pytest.mark.parametrize("kept", [1, 5, 8, 100])
+def test_the_last_rows_can_be_looked_back_on_whether_flushed_or_not(tmp_path: Path, kept: int) -> None:
+    taken = recorder(tmp_path, flush_rows=4, recent=kept)
+    rows: list[dict[str, Any]] = []
+    assert list(taken.recent) == []
+    for n in range(50):
+        if n % 20 == 0:
+            taken.begin({"phase": f"phase {n}"}, Doubles())
+        added = {"extra": n} if n % 3 == 0 else {}
+        taken.append(added, (n, 0.5))
+        rows.append({"phase": f"phase {n // 20 * 20}", "n": n, "twice": 2.0 * n, "time": 0.5, **added})
+        if n % 10 == 9:
+            taken.sync()
+        assert list(taken.recent) == rows[-kept:]
+        assert list(reversed(taken.recent)) == rows[-kept:][::-1]
+        assert (len(taken.recent), taken.recent[-1]) == (len(rows[-kept:]), rows[-1])
+        assert sum(batch.count for batch in taken._kept) <= kept + 8
+    assert taken.recent[0] == rows[-kept:][0]
+    assert taken.recent[-2:] == rows[-kept:][-2:]
+    with pytest.raises(IndexError, match="row 100 of"):
+        taken.recent[100]
     taken.close()
 
 

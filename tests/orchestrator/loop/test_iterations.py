@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import OneCycleLR
+
+from hooks import HOOKS, Hook, Rhythm, State
+from orchestrator.loop.clock import SPANS
+from orchestrator.loop.loop import Loop
+from tests.tasks import Points, Rows, experiment
+
+
+@dataclass
+class TwoRates(Points):
+    """One rate for weights, another for biases."""
+
+    rates: tuple[Any, Any] = (1.23456789e-7, 3e-12)
+
+    def optimizer(self, model: nn.Module) -> SGD:
+        weights = [parameter for name, parameter in model.named_parameters() if "weight" in name]
+        biases = [parameter for name, parameter in model.named_parameters() if "bias" in name]
+        return SGD([{"params": weights, "lr": self.rates[0]}, {"params": biases, "lr": self.rates[1]}])
+
+
+@dataclass
+class OneCycle(Points):
+    def scheduler(self, optimizer: Any) -> OneCycleLR:
+        return OneCycleLR(optimizer, max_lr=1.0, total_steps=20)
+
+
+class Recorded(Hook):
+    """Records a column now and then, and keeps what the last rows say."""
+
+    def __init__(self) -> None:
+        self.looked: list[list[Any]] = []
+
+    def on_step(self, state: State) -> None:
+        if state.phase_iteration % 3 == 0:
+            state.record(third=state.phase_iteration)
+        self.looked.append([row["iteration"] for row in state.recent if row["phase"] == "train"][-2:])
+
+
+def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Rows:
+    rows = Rows()
+    list(Loop(task, experiment(epochs=1, **fields), hooks or {}, recorder=rows).run())
+    return rows
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_row_has_the_rate_that_its_iteration_used(accumulate: int) -> None:
+    rows = rows_of(OneCycle(), {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))}, accumulate=accumulate)  # type: ignore[call-arg]
+    by_hand = SGD(nn.Linear(1, 1).parameters(), lr=0.1, momentum=0.9)
+    scheduler, expected = OneCycleLR(by_hand, max_lr=1.0, total_steps=20), []
+    while len(expected) < 7:
+        expected += scheduler.get_last_lr() * accumulate
+        by_hand.step()
+        scheduler.step()
+    assert [lr for (lr,) in rows.columns("lr", phase="train")] == expected[:7]
+
+
+def test_every_groups_rate_is_recorded_in_full_precision() -> None:
+    """Other systems round 1e-6 to zero, or record the first group alone."""
+    assert set(rows_of(TwoRates()).columns("lr", "lr_1", phase="train")) == {(1.23456789e-7, 3e-12)}
+
+
+def test_a_rate_that_is_a_tensor_is_recorded_as_it_was() -> None:
+    class Halves(Hook):
+        def on_step(self, state: State) -> None:
+            if state.phase == "train" and state.optimizer is not None:
+                for group in state.optimizer.param_groups:
+                    group["lr"].mul_(0.5)
+
+    task = TwoRates(rates=(torch.tensor(1.0), torch.tensor(8.0)))
+    rows = rows_of(task, {"halves": Halves()})
+    assert [(float(a), float(b)) for a, b in rows.columns("lr", "lr_1", phase="train")] == [(0.5**n, 8 * 0.5**n) for n in range(7)]
+
+
+def test_what_hooks_record_stands_beside_the_loss_in_their_rows_alone() -> None:
+    rows = rows_of(Points(), {"recorded": Recorded()})
+    assert [(row["iteration"], row.get("third")) for row in rows.rows if row["phase"] == "train"] == [
+        (1, None), (2, None), (3, 3), (4, None), (5, None), (6, 6), (7, None),
+    ]  # fmt: skip
+    assert all(isinstance(row["loss"], float) and isinstance(row["iteration"], int) for row in rows.rows)
+
+
+def test_hooks_look_back_on_the_rows_before_the_present_one() -> None:
+    hook = Recorded()
+    rows_of(Points(val=0), {"recorded": hook})
+    assert hook.looked == [[], [1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6]]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_spans_of_real_iterations_add_up_to_their_wall_time(accumulate: int) -> None:
+    rows = rows_of(Points(), {"perf_stats": HOOKS["perf_stats"](), "recorded": Recorded()}, accumulate=accumulate).rows
+    assert {row["phase"] for row in rows} == {"train", "val"}
+    for row in rows:
+        assert sum(row[name] for name in SPANS) == pytest.approx(row["step_s"], abs=1e-9)
+        assert min(row[name] for name in SPANS) >= 0
+        assert min(row["forward_s"], row["loss_s"], row["data_wait_s"]) > 0
+        assert (row["backward_s"] > 0) == (row["phase"] == "train")
+
+
+@dataclass
+class Ordered(Hook):
+    """Notes the events of an iteration."""
+
+    notes: list[str] = field(default_factory=list)
+
+    def on_backward(self, state: State) -> None:
+        self.notes.append("backward")
+
+    def on_update(self, state: State) -> None:
+        self.notes.append("update")
+
+
+def test_the_last_micro_batches_of_an_epoch_make_a_smaller_step() -> None:
+    hook = Ordered()
+    rows_of(Points(val=0), {"ordered": hook}, accumulate=3)
+    assert hook.notes == [*["backward"] * 3, "update", *["backward"] * 3, "update", "backward", "update"]
