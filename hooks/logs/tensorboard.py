@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.logs.model_graph import add_graph
 from hooks.logs.readings import learning_rates, numbers
 from hooks.logs.windows import Size, Statistic, Windows
-from hooks.rhythm import paced_by
+from hooks.rhythm import Rhythm, paced_by
 from hooks.state import RECENT, State
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+logger = logging.getLogger("hookyard")
+
 FOLDER = "tensorboard"
+_FIRST = ("optimizer", "scheduler", "batch_size", "task_args", "hooks", "epochs", "steps", "accumulate", "precision", "seed")
+"""Sections that are looked at most: TensorBoard shows the first columns of its table without being asked."""
 _PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
 
 
@@ -28,10 +35,14 @@ class TensorBoard(Hook):
 
     Runs on the master. Each point of training holds the mean of `train/loss`, of gradient norms and of times (under
     `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
-    There is one every `interval` iterations of an epoch, and one for what is left as training's phase ends. Metrics keep their names, except that a
-    phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>` for the hyperparameter
-    table. All share one axis, so train and val can be compared; a resumed run takes back what its checkpoint did not
-    know, so that no point is there twice. Tensors are read only when a point is written.
+    There is one every `interval` iterations of an epoch, and one for what is left as training's phase ends. Metrics keep
+    their names, except that a phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>`
+    for the hyperparameter table. What a hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is
+    drawn with the next point, under `activations/<layer>/mean` and the like.
+
+    All share one axis, so train and val can be compared; a resumed run takes back what its checkpoint did not know, so
+    that no point is there twice (a histogram at the very step of the checkpoint is lost by that). Tensors are read only
+    when a point is written.
     Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
@@ -45,11 +56,22 @@ class TensorBoard(Hook):
     with a column's name stands in for it."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
     """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the master's samples."""
+    histograms: Rhythm = Rhythm(0, "steps")
+    """How often to draw the distributions of parameters and gradients, such as `500 steps`; 0 is never. Gradients are
+    those the optimizer gets, parameters are those after its step."""
+    graph: bool = False
+    """Whether to draw the model's graph, by tracing it with a training batch as the run begins; where that fails, a
+    warning says so and the run goes on."""
+    flush_s: Annotated[float, Gt(0)] = 120.0
+    """Seconds after which points are on disk at the latest; the end of a phase writes them in any case."""
 
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
+        if self.histograms.unit == "epochs" and self.histograms.count:
+            raise ValueError(f"histograms are of single steps, and histograms is '{self.histograms}'; write steps, such as '500 steps'")
+        self._drawn: dict[str, Any] = {}
         self._windows = Windows(self.window, self.statistics)
         self._writer: SummaryWriter | None = None
         self._x = 0
@@ -61,11 +83,13 @@ class TensorBoard(Hook):
 
         x = self._place(state)
         known = self._points if self._x == x else {}
-        self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=x)
+        self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=x, flush_secs=self.flush_s)
         self._points = {}
         # The purge also takes the points at x itself; those that led up to the checkpoint are written again.
         self._add(known, x)
         self._start_session(state)
+        if self.graph:
+            self._draw_graph(self._writer, state)
 
     def on_phase_start(self, state: State) -> None:
         self._windows.begin(state)
@@ -78,6 +102,14 @@ class TensorBoard(Hook):
             self._windows.catch_up(state.row)
         else:
             self._add_curves(state, state.row)
+
+    @paced_by("histograms")
+    def on_gradients(self, state: State) -> None:
+        self._add_histograms("gradients", {name: p.grad for name, p in state.module.named_parameters() if p.grad is not None}, state)
+
+    @paced_by("histograms")
+    def on_update(self, state: State) -> None:
+        self._add_histograms("parameters", dict(state.module.named_parameters()), state)
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.unwritten() and (self.axis != "epoch" or state.epoch_completed):
@@ -107,7 +139,31 @@ class TensorBoard(Hook):
 
     def _add_curves(self, state: State, row: Mapping[str, Any]) -> None:
         values = {**learning_rates(state), **self._windows.look(row)}
-        self._add({_tag(name): value for name, value in values.items()}, self._place(state))
+        points = {_tag(name): value for name, value in values.items()}
+        self._add({**points, **self._told(state)}, self._place(state))
+
+    def _told(self, state: State) -> dict[str, float]:
+        """What other hooks have left to draw since the last point."""
+        fresh = {name: told for name, told in state.info.items() if _is_drawable(told) and self._drawn.get(name) is not told}
+        self._drawn |= fresh
+        return numbers({f"{name}/{key}": value for name, told in fresh.items() for key, value in told.items()})
+
+    def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
+        """Draws the finite values of each tensor at the step under way, which is not counted yet."""
+        if self._writer is None:
+            return
+        coming = {"step": state.step + 1, "iteration": state.iteration + 1, "samples": state.samples + state.batch_size, "epoch": state.epoch}
+        for name, tensor in tensors.items():
+            values = (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()).float().cpu()
+            finite = values[values.isfinite()]
+            if finite.numel():
+                self._writer.add_histogram(f"{group}/{name}", finite, coming[self.axis])
+
+    def _draw_graph(self, writer: SummaryWriter, state: State) -> None:
+        try:
+            add_graph(writer, state)
+        except Exception as error:  # a model may fail in any way when it is traced, and trains nevertheless
+            logger.warning("the model's graph is not in TensorBoard, as torch cannot trace the model: %s", str(error).strip().split("\n")[0])
 
     def _add_metrics(self, metrics: Mapping[str, Any], state: State) -> None:
         values = numbers(metrics)
@@ -152,6 +208,10 @@ class TensorBoard(Hook):
             self._writer = None
 
 
+def _is_drawable(told: Any) -> bool:
+    return isinstance(told, Mapping) and isinstance(next(iter(told.values()), None), Tensor)
+
+
 def _tag(column: str) -> str:
     """Where a column of the row is drawn: by its unit, or under `train/`."""
     if "/" in column:
@@ -167,7 +227,19 @@ def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
     """TensorBoard's summaries of experiment, session start and session end."""
     from torch.utils.tensorboard.summary import hparams
 
-    return hparams(flatten(state.config), {f"hp/{name}": 0.0 for name in metrics})  # type: ignore[no-untyped-call, no-any-return]
+    return hparams(_in_order(state.config), {f"hp/{name}": 0.0 for name in metrics})  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _in_order(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """The hyperparameters, those first that a sweep varies, and then those that are looked at most."""
+    swept = config.get("sweep", {}).get("space", {}) if isinstance(config.get("sweep"), Mapping) else {}
+
+    def place(key: str) -> tuple[bool, int]:
+        section = key.split(".")[0]
+        return key not in swept, _FIRST.index(section) if section in _FIRST else len(_FIRST)
+
+    flat = flatten(config)
+    return {key: flat[key] for key in sorted(flat, key=place)}
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:

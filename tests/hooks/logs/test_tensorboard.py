@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -15,9 +17,15 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 from torch import nn
 
-from hooks import Plan, State
+from hooks import Hook, Plan, Priority, Rhythm, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard, flatten
+from hooks.logs.windows import Statistic
+from hooks.stats.activation_stats import ActivationStats
+from hooks.training.gradient_clip import GradientClip
+from orchestrator.loop.loop import Loop
 from tests.hooks.phases import run_phase
+from tests.tasks import Points, experiment
+from tests.tasks import numbers as weights
 
 CONFIG = {
     "name": "digits",
@@ -57,7 +65,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def _events(folder: Path) -> EventAccumulator:
-    events = EventAccumulator(str(folder / FOLDER), size_guidance={"scalars": 0})
+    events = EventAccumulator(str(folder / FOLDER), size_guidance={"scalars": 0, "histograms": 0})
     events.Reload()
     return events
 
@@ -211,3 +219,187 @@ def test_tensors_are_read_only_where_a_point_is_written(start: Start) -> None:
     state.phase_iteration = 3
     with pytest.raises(Exception, match="meta"):
         plan.fire("on_step", state)
+
+
+def test_what_is_left_at_the_end_of_training_has_a_point(start: Start, tmp_path: Path) -> None:
+    """Epochs of three iterations with a point every other: MMEngine's ignore_last would lose every third."""
+    hook = TensorBoard(interval=2)
+    state = start(hook)
+    for losses in ((1, 3, 9), (2, 2, 8)):
+        run_phase(hook, state, "train", _losses(*losses))
+    hook.on_end(state)
+    assert _points(tmp_path, "train/loss") == [(2, 2.0), (3, 9.0), (5, 2.0), (6, 8.0)]
+
+
+def test_nothing_is_called_between_two_points(start: Start) -> None:
+    hook = TensorBoard(interval=5, histograms=Rhythm(4, "steps"))
+    state = start(hook, phase="train")
+    plan = Plan({"tensorboard": hook})
+    for _ in range(3):
+        for event in ("on_gradients", "on_update"):
+            plan.fire(event, state)
+        state.stepped, state.step, state.phase_iteration = True, state.step + 1, state.phase_iteration + 1
+        plan.fire("on_step", state)
+    assert plan.drain_costs() == []
+
+
+def test_several_learning_rates_are_curves_of_their_own(start: Start, tmp_path: Path) -> None:
+    """A list of rates crashed VISSL's TensorBoard hook."""
+    groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (0.5, 0.25)]
+    hook = TensorBoard(interval=1)
+    run_phase(hook, start(hook, optimizer=torch.optim.SGD(groups)), "train", _losses(1))
+    hook.on_end(State())
+    assert _points(tmp_path, "train/lr") == [(1, 0.5)]
+    assert _points(tmp_path, "train/lr_1") == [(1, 0.25)]
+
+
+def test_statistics_have_curves_by_their_names(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard(interval=2, statistics={"lowest": Statistic("loss", "min", "epoch"), "slowest_s": Statistic("step_s", "max", 2)})
+    seconds = iter([1.0, 5.0, 2.0, 3.0])
+    run_phase(hook, start(hook), "train", _losses(4, 6, 1, 5), close=lambda: {"step_s": next(seconds)})
+    hook.on_end(State())
+    assert _points(tmp_path, "train/lowest") == [(2, 4.0), (4, 1.0)]
+    assert _points(tmp_path, "perf/slowest_s") == [(2, 1.0), (4, 5.0)]
+
+
+def test_what_another_hook_left_is_drawn_once(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard(interval=1)
+    state = start(hook)
+    state.info.update(parameters=7, metrics={"val/loss": 1.0}, activations={"0/mean": torch.tensor(0.5)})
+    run_phase(hook, state, "train", _losses(1, 1), length=3)
+    state.info["activations"] = {"0/mean": torch.tensor(0.75)}
+    run_phase(hook, state, "train", _losses(1), length=3)
+    hook.on_end(state)
+    assert _points(tmp_path, "activations/0/mean") == [(1, 0.5), (3, 0.75)]
+    assert not [tag for tag in _events(tmp_path).Tags()["scalars"] if tag.startswith(("metrics", "parameters"))]
+
+
+def _train(folder: Path, hooks: dict[str, Hook], **fields: Any) -> Loop:
+    loop = Loop(Points(**fields.pop("task", {})), experiment(**fields), hooks, artifacts=folder)
+    for _ in loop.run():
+        pass
+    return loop
+
+
+def test_activation_statistics_of_a_run_are_drawn(tmp_path: Path) -> None:
+    hooks = {"activation_stats": ActivationStats(every=Rhythm(4, "steps")), "tensorboard": TensorBoard(interval=4)}
+    _train(tmp_path, hooks, steps=8)
+    for tag in ("activations/0/mean", "activations/0/spread", "activations/4/mean"):
+        # an epoch has seven iterations, whose last is a point, too
+        assert [x for x, _ in _points(tmp_path, tag)] == [4, 8]
+
+
+class Keeps(Hook):
+    """Keeps the gradients of each step and the parameters after it."""
+
+    priority = Priority.LOWEST
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, np.ndarray[Any, Any]] = {}
+        self.parameters: dict[int, np.ndarray[Any, Any]] = {}
+
+    def on_gradients(self, state: State) -> None:
+        self.gradients[state.step + 1] = next(state.module.parameters()).grad.flatten().clone().numpy()  # type: ignore[union-attr]
+
+    def on_update(self, state: State) -> None:
+        self.parameters[state.step + 1] = next(state.module.parameters()).detach().flatten().clone().numpy()
+
+
+def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) -> None:
+    """As torch's own writer counts them; gradients are clipped by then."""
+    keeps = Keeps()
+    hooks = {"gradient_clip": GradientClip(max_norm=0.01), "tensorboard": TensorBoard(histograms=Rhythm(3, "steps")), "keeps": keeps}
+    _train(tmp_path, hooks, steps=7)
+    events = _events(tmp_path)
+    assert {"gradients/0.weight", "parameters/4.bias"} <= set(events.Tags()["histograms"])
+    for tag, values in (("gradients/0.weight", keeps.gradients), ("parameters/0.weight", keeps.parameters)):
+        drawn = events.Histograms(tag)
+        assert [event.step for event in drawn] == [3, 6]
+        for event in drawn:
+            expected = values[event.step].astype(np.float64)
+            assert event.histogram_value.num == expected.size
+            assert event.histogram_value.sum == pytest.approx(expected.sum())
+            assert event.histogram_value.min == pytest.approx(expected.min())
+            assert event.histogram_value.max == pytest.approx(expected.max())
+
+
+def test_histograms_leave_out_what_is_not_finite_or_not_there(start: Start, tmp_path: Path) -> None:
+    module = nn.Linear(2, 1)
+    module.weight.grad = torch.tensor([[math.inf, 2.0]], dtype=torch.float32)
+    module.bias.grad = torch.tensor([math.nan])
+    hook = TensorBoard(histograms=Rhythm(1, "steps"))
+    hook.on_gradients(start(hook, phase="train", module=module))
+    hook.on_end(State())
+    events = _events(tmp_path)
+    assert events.Tags()["histograms"] == ["gradients/weight"]
+    assert events.Histograms("gradients/weight")[0].histogram_value.num == 1
+
+
+def test_histograms_of_epochs_are_refused() -> None:
+    with pytest.raises(ValueError, match="histograms is '2 epochs'; write steps"):
+        TensorBoard(histograms=Rhythm(2))
+
+
+def test_the_graph_has_the_model_s_layers_and_training_does_not_notice(tmp_path: Path) -> None:
+    task = {"batch_norm": True, "dropout": 0.5, "noisy": True}
+    drawn = _train(tmp_path / "graph", {"tensorboard": TensorBoard(graph=True)}, task=task, epochs=1)
+    plain = _train(tmp_path / "plain", {}, task=task, epochs=1)
+    names = {node.name for node in _graph(tmp_path / "graph").node}
+    for layer in ("Linear[0]", "BatchNorm1d[1]", "ReLU[2]", "Linear[4]"):
+        assert any(layer in name for name in names), f"{layer} is missing in {sorted(names)}"
+    assert weights(drawn.state.module) == weights(plain.state.module)
+
+
+def _graph(folder: Path) -> Any:
+    events = EventAccumulator(str(folder / FOLDER))
+    events.Reload()
+    return events.Graph()
+
+
+class Stubborn(nn.Linear):
+    """Cannot be traced."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_tracing():
+            raise RuntimeError("not with me\nand here is why")
+        return super().forward(input)
+
+
+def test_a_model_that_cannot_be_traced_trains(start: Start, tmp_path: Path, caplog: Any, capsys: Any) -> None:
+    batches = [(torch.ones(2, 3), torch.zeros(2))]
+    hook = TensorBoard(graph=True)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        start(hook, module=Stubborn(3, 1), fresh_batches=lambda phase: iter(batches))
+    assert caplog.messages == ["the model's graph is not in TensorBoard, as torch cannot trace the model: not with me"]
+    assert capsys.readouterr().out == "", "torch prints what it raises"
+
+
+def test_batches_may_be_nested_and_hold_other_things(start: Start, tmp_path: Path) -> None:
+    module = nn.Linear(3, 1)
+    batch = {"views": [torch.ones(2, 3), torch.zeros(2, 3)], "names": ["a", "b"]}
+    hook = TensorBoard(graph=True)
+    start(
+        hook,
+        module=module,
+        fresh_batches=lambda phase: iter([batch]),
+        forward=lambda model, batch: {"first": model(batch["views"][0]), "second": (model(batch["views"][1]), batch["names"])},
+    )
+    hook.on_end(State())
+    assert any("Linear" in node.name for node in _graph(tmp_path).node)
+
+
+def test_hyperparameters_are_in_the_order_of_interest(start: Start, tmp_path: Path) -> None:
+    """TensorBoard shows the first columns only: what is swept, then the optimizer and the like."""
+    config = {"name": "x", "seed": 1, "task_args": {"width": 3}, "optimizer": {"type": "SGD", "lr": 0.1}}
+    hook = TensorBoard()
+    state = start(hook, config={**config, "sweep": {"space": {"task_args.width": {"choice": [3, 4]}}}})
+    hook.on_end(state)
+    names = [info.name for info in _session(tmp_path, "experiment").experiment.hparam_infos]
+    assert names == ["task_args.width", "optimizer.type", "optimizer.lr", "seed", "name"]
+
+
+def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
+    hook = TensorBoard(flush_s=7)
+    start(hook)
+    assert hook._writer is not None
+    assert hook._writer.flush_secs == 7
