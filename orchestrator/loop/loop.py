@@ -20,6 +20,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import build_optimizer, build_scheduler
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import WorkersDisagree
+from orchestrator.loop.changes import Changes
 from orchestrator.loop.clock import clock_for
 from orchestrator.loop.data import Data
 from orchestrator.loop.iterations import Iterations
@@ -94,6 +95,7 @@ class Loop:
         self.state = self._make_state(artifacts, display, config or {}, name or experiment.name, store)
         self.iterations = Iterations(task, self.state, self.plan, self.clock, self.precision, self.recorder)
         self.saving = Saving(self, store)
+        self.changes = Changes(experiment, self.plan, self.state)
         seed_all(experiment.seed + self.world.rank)
 
     def _check_plans_agree(self) -> None:
@@ -260,6 +262,7 @@ class Loop:
 
     def _train(self) -> None:
         state = self.state
+        self.changes.advance()
         resumed = self.stage is Stage.TRAIN and self.saving.random_state is not None
         self.stage = Stage.TRAIN
         state.phase, state.epoch_completed, state.stepped = "train", False, False
@@ -283,6 +286,8 @@ class Loop:
                 self._save_if_asked()
                 if self._stop_in_phase():
                     return
+                if self.changes.coming:
+                    self.changes.advance()
         self._end_train_phase()
 
     def consumed(self) -> int:
