@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -276,18 +277,20 @@ class Loop:
             self._iterator = self.data.train_iterator(state.epoch, self.consumed())
         if resumed:
             self._restore_randomness()
-        iterations = self.iterations.train(self._iterator)
-        over = self._phase_over()
+        iterations, last_step = self.iterations.train(self._iterator), self._last_step_of_phase()
+        over = state.step >= last_step
         while not over:
             next(iterations)
-            over = self._phase_over()
-            # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
-            if state.stepped and not over:
+            over = state.phase_iteration >= state.phase_length or state.step >= last_step
+            if over or not state.stepped:
+                # Between the micro-batches of a step there are gradients, which a checkpoint does not hold.
+                continue
+            if state.checkpoint_reasons:
                 self._save_if_asked()
-                if self._stop_in_phase():
-                    return
-                if self.changes.coming:
-                    self.changes.advance()
+            if state.iteration >= self._agreement.next and self._stop_in_phase():
+                return
+            if self.changes.coming:
+                self.changes.advance()
         self._end_train_phase()
 
     def consumed(self) -> int:
@@ -304,17 +307,13 @@ class Loop:
         self.data.sampler.offset = position.offset
         self._epoch_length = self.state.phase_iteration + len(self.data.loaders["train"])
 
-    def _phase_over(self) -> bool:
-        state = self.state
-        if state.phase_iteration >= state.phase_length:
-            return True
-        if not state.stepped:
-            return False
-        return state.step == state.max_steps or self._validation_step_due()
-
-    def _validation_step_due(self) -> bool:
-        every = self.experiment.validate_every
-        return "val" in self.data.loaders and every.unit == "steps" and every.due(self.state)
+    def _last_step_of_phase(self) -> float:
+        """The step at which the training phase under way ends, unless its epoch is over before."""
+        state, every = self.state, self.experiment.validate_every
+        last = math.inf if state.max_steps is None else float(state.max_steps)
+        if "val" not in self.data.loaders or every.unit != "steps" or every.count == 0:
+            return last
+        return min(last, (state.step // every.count + 1) * every.count)
 
     def _end_train_phase(self) -> None:
         state = self.state

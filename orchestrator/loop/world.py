@@ -76,14 +76,15 @@ class Agreement:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._next = 0
+        self.next = 0
+        """The iteration from which it has to be asked again."""
 
     def reached(self, iteration: int, asked: bool, iteration_s: float) -> bool:
         """Whether anybody asked; collective at the iterations it chose itself, which are the same on all ranks."""
         if self._world.world_size == 1:
             return asked
-        if iteration < self._next:
+        if iteration < self.next:
             return False
         flag, slowest = self._world.maximum([float(asked), iteration_s])
-        self._next = iteration + max(1, min(1000, int(CHECK_EVERY_S / max(slowest, 1e-6))))
+        self.next = iteration + max(1, min(1000, int(CHECK_EVERY_S / max(slowest, 1e-6))))
         return flag > 0
