@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-class _Traced(nn.Module):
-    """The task's forward pass of a batch whose tensors are passed one by one: tracing knows no other kind of batch."""
+class Forward(nn.Module):
+    """The task's forward pass of a batch whose tensors are passed one by one: tracing knows no other kind of batch. Its
+    name is that of the graph's outermost node."""
 
     def __init__(self, state: State, batch: Any) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ def add_graph(writer: SummaryWriter, state: State) -> None:
     Raises whatever the model raises where it cannot be traced: control flow that depends on values is drawn as it went
     for this batch, and some models fail.
     """
-    traced = _Traced(state, one_batch(state))
+    traced = Forward(state, one_batch(state))
     # torch warns of each value that tracing makes a constant, and prints what it raises, too.
     with evaluating(state), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookyard")
 
 FOLDER = "tensorboard"
-_FIRST = ("optimizer", "scheduler", "batch_size", "task_args", "hooks", "epochs", "steps", "accumulate", "precision", "seed")
-"""Sections that are looked at most: TensorBoard shows the first columns of its table without being asked."""
 _PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
 
 
@@ -227,19 +225,7 @@ def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
     """TensorBoard's summaries of experiment, session start and session end."""
     from torch.utils.tensorboard.summary import hparams
 
-    return hparams(_in_order(state.config), {f"hp/{name}": 0.0 for name in metrics})  # type: ignore[no-untyped-call, no-any-return]
-
-
-def _in_order(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """The hyperparameters, those first that a sweep varies, and then those that are looked at most."""
-    swept = config.get("sweep", {}).get("space", {}) if isinstance(config.get("sweep"), Mapping) else {}
-
-    def place(key: str) -> tuple[bool, int]:
-        section = key.split(".")[0]
-        return key not in swept, _FIRST.index(section) if section in _FIRST else len(_FIRST)
-
-    flat = flatten(config)
-    return {key: flat[key] for key in sorted(flat, key=place)}
+    return hparams(flatten(state.config), {f"hp/{name}": 0.0 for name in metrics})  # type: ignore[no-untyped-call, no-any-return]
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
