@@ -128,7 +128,7 @@ def knn_classes(bank: Tensor, labels: Tensor, features: Tensor, classes: int, ne
     """The class (n,) of each of the features (n, D) by the weighted vote of its nearest rows in the bank (m, D)."""
     bank = functional.normalize(bank, dim=1).t()
     chosen = []
-    for part in functional.normalize(features, dim=1).split(1024):
+    for part in torch.split(functional.normalize(features, dim=1), 1024):
         similarities, nearest = (part @ bank).topk(min(neighbours, len(labels)), dim=1)
         votes = torch.zeros(len(part), classes, device=part.device)
         votes.scatter_add_(1, labels[nearest], (similarities / temperature).exp())
@@ -139,7 +139,7 @@ def knn_classes(bank: Tensor, labels: Tensor, features: Tensor, classes: int, ne
 def few_of_each(labels: Tensor, count: int, draw: int) -> Tensor:
     """The places of `count` random samples of each class, the same for the same draw."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw)).to(labels.device)
-    return torch.cat([order[labels[order] == label][:count] for label in labels.unique()])
+    return torch.cat([order[labels[order] == label][:count] for label in torch.unique(labels)])
 
 
 @torch.enable_grad()
@@ -161,5 +161,5 @@ def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Calla
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    optimizer.step(objective)  # type: ignore[arg-type,no-untyped-call]
+    optimizer.step(objective)  # type: ignore[no-untyped-call]
     return lambda features: functional.linear(features.double(), weights.detach(), bias.detach())

@@ -32,10 +32,7 @@ def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     """
     if len(sizes) == 1:
         return rows.detach()
-    longest = max(sizes)
-    padded = functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, longest - len(rows)))
-    every = rows.new_empty(len(sizes) * longest, *rows.shape[1:])
-    dist.all_gather_into_tensor(every, padded.contiguous())
-    if min(sizes) == longest:
-        return every
-    return torch.cat([part[:size] for part, size in zip(every.split(longest), sizes, strict=True)])
+    padded = functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, max(sizes) - len(rows))).contiguous()
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])

@@ -82,13 +82,13 @@ class MoCo(Hook):
         sizes = batch_sizes(state)
         if self._shuffles:
             order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(state.iteration))
-            own = order.split(sizes)[state.rank]
+            own = torch.split(order, sizes)[state.rank]
             shuffled = gather(_unit(self._teacher(gather(view, sizes)[own.to(view.device)])), sizes)
             self._keys = torch.empty_like(shuffled)
             self._keys[order.to(view.device)] = shuffled
         else:
             self._keys = gather(_unit(self._teacher(view)), sizes)
-        return self._keys.split(sizes)[state.rank]
+        return torch.split(self._keys, sizes)[state.rank]
 
     def _ready_queue(self, like: Tensor) -> Tensor:
         if self._queue is None:

@@ -84,7 +84,7 @@ class Teacher:
 
 def part_of(module: nn.Module, name: str) -> nn.Module:
     """The part of a model of this name, the model itself where the name is empty; raises ValueError where there is none."""
-    found = dict(module.named_modules()).get(name)
+    found: nn.Module | None = dict(module.named_modules()).get(name)
     if found is None:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
         raise ValueError(f"encoder: {type(module).__name__} has no part '{name}', it has {parts}; name one, or '' for the whole model")

@@ -133,10 +133,16 @@ def shuffled(rank: int, world_size: int) -> list[Any]:
     mine = Miniature(MoCo(queue_length=16), "moco", batch_norm=True, rank=rank, world_size=world_size)
     mine.state.iteration = 7
     mine.train([share(pairs(1)[0], [4, 4], rank)])
-    return [plain(mine.outputs[0].key), plain(mine.hook.state_dict()["queue"][:8])]
+    queue = plain(mine.hook.state_dict()["queue"][:8])
+    mine.phase("val")
+    for _ in range(1 - rank):
+        mine.forward(share(pairs(1)[0], [4, 4], rank))
+    assert plain(mine.hook.state_dict()["queue"][:8]) == queue
+    return [plain(mine.outputs[0].key), queue]
 
 
 def test_batch_norm_sees_shuffled_images_and_keys_come_back_in_order() -> None:
+    """In val rank 0 has a batch more than rank 1, for which it must not wait."""
     (first, queue), (second, _) = on_ranks(shuffled)
     torch.manual_seed(0)
     encoder, view = Network(batch_norm=True).encoder, pairs(1)[0][0][1]

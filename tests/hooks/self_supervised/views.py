@@ -125,10 +125,12 @@ class Miniature:
         """The loss of a batch, its output kept."""
         state = self.state
         state.batch, state.batch_size, state.row = batch, len(batch[1]), {}
-        state.output = state.model(batch[0])
-        self.plan.fire("on_forward", state)
+        training = state.phase == "train"
+        with torch.set_grad_enabled(training):
+            state.output = (state.model if training else state.module)(batch[0])
+            self.plan.fire("on_forward", state)
+            loss: Tensor = self.loss(state.output)
         self.outputs.append(state.output)
-        loss: Tensor = self.loss(state.output)
         self.losses.append(loss.item())
         return loss
 
