@@ -1,6 +1,7 @@
 """What the pages say is run: their code and experiment files, and their links."""
 
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from hooks import HOOKS
 from orchestrator import load_experiment, run
 from orchestrator.config.components import DEFAULT_HOOKS
+from orchestrator.config.sweep import SCHEDULERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -84,6 +86,18 @@ def test_the_hook_guide_has_every_hook_once_and_names_the_defaults() -> None:
     assert sorted(named) == sorted((hook.__module__.split(".")[1], name) for name, hook in HOOKS.items())
     (defaults,) = re.findall(r"^(`\w+`(?:(?:,| and)\s`\w+`)+)\sare in every run", page, re.MULTILINE)
     assert tuple(re.findall(r"`(\w+)`", defaults)) == DEFAULT_HOOKS
+
+
+def test_every_sweep_in_the_guide_to_sweeps_is_valid(folder: Path) -> None:
+    page = ROOT / "docs" / "sweeps.md"
+    write_files(page, folder)
+    shutil.copy(ROOT / "experiments" / "digits.yaml", folder / "study")
+    loaded = {name: load_experiment(folder / name) for name, _ in NAMED.findall(page.read_text())}
+    sweeps = {name: experiment.sweep for name, experiment in loaded.items() if experiment.sweep}
+    assert {one.search for one in sweeps.values()} == {"grid", "random", "optuna"}
+    assert {one.scheduler.type for one in sweeps.values()} == set(SCHEDULERS)
+    assert len(loaded["study/changes.yaml"].changes) == 2
+    assert page.read_text().count("```yaml") == len(loaded)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -20,10 +20,11 @@ from orchestrator.runs.environment import Ray, Resources, chosen_address, local_
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.sweeps.folder import trial_folders
+from orchestrator.sweeps.history import replay
 from orchestrator.sweeps.result import Sweep
 
-TUNE_FOLDER = "tune"
-"""Where Ray Tune keeps its own notes of a sweep."""
+REPLAY = "replay.yaml"
+"""A population's best trial as a single run."""
 
 
 def sweep(
@@ -61,8 +62,19 @@ def sweep(
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
             raise
         raise RunError(f"{type(error).__name__}: {error}") from error
+    if isinstance(settings.scheduler, Population):
+        _write_replay(folder, experiment)
     folder.update(status="interrupted" if interrupted else "finished", ended=now())
     return Sweep(folder)
+
+
+def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
+    """Keeps the best trial of a population as an experiment that changes its values when that trial's weights saw them."""
+    try:
+        best = replay(folder, experiment, Sweep(folder).best.name)
+    except UsageError as error:
+        return say(f"There is no {REPLAY}: {error}")
+    return folder.storage.write(REPLAY, to_yaml(best))
 
 
 def _refuse_what_is_missing(settings: Settings, local: bool) -> None:

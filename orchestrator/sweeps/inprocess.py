@@ -63,14 +63,11 @@ def _run_trial(
             if all(metric in report.metrics for metric in metrics):
                 last = report.metrics
                 watcher.reported(folder.name, last)
-                if not report.final and stopping.reported(folder.name, last, monotonic() - begun):
-                    stopped = [stopping.reasons[folder.name]]
-                elif not report.final and (used := stopping.budget_used()):
-                    stopped = [used]
-                else:
-                    continue
-                status = "stopped"
-                break
+                over = stopping.reported(folder.name, last, monotonic() - begun)
+                reason = stopping.reasons[folder.name] if over else stopping.budget_used()
+                if reason and not report.final:
+                    status, stopped = "stopped", [reason]
+                    break
         training.close()  # type: ignore[attr-defined]
     except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
         folder.end("failed", error=str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ray import tune
@@ -37,6 +38,16 @@ def search_algorithm(settings: Sweep, at_once: int) -> Searcher | SearchAlgorith
     return BasicVariantGenerator(max_concurrent=0 if waiting else at_once)
 
 
+@dataclass(frozen=True)
+class _Suggest:
+    """The space as a function for Optuna; a class, as Tune keeps the search in a file."""
+
+    settings: Sweep
+
+    def __call__(self, trial: Any) -> dict[str, Any]:
+        return trial_config(trial.number, suggested(self.settings, trial))
+
+
 def optuna_search(settings: Sweep) -> Any:
     """Ray Tune's OptunaSearch over the space, written as a function so that a path may depend on another.
 
@@ -49,7 +60,7 @@ def optuna_search(settings: Sweep) -> Any:
     metrics, modes = zip(*settings.objectives, strict=True)
     several = len(metrics) > 1
     return OptunaSearch(
-        lambda captor: trial_config(captor.number, suggested(settings, captor)),
+        _Suggest(settings),
         metric=list(metrics) if several else metrics[0],
         mode=list(modes) if several else modes[0],
         points_to_evaluate=enqueued(settings),

@@ -11,10 +11,12 @@ from orchestrator import UsageError, open_run, open_sweep, run, sweep
 from orchestrator.sweeps import driver
 from tests.tasks import described
 
+SETTINGS = ("mode", "metric", "trials", "search", "seed", "stop", "budget", "points", "scheduler")
+
 
 def searching(space: dict[str, Any], **fields: Any) -> Any:
     settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
-    settings |= {key: fields.pop(key) for key in ("mode", "metric", "trials", "search", "seed") if key in fields}
+    settings |= {key: fields.pop(key) for key in SETTINGS if key in fields}
     return described(**{"epochs": 1, "sweep": settings, **fields})
 
 
@@ -114,3 +116,48 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
         sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True)
     assert open_sweep(first.path).status == "finished"
+
+
+def test_rules_end_a_trial_and_say_why(tmp_path: Path) -> None:
+    stop = {"max_reports": 2}
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02]}}, epochs=4, stop=stop), tmp_path, local=True)
+    assert outcome.trials["reports"].tolist() == [2, 2]
+    assert outcome.trials["status"].tolist() == ["stopped", "stopped"]
+    assert [run.folder.about()["stopped"] for run in outcome.runs] == [["it has made max_reports=2 reports"]] * 2
+
+
+def test_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
+    """52 samples an epoch: the second trial is stopped at its first report, and no third begins."""
+    budget = {"samples": 4 * 52}
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}, epochs=3, budget=budget), tmp_path, local=True)
+    assert outcome.status == "finished"
+    assert outcome.trials["reports"].tolist() == [3, 1]
+    assert outcome.trials["status"].tolist() == ["finished", "stopped"]
+    assert outcome.runs[1].folder.about()["stopped"] == ["the sweep's budget of 208 samples is used up"]
+
+
+def test_optuna_learns_in_this_process_too(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
+    point = {"optimizer.lr": 0.25}
+    outcome = sweep(searching(space, search="optuna", trials=3, points=[point]), tmp_path, local=True)
+    drawn = outcome.trials["config/optimizer.lr"].tolist()
+    assert drawn[0] == 0.25
+    assert len(set(drawn)) == 3
+
+
+def test_a_population_needs_trials_side_by_side(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
+    with pytest.raises(UsageError, match="live side by side"):
+        sweep(searching(space, search="random", trials=3, scheduler="pbt"), tmp_path, local=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_extra_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "find_spec", lambda name: None)
+    space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
+    with pytest.raises(UsageError, match=r"optuna, which is not installed: pip install 'hookyard\[optuna\]'"):
+        sweep(searching(space, search="optuna"), tmp_path, local=True)
+    with pytest.raises(UsageError, match=r"sklearn, which is not installed: pip install 'hookyard\[pb2\]'"):
+        sweep(searching(space, search="random", trials=3, scheduler="pb2"), tmp_path)
+    assert not list(tmp_path.iterdir())

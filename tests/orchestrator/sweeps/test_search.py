@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -85,6 +86,21 @@ def test_optuna_weighs_two_metrics_against_each_other() -> None:
     assert len(front) >= 4
     assert front[0] < 0.3
     assert front[-1] > 0.8
+
+
+def test_optuna_s_memory_survives_a_file(tmp_path: Path) -> None:
+    """Tune keeps the search in a file, and another driver may go on with it."""
+    pytest.importorskip("optuna")
+    settings = sweep(search="optuna", trials=20)
+    draws, again = Draws(settings), Draws(settings)
+    for number, values in draws:
+        if number == 12:
+            draws._optuna.save(str(tmp_path / "search"))
+        draws.over(number, {"val/score": bowl(values)})
+    again._optuna.restore(str(tmp_path / "search"))
+    assert len(again._optuna._ot_study.trials) == 13
+    again.over(12, {"val/score": 0.0})
+    assert set(again._optuna.suggest("13")[TRIAL]["values"]) == set(SPACE)
 
 
 def test_a_failed_trial_does_not_hold_optuna_up() -> None:
