@@ -1,0 +1,165 @@
+"""Searches, schedulers, rules and populations on Ray, judged by a known function of a hook's own field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator import load_experiment, open_run, run, sweep
+from orchestrator.sweeps.history import History, replay
+from orchestrator.sweeps.result import Sweep
+
+pytestmark = pytest.mark.ray
+
+BOWL = '''
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Le
+
+from hooks import Hook
+
+
+@dataclass
+class Bowl(Hook):
+    """Scores val by how near its place is to 0.7; what it has gained so far is its state."""
+
+    place: Annotated[float, Ge(0), Le(1)] = 0.5
+
+    mutable: ClassVar[frozenset[str]] = frozenset({"place"})
+
+    def __post_init__(self):
+        self.gained = 0.0
+
+    def on_step(self, state):
+        state.record(place=self.place)
+
+    def on_phase_end(self, state):
+        if state.phase == "val":
+            self.gained += 1 - abs(self.place - 0.7)
+            state.metrics["val/score"] = self.gained
+
+    def state_dict(self):
+        return {"gained": self.gained}
+
+    def load_state_dict(self, state):
+        self.gained = state["gained"]
+'''
+
+
+def swept(folder: Path, epochs: int = 4, ranks: int = 1, **settings: Any) -> Sweep:
+    (folder / "bowl.py").write_text(BOWL)
+    written = {
+        "base": "points.yaml",
+        "name": "bowls",
+        "epochs": epochs,
+        "hooks": {"bowl": {"type": "bowl:Bowl"}, "ema": None},
+        "workers": {"count": ranks},
+        "sweep": {"metric": "val/score", "space": {"hooks.bowl.place": {"uniform": [0.0, 1.0]}}, **settings},
+    }
+    (folder / "bowls.yaml").write_text(yaml.safe_dump(written))
+    return sweep(load_experiment("bowls.yaml"), "runs")
+
+
+def grid(*places: float) -> dict[str, Any]:
+    return {"search": "grid", "space": {"hooks.bowl.place": {"grid": list(places)}}}
+
+
+def test_a_population_goes_on_from_its_best_within_bounds_and_can_be_replayed(ray_cluster: Any, outside: Path) -> None:
+    scheduler = {"type": "pbt", "quantile_fraction": 0.5, "resample_probability": 0}
+    space = {"hooks.bowl.place": {"uniform": [0.05, 0.75]}, "optimizer.lr": {"loguniform": [0.01, 0.2]}}
+    points = [{"hooks.bowl.place": 0.1}, {"hooks.bowl.place": 0.74}]
+    done = swept(outside, epochs=5, ranks=2, scheduler=scheduler, space=space, points=points, trials=2)
+    assert done.trials["status"].tolist() == ["finished", "finished"]
+
+    exploits = History(done.folder).read()
+    assert len(exploits) == 4
+    assert exploits[0].trial == "trial-0000"
+    assert exploits[0].source == "trial-0001"
+    assert exploits[0].before["hooks.bowl.place"] == 0.74
+    for exploit in exploits:
+        assert exploit.source_score >= exploit.score
+        place, lr = exploit.after["hooks.bowl.place"], exploit.after["optimizer.lr"]
+        factors = [exploit.before["hooks.bowl.place"] * factor for factor in (0.8, 1.2)]
+        assert place in [min(max(factor, 0.05), 0.75) for factor in factors]
+        assert 0.01 <= lr <= 0.2
+    # Whoever began with 0.1 goes on from the other's gains, so its score is no longer that of its beginning.
+    score = done.runs[0].metrics["val/score"]
+    assert score.iloc[0] == pytest.approx(0.4)
+    assert score.iloc[1] > 2 * 0.9
+
+    # The rows say which value each step had: the one before the exploit, then the new one.
+    first = exploits[0]
+    rows = done.runs[0].stats.query("phase == 'train' and rank == 0").sort_values("step")
+    assert set(rows[rows["step"] <= first.step]["place"]) == {0.1}
+    assert rows[rows["step"] > first.step]["place"].iloc[0] == first.after["hooks.bowl.place"]
+
+    # A single run of two ranks that changes its values at the same steps comes to the same weights and score.
+    last = exploits[-1]
+    again = replay(done.folder, load_experiment("bowls.yaml"), last.trial)
+    assert again.sweep is None
+    alone = run(again, "runs", "alone")
+    trial = open_run(f"{done.path}/trials/{last.trial}")
+    assert alone.metrics["val/score"].iloc[-1] == trial.metrics["val/score"].iloc[-1]
+    assert alone.metrics["val/loss"].iloc[-1] == trial.metrics["val/loss"].iloc[-1]
+
+
+def test_pb2_stays_within_its_ends(ray_cluster: Any, outside: Path) -> None:
+    pytest.importorskip("sklearn")
+    space = {"hooks.bowl.place": {"uniform": [0.1, 0.9]}}
+    done = swept(outside, epochs=5, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space=space, trials=3)
+    exploits = History(done.folder).read()
+    assert exploits
+    assert all(0.1 <= exploit.after["hooks.bowl.place"] <= 0.9 for exploit in exploits)
+    assert done.trials["status"].tolist() == ["finished"] * 3
+
+
+def test_hyperband_pauses_trials_and_carries_the_best_through(ray_cluster: Any, outside: Path) -> None:
+    """With max_t=4 and eta=2 a first bracket of three runs through; one of three more is halved after 2 reports."""
+    places = grid(0.3, 0.3, 0.3, 0.1, 0.7, 0.2)
+    done = swept(outside, epochs=9, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}, **places)
+    reports = done.trials["reports"].tolist()
+    assert reports[:3] == [4, 4, 4]
+    assert (reports[3], reports[4]) == (2, 4)
+    # Gains add up over the pause in which the others were waited for: 1 for each report of the best.
+    best = done.runs[4]
+    assert best.metrics["val/score"].tolist() == pytest.approx([1, 2, 3, 4])
+    assert len(best.folder.attempts()) == 2
+    assert done.trials["status"].tolist() == ["stopped"] * 6
+
+
+def test_the_median_rule_stops_what_is_below_it(ray_cluster: Any, outside: Path) -> None:
+    scheduler = {"type": "median", "grace_period": 2, "min_samples_required": 2}
+    done = swept(outside, epochs=5, scheduler=scheduler, max_concurrent=1, **grid(0.7, 0.6, 0.0, 0.69))
+    assert done.trials["status"].tolist() == ["finished", "finished", "stopped", "finished"]
+    assert done.trials["reports"].tolist() == [5, 5, 2, 5]
+
+
+def test_optuna_suggests_trial_by_trial_and_rules_and_budget_end_them(ray_cluster: Any, outside: Path) -> None:
+    pytest.importorskip("optuna")
+    done = swept(
+        outside,
+        epochs=6,
+        search="optuna",
+        trials=50,
+        max_concurrent=1,
+        points=[{"hooks.bowl.place": 0.7}],
+        stop={"target": 3.0, "max_reports": 4},
+        budget={"samples": 80 * 13},
+    )
+    trials = done.trials
+    assert done.status == "finished"
+    assert trials["config/hooks.bowl.place"].iloc[0] == 0.7
+    about = [json.loads(Path(one.path, "run.json").read_text()) for one in done.runs]
+    assert about[0]["stopped"] == ["val/score is 3, as good as the target 3"]
+    assert all(one["status"] == "stopped" for one in about)
+    assert about[-1]["stopped"] == ["the sweep's budget of 1040 samples is used up"]
+    # 3 reports to the target and at most 4 of each trial after it; the 13th epoch of 80 samples is the last of all, but
+    # for what is trained while Tune takes a moment to stop.
+    assert trials["reports"].iloc[0] == 3
+    assert (trials["reports"] <= 4).all()
+    assert 13 <= trials["reports"].sum() <= 15
