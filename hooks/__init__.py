@@ -8,9 +8,11 @@ from hooks.checkpointing.export import Export
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.logs.console import Console
 from hooks.logs.json_lines import JsonLines
+from hooks.logs.mlflow import MLflow
 from hooks.logs.output_csv import OutputCSV
 from hooks.logs.progress_bar import ProgressBar
 from hooks.logs.tensorboard import TensorBoard
+from hooks.logs.wandb import WandB
 from hooks.plan import HookError, Plan
 from hooks.rhythm import Rhythm, paced_by
 from hooks.self_supervised.byol import BYOL
@@ -81,9 +83,11 @@ HOOKS: dict[str, type[Hook]] = {
     # logs
     "console": Console,
     "json_lines": JsonLines,
+    "mlflow": MLflow,
     "output_csv": OutputCSV,
     "progress_bar": ProgressBar,
     "tensorboard": TensorBoard,
+    "wandb": WandB,
     # checkpointing
     "checkpoint": Checkpoint,
     "export": Export,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -12,9 +11,10 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.logs.curves import Curves
+from hooks.logs.hyperparameters import flatten
 from hooks.logs.model_graph import add_graph
-from hooks.logs.readings import learning_rates, numbers
-from hooks.logs.windows import Size, Statistic, Windows
+from hooks.logs.windows import Size, Statistic
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import RECENT, State
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookyard")
 
 FOLDER = "tensorboard"
-_PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
+_HYPER = "hp/"
+"""Before the names of metrics in the table of hyperparameters."""
 
 
 @dataclass
@@ -69,12 +70,11 @@ class TensorBoard(Hook):
     def __post_init__(self) -> None:
         if self.histograms.unit == "epochs" and self.histograms.count:
             raise ValueError(f"histograms are of single steps, and histograms is '{self.histograms}'; write steps, such as '500 steps'")
-        self._drawn: dict[str, Any] = {}
-        self._windows = Windows(self.window, self.statistics)
+        self._curves = Curves(self.window, self.statistics)
         self._writer: SummaryWriter | None = None
         self._x = 0
         self._points: dict[str, float] = {}
-        self._metrics: dict[str, float] = {}
+        self._named: dict[str, None] = {}
 
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -90,16 +90,16 @@ class TensorBoard(Hook):
             self._draw_graph(self._writer, state)
 
     def on_phase_start(self, state: State) -> None:
-        self._windows.begin(state)
+        self._curves.begin(state)
 
     @paced_by("interval")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
             return
         if self.axis == "epoch":
-            self._windows.catch_up(state.row)
+            self._curves.catch_up(state)
         else:
-            self._add_curves(state, state.row)
+            self._add(self._curves.point(state), self._place(state))
 
     @paced_by("histograms")
     def on_gradients(self, state: State) -> None:
@@ -110,13 +110,12 @@ class TensorBoard(Hook):
         self._add_histograms("parameters", dict(state.module.named_parameters()), state)
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase == "train" and self._windows.unwritten() and (self.axis != "epoch" or state.epoch_completed):
-            self._add_curves(state, {})
-        prefix = f"{state.phase}/"
-        self._add_metrics({name: value for name, value in state.metrics.items() if name.startswith(prefix)}, state)
+        if self.axis != "epoch" or state.epoch_completed:
+            self._add(self._curves.rest(state), self._place(state))
+        self._add_metrics(self._curves.metrics(state), state)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        self._add_metrics({name: metrics[name] for name in metrics if "/" in name and name not in state.metrics}, state)
+        self._add_metrics(self._curves.reported(state, metrics), state)
 
     def on_end(self, state: State) -> None:
         self._end_session(state)
@@ -126,25 +125,14 @@ class TensorBoard(Hook):
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"x": self._x, "points": dict(self._points), "windows": self._windows.state_dict()}
+        return {"x": self._x, "points": dict(self._points), "curves": self._curves.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._x, self._points = state["x"], dict(state["points"])
-        self._windows.load_state_dict(state["windows"])
+        self._curves.load_state_dict(state["curves"])
 
     def _place(self, state: State) -> int:
         return int(getattr(state, self.axis))
-
-    def _add_curves(self, state: State, row: Mapping[str, Any]) -> None:
-        values = {**learning_rates(state), **self._windows.look(row)}
-        points = {_tag(name): value for name, value in values.items()}
-        self._add({**points, **self._told(state)}, self._place(state))
-
-    def _told(self, state: State) -> dict[str, float]:
-        """What other hooks have left to draw since the last point."""
-        fresh = {name: told for name, told in state.info.items() if _is_drawable(told) and self._drawn.get(name) is not told}
-        self._drawn |= fresh
-        return numbers({f"{name}/{key}": value for name, told in fresh.items() for key, value in told.items()})
 
     def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
         """Draws the finite values of each tensor at the step under way, which is not counted yet."""
@@ -163,11 +151,10 @@ class TensorBoard(Hook):
         except Exception as error:  # a model may fail in any way when it is traced, and trains nevertheless
             logger.warning("the model's graph is not in TensorBoard, as torch cannot trace the model: %s", str(error).strip().split("\n")[0])
 
-    def _add_metrics(self, metrics: Mapping[str, Any], state: State) -> None:
-        values = numbers(metrics)
-        self._metrics.update(values)
-        points = {"train/phase_loss" if name == "train/loss" else name: value for name, value in values.items()}
-        self._add({**points, **{f"hp/{name}": value for name, value in values.items()}}, self._place(state))
+    def _add_metrics(self, metrics: Mapping[str, float], state: State) -> None:
+        named = {_HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()}
+        self._named.update(dict.fromkeys(named))
+        self._add({**metrics, **named}, self._place(state))
         if self._writer is not None:
             self._writer.flush()
 
@@ -189,7 +176,7 @@ class TensorBoard(Hook):
 
     def _end_session(self, state: State) -> None:
         """Says which metrics there are, now that they are known, and that the run has ended."""
-        experiment, _, end = _session(state, self._metrics)
+        experiment, _, end = _session(state, self._named)
         self._write_summaries(experiment, end)
 
     def _write_summaries(self, *summaries: Any) -> None:
@@ -206,36 +193,9 @@ class TensorBoard(Hook):
             self._writer = None
 
 
-def _is_drawable(told: Any) -> bool:
-    return isinstance(told, Mapping) and isinstance(next(iter(told.values()), None), Tensor)
-
-
-def _tag(column: str) -> str:
-    """Where a column of the row is drawn: by its unit, or under `train/`."""
-    if "/" in column:
-        return column
-    if column.endswith("_s"):
-        return f"perf/{column}"
-    if column.endswith("_bytes") or column == "cuda_alloc_retries":
-        return f"memory/{column}"
-    return f"train/{column}"
-
-
 def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
     """TensorBoard's summaries of experiment, session start and session end."""
     from torch.utils.tensorboard.summary import hparams
 
-    return hparams(flatten(state.config), {f"hp/{name}": 0.0 for name in metrics})  # type: ignore[no-untyped-call, no-any-return]
+    return hparams(flatten(state.config), dict.fromkeys(metrics, 0.0))  # type: ignore[no-untyped-call, no-any-return]
 
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
-    """The hyperparameters of an experiment by dotted key: all but its sweep and its paths, so that all trials of a
-    sweep have the same keys. None is "none"; lists are written out."""
-    flat: dict[str, bool | int | float | str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat.update({} if key == "sweep" and not prefix else flatten(value, f"{prefix}{key}."))
-        elif not _PATH.search(key):
-            plain = isinstance(value, bool | int | float | str)
-            flat[f"{prefix}{key}"] = value if plain else "none" if value is None else str(value)
-    return flat

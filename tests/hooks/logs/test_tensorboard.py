@@ -18,7 +18,8 @@ from tensorboard.summary.writer import event_file_writer
 from torch import nn
 
 from hooks import Hook, Plan, Priority, Rhythm, State
-from hooks.logs.tensorboard import FOLDER, TensorBoard, flatten
+from hooks.logs.hyperparameters import flatten
+from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.logs.windows import Statistic
 from hooks.stats.activation_stats import ActivationStats
 from hooks.training.gradient_clip import GradientClip

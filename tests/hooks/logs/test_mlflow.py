@@ -1,0 +1,227 @@
+"""MLflow: what its client is told, and what the real one keeps in a SQLite file."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import logging
+import math
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hooks import Plan, State
+from hooks.logs.mlflow import MLflow
+from tests.hooks.phases import run_phase
+
+CONFIG = {"name": "digits", "optimizer": {"lr": 0.1}, "scheduler": None, "out_dir": "/tmp/x", "sweep": {"trials": 8}}
+
+
+class Missing(Exception):
+    """MLflow's exception, with its codes."""
+
+    error_code = "RESOURCE_DOES_NOT_EXIST"
+
+
+class Server:
+    """Remembers what clients say; `down` refuses them all, `gate` holds them back."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.down = False
+        self.gate: threading.Event | None = None
+        self.uris: list[str] = []
+
+    def client(self, tracking_uri: str) -> Server:
+        self.uris.append(tracking_uri)
+        return self
+
+    def get_experiment_by_name(self, name: str) -> None:
+        if self.gate is not None:
+            self.gate.wait()
+        if self.down:
+            raise ConnectionError("no server there")
+
+    def create_experiment(self, name: str) -> str:
+        return name
+
+    def create_run(self, experiment_id: str, tags: dict[str, str], run_name: str) -> Any:
+        run_id = f"run{len(self.runs)}"
+        self.runs[run_id] = {"experiment": experiment_id, "name": run_name, "tags": tags, "params": {}, "metrics": [], "status": "RUNNING"}
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
+
+    def update_run(self, run_id: str, status: str) -> None:
+        if run_id not in self.runs:
+            raise Missing
+        self.runs[run_id]["status"] = status
+
+    set_terminated = update_run
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        assert len(metrics) <= 1000
+        assert len(params) <= 100
+        self.runs[run_id]["metrics"] += [(key, value, step) for key, value, _, step in metrics]
+        self.runs[run_id]["params"] |= dict(params)
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        self.runs[run_id]["tags"][key] = value
+
+    def curve(self, key: str, run_id: str = "run0") -> list[tuple[int, float]]:
+        return [(step, value) for name, value, step in self.runs[run_id]["metrics"] if name == key]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    server = Server()
+    modules = {
+        "mlflow": {},
+        "mlflow.tracking": {"MlflowClient": server.client},
+        "mlflow.exceptions": {"MlflowException": Missing},
+        "mlflow.entities": {"Metric": lambda *values: values, "Param": lambda *values: values},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield server
+    if server.gate is not None:
+        server.gate.set()
+
+
+def _losses(*values: float) -> list[dict[str, Any]]:
+    return [{"loss": value} for value in values]
+
+
+def _begin(hook: MLflow, folder: Path, **fields: Any) -> State:
+    state = State(artifacts=folder, name="digits-1", **{"config": CONFIG, **fields})
+    Plan({"mlflow": hook}).fire("on_start", state)
+    return state
+
+
+def test_a_run_is_told_as_it_was(server: Server, tmp_path: Path) -> None:
+    hook = MLflow(interval=2, tags={"team": "vision"})
+    state = _begin(hook, tmp_path, accumulate=2)
+    run_phase(hook, state, "train", _losses(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
+    run_phase(hook, state, "val", _losses(1), metrics={"val/accuracy": 0.5})
+    hook.on_report(state, {"val/accuracy": 0.5, "train/samples_per_s": 100.0, "epoch": 0})
+    hook.on_saved(state, "/runs/digits-1/checkpoints/epoch-0001")
+    hook.on_end(state)
+    run = server.runs["run0"]
+    assert (run["experiment"], run["name"], run["status"]) == ("digits", "digits-1", "FINISHED")
+    assert run["params"] == {"name": "digits", "optimizer.lr": "0.1", "scheduler": "none"}
+    assert run["tags"] == {"team": "vision", "checkpoint": "/runs/digits-1/checkpoints/epoch-0001"}
+    assert server.curve("train/loss") == [(1, 2.0), (2, 7.0), (2, 4.0)]
+    assert server.curve("train/phase_loss") == [(2, 4.4)]
+    assert server.curve("val/accuracy") == [(2, 0.5)]
+    assert server.curve("train/samples_per_s") == [(2, 100.0)]
+    assert server.curve("iteration")[:3] == [(1, 2), (2, 4), (2, 5)]
+    assert server.uris == [f"sqlite:///{tmp_path}/mlflow/mlflow.db"]
+    assert (tmp_path / "mlflow").is_dir()
+
+
+def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path: Path) -> None:
+    """MMEngine's WandB backend counts messages, which breaks the curves of resumed runs."""
+    first = MLflow(interval=1)
+    state = _begin(first, tmp_path)
+    run_phase(first, state, "train", _losses(1, 2), length=5)
+    first.on_exception(state, RuntimeError("killed"))
+    assert server.runs["run0"]["status"] == "FAILED"
+    second = MLflow(interval=1)
+    second.load_state_dict(first.state_dict())
+    state = _begin(second, tmp_path, iteration=2, step=2, phase_iteration=2, config={**CONFIG, "epochs": 99})
+    run_phase(second, state, "train", _losses(3, 4), length=5)
+    assert second._run_id == "run0"
+    second.on_end(state)
+    assert server.curve("train/loss") == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert server.runs["run0"]["status"] == "FINISHED"
+    assert "epochs" not in server.runs["run0"]["params"], "parameters are written once: MLflow refuses other values"
+
+
+def test_a_run_that_its_database_does_not_know_is_a_new_one(server: Server, tmp_path: Path) -> None:
+    hook = MLflow()
+    hook.load_state_dict({**hook.state_dict(), "run_id": "gone"})
+    hook.on_end(_begin(hook, tmp_path))
+    assert list(server.runs) == ["run0"]
+
+
+def test_no_step_waits_for_the_server(server: Server, tmp_path: Path) -> None:
+    server.gate = threading.Event()
+    hook = MLflow(interval=1)
+    state = _begin(hook, tmp_path)
+    run_phase(hook, state, "train", _losses(1, 2, 3))
+    assert server.runs == {}
+    server.gate.set()
+    hook.on_end(state)
+    assert [x for x, _ in server.curve("train/loss")] == [1, 2, 3]
+
+
+def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.down = True
+    hook = MLflow(interval=1)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        state = _begin(hook, tmp_path)
+        run_phase(hook, state, "train", _losses(1), length=3)
+        assert hook._outbox is not None
+        came_up = threading.Event()
+        hook._outbox.put(came_up.set)
+        assert came_up.wait(60)
+        server.down = False
+        run_phase(hook, state, "train", _losses(2), length=3)
+        hook.on_end(state)
+    assert "mlflow cannot send (the run goes on, and it is tried again): ConnectionError: no server there" in caplog.messages
+    assert server.curve("train/loss") == [(2, 2)]
+
+
+def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("hooks.logs.mlflow.find_spec", lambda name: None)
+    hook = MLflow(interval=1)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        state = _begin(hook, tmp_path)
+    run_phase(hook, state, "train", _losses(1), metrics={"train/loss": 1.0})
+    hook.on_end(state)
+    assert "pip install 'hookyard[mlflow]'" in caplog.text
+
+
+def test_names_are_such_as_mlflow_allows(server: Server, tmp_path: Path) -> None:
+    hook = MLflow(interval=1)
+    state = _begin(hook, tmp_path)
+    state.info["activations"] = {"block#1/mean": torch.tensor(0.5)}
+    run_phase(hook, state, "train", _losses(1))
+    hook.on_end(state)
+    assert server.curve("activations/block_1/mean") == [(1, 0.5)]
+
+
+def test_the_real_client_keeps_it_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    first = MLflow(interval=1, wait_s=120)
+    state = _begin(first, tmp_path)
+    run_phase(first, state, "train", _losses(1, math.nan), length=3)
+    first.on_saved(state, "somewhere")
+    first.on_exception(state, RuntimeError("killed"))
+    second = MLflow(interval=1, wait_s=120)
+    second.load_state_dict(first.state_dict())
+    state = _begin(second, tmp_path, step=2, iteration=2, phase_iteration=2)
+    run_phase(second, state, "train", _losses(3), length=3)
+    second.on_end(state)
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow/mlflow.db")
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status, run.data.params["optimizer.lr"]) == ("digits-1", "FINISHED", "0.1")
+    assert run.data.tags["checkpoint"] == "somewhere"
+    curve = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "train/loss")}
+    assert curve == pytest.approx({1: 1.0, 2: math.nan, 3: 3.0}, nan_ok=True)
