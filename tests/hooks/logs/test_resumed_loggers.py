@@ -1,0 +1,93 @@
+"""Loggers in the real loop: a run that goes on from a checkpoint in mid-epoch says what one without interruption says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hooks import Hook, Rhythm
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.logs.json_lines import FILE, JsonLines
+from hooks.logs.tensorboard import FOLDER, TensorBoard
+from hooks.logs.windows import Statistic
+from hooks.training.sampler_seed import DistSamplerSeed
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment
+
+STATISTICS = {
+    "loss_epoch": Statistic("loss", "mean", "epoch"),
+    "loss_run": Statistic("loss", "max", "global"),
+    "loss_median": Statistic("loss", "median", 5),
+}
+
+
+def _hooks() -> dict[str, Hook]:
+    return {
+        "sampler_seed": DistSamplerSeed(),
+        "checkpoint": Checkpoint(every=Rhythm(5, "steps"), keep=None),
+        "json_lines": JsonLines(interval=4, statistics=dict(STATISTICS)),
+        "tensorboard": TensorBoard(interval=4, statistics=dict(STATISTICS)),
+    }
+
+
+def _live(folder: Path, restore: str | None = None) -> None:
+    store = CheckpointStore(Storage(folder / "checkpoints"))
+    loop = Loop(Points(), experiment(epochs=2), _hooks(), store=store, artifacts=folder)
+    if restore:
+        loop.restore(restore)
+    for _ in loop.run():
+        pass
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "time" and not name.endswith("_s")} for line in lines]
+
+
+def _curve(folder: Path, tag: str) -> dict[int, float]:
+    events = EventAccumulator(str(folder / FOLDER), size_guidance={"scalars": 0})
+    events.Reload()
+    return {point.step: point.value for point in events.Scalars(tag)}
+
+
+def _near(line: dict[str, Any]) -> Any:
+    return {name: pytest.approx(value) if isinstance(value, float | dict) else value for name, value in line.items()}
+
+
+def test_lines_and_curves_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """Epochs of seven iterations, points after four and seven, and the run goes on from step 5: between two points."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    _live(whole)
+    shutil.copytree(whole, resumed)
+    _live(resumed, restore="step-00000005")
+    expected = _lines(whole)
+    assert [line["iteration"] for line in expected if "loss" in line] == [4, 7, 11, 14]
+    assert _lines(resumed) == [_near(line) for line in expected]
+    for tag in ("train/loss", "train/loss_epoch", "train/loss_run", "train/loss_median", "val/accuracy"):
+        assert _curve(resumed, tag) == pytest.approx(_curve(whole, tag))
+    assert list(_curve(resumed, "train/loss")) == [4, 7, 11, 14]
+
+
+def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:
+    from orchestrator.loop.world import World
+
+    folder = Path(root) / str(rank)
+    folder.mkdir()
+    loop = Loop(
+        Points(), experiment(epochs=1), _hooks(), world=World(rank=rank, world_size=world_size, local_rank=rank), artifacts=folder
+    )
+    for _ in loop.run():
+        pass
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_master_alone_writes(tmp_path: Path) -> None:
+    assert on_ranks(_ranks_files, 2, str(tmp_path)) == [[FILE, FOLDER], []]
