@@ -91,7 +91,7 @@ class DINOHead(nn.Module):
 
     def __init__(self, inputs: int, embedding: int, prototypes: int) -> None:
         super().__init__()
-        self.embed = nn.Sequential(nn.Linear(inputs, inputs), nn.GELU(), nn.Linear(inputs, embedding))
+        self.embed = head(inputs, inputs, embedding)
         self.last = nn.Linear(embedding, prototypes, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
