@@ -22,6 +22,8 @@ from hooks.state import RECENT, State
 logger = logging.getLogger("hookyard")
 
 _RATE = re.compile(r"lr(_\d+)?")
+_SHOWN = ("loss", "lr", "lr_1", "lr_2", "lr_3", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
+"""Columns a line may show by itself."""
 
 
 @dataclass
@@ -55,7 +57,8 @@ class Console(Hook):
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        self._windows = Windows(self.window, self.statistics)
+        columns = {*_SHOWN, *self.columns, *(statistic.column for statistic in self.statistics.values())}
+        self._windows = Windows(self.window, self.statistics, columns)
         self._remaining = Remaining()
         self._wording = FORMATS[self.format]
         self._rates: Mapping[str, float] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, pairwise
@@ -14,7 +15,9 @@ from hooks.state import RECENT, State
 
 _WARM_UP = 3
 """Iterations of a process that say nothing about the rest of the run."""
-_LAST = 100
+_NEWEST = 10
+"""Iterations that are looked at each time; looking at all would cost a small model more than its own work."""
+_SAMPLE = 100
 """Iterations whose median the remaining time is reckoned with."""
 
 
@@ -47,6 +50,7 @@ class Remaining:
 
     def __init__(self) -> None:
         self._validation, self._checkpoint = _Pause(), _Pause()
+        self._sample: deque[float] = deque(maxlen=_SAMPLE)
 
     def phase_began(self, state: State) -> None:
         self._validation.began = perf_counter()
@@ -64,10 +68,11 @@ class Remaining:
 
     def seconds(self, state: State) -> float | None:
         """Seconds to the end of training; None where it has no end, and before there is anything to reckon with."""
-        iterations, typical = iterations_to_come(state), _iteration_s(state.recent)
-        if iterations is None or typical is None:
+        self._sample.extend(_newest(state.recent))
+        iterations = iterations_to_come(state)
+        if iterations is None or not self._sample:
             return None
-        return iterations * typical + self._validation.still_to_come(iterations) + self._checkpoint.still_to_come(iterations)
+        return iterations * median(self._sample) + self._validation.still_to_come(iterations) + self._checkpoint.still_to_come(iterations)
 
     def state_dict(self) -> dict[str, Any]:
         return {"validation": asdict(self._validation), "checkpoint": asdict(self._checkpoint)}
@@ -85,14 +90,11 @@ def iterations_to_come(state: State) -> int | None:
     return (state.max_epochs - state.epoch) * state.phase_length - state.phase_iteration
 
 
-def _iteration_s(recent: Sequence[Mapping[str, Any]]) -> float | None:
-    """The median training iteration. The first of a phase also waits for the loader's processes to start."""
-    inner = (
+def _newest(recent: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The seconds of the newest training iterations. The first of a phase also waits for the loader's processes to start."""
+    warm = len(recent) - _WARM_UP if len(recent) < RECENT else _NEWEST
+    return [
         row["step_s"]
-        for row, before in pairwise(reversed(recent))
+        for row, before in islice(pairwise(reversed(recent)), max(0, min(warm, _NEWEST)))
         if row["phase"] == "train" == before["phase"] and row["epoch"] == before["epoch"] and "step_s" in row
-    )
-    newest = list(islice(inner, _LAST + _WARM_UP))
-    # The first row has none before it, and is left out already.
-    warm = newest[:_LAST] if len(recent) >= RECENT else newest[: max(0, len(newest) - _WARM_UP + 1)][:_LAST]
-    return median(warm) if warm else None
+    ]

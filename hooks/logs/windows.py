@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from statistics import fmean, median
@@ -47,16 +47,20 @@ class Windows:
     """The statistics of one logger. Runs in the worker, on the ranks that run the logger; no communication.
 
     Columns that match `loss`, `time`, `_s` at the end or `grad_norm` are means over `size`; others are current: the
-    newest value since the last look. `statistics` adds others by name; one with a column's own name stands in for it.
+    newest value since the last look. `statistics` adds others by name; one with a column's own name stands in for it. Only
+    `columns` are looked at, where they are given.
 
     Every value counts once, whenever it is looked at: call `begin` as each phase starts, `look` or `catch_up` at most RECENT
     iterations apart, and `look` as the phase ends. Columns that a row gets as it is closed, such as `step_s`, are taken at the next look,
     and so is what the device has not measured yet. A look reads tensors in one transfer, which waits for the device.
     """
 
-    def __init__(self, size: Size, statistics: Mapping[str, Statistic] | None = None) -> None:
-        self._size = size
+    def __init__(
+        self, size: Size, statistics: Mapping[str, Statistic] | None = None, columns: Collection[str] | None = None
+    ) -> None:
+        self._size, self._columns = size, columns
         self._statistics = dict(statistics or {})
+        self._reach = _reach(size, *(statistic.window for statistic in self._statistics.values()))
         self._names: dict[str, tuple[str, ...]] = {}
         for name, statistic in self._statistics.items():
             column = statistic.column
@@ -127,20 +131,25 @@ class Windows:
         rows, taken = self._unseen(), self._taken
         if rows:
             self._seen, self._taken = _name(rows[-1]), None
+        if self._reach is not None and len(rows) > self._reach:
+            # Those before would fall out of every window; the one that was taken in part is among them.
+            rows, taken = rows[-self._reach :], None
         if present:
             rows, self._taken = [*rows, present], frozenset(present)
         for index, row in enumerate(rows):
             left_out = PLACES | taken if index == 0 and taken else PLACES
-            for column, value in row.items():
-                if column not in left_out:
+            for column in row if self._columns is None else self._columns:
+                value = row.get(column)
+                if value is not None and column not in left_out:
                     columns.setdefault(column, []).append(value)
         numbers = iter(read([value for values in columns.values() for value in values]))
         for column, values in columns.items():
             self._add(column, values, list(islice(numbers, len(values))))
 
     def _unseen(self) -> list[Mapping[str, Any]]:
-        rows = list(takewhile(lambda row: _name(row) != self._seen, reversed(self._recent)))
-        return rows[::-1]
+        """The closed rows since the last look; of more than windows reach over, one more than that."""
+        rows = takewhile(lambda row: _name(row) != self._seen, reversed(self._recent))
+        return list(rows if self._reach is None else islice(rows, self._reach + 1))[::-1]
 
     def _add(self, column: str, values: Sequence[Any], numbers: Sequence[float | None]) -> None:
         there = [number for number in numbers if number is not None]
@@ -160,6 +169,12 @@ class Windows:
             statistic = self._statistics.get(name, averaged)
             windows[name] = _Window(statistic.method, statistic.window)
         return windows[name]
+
+
+def _reach(*sizes: Size) -> int | None:
+    """How many rows back values still count; None where all of them do."""
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return max(numbers) if len(numbers) == len(sizes) else None
 
 
 def _name(row: Mapping[str, Any]) -> tuple[Any, ...]:

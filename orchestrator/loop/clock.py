@@ -43,7 +43,11 @@ SPANS = (
     "other_s",
 )
 """The spans of an iteration, which add up to its wall time."""
-_CHARGES = np.array([[name == span for span in SPANS] for name in INTERVALS], dtype=np.float64)
+_CHARGED = tuple(span for span in SPANS if span in INTERVALS)
+_ORDER = [index for span in _CHARGED for index, name in enumerate(INTERVALS) if name == span]
+_FIRST = [[INTERVALS[index] for index in _ORDER].index(span) for span in _CHARGED]
+"""The intervals put in the order of the spans, and where in that order each span begins."""
+_PLACES = {span: [index for index, name in enumerate(INTERVALS) if name == span] for span in _CHARGED}
 
 
 class Clock:
@@ -64,6 +68,11 @@ class Clock:
     def mark(self) -> Callable[[], Any]:
         """Gives the present moment; nothing of use unless recording."""
         return perf_counter if self.recording else float
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the numbers that `close` returns stand for."""
+        return (*SPANS, "step_s") if self.recording else ("step_s",)
 
     def restart(self) -> float:
         """Begins at this moment: what came before belongs to no iteration."""
@@ -118,6 +127,10 @@ class CudaClock(Clock):
     def mark(self) -> Callable[[], Any]:
         return _event if self.recording else float
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("step_s",)
+
     def restart(self) -> float:
         self._ended = None
         return super().restart()
@@ -151,10 +164,20 @@ def spans(times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """The spans, and `step_s`, the wall time that they add up to, of rows of what `Clock.close` returned."""
     if times.shape[1] == 2:
         return {"step_s": times[:, 1] - times[:, 0]}
-    charged = dict(zip(SPANS, (np.diff(times[:, 1:], axis=1) @ _CHARGES).T, strict=True))
-    charged["checkpoint_s"] = times[:, 0]
-    charged["other_s"] = charged["other_s"] - times[:, 0]
-    return charged | {"step_s": times[:, -1] - times[:, 1]}
+    intervals = times[:, 2:] - times[:, 1:-1]
+    charged = dict(zip(_CHARGED, np.add.reduceat(intervals[:, _ORDER], _FIRST, axis=1).T, strict=True))
+    saving, work = times[:, 0], charged.pop("other_s")
+    return {**charged, "checkpoint_s": saving, "other_s": work - saving, "step_s": times[:, -1] - times[:, 1]}
+
+
+def span(name: str, times: Sequence[float]) -> float:
+    """As `spans`, one of them and of a single row."""
+    if name == "step_s":
+        return times[-1] - times[len(times) > 2]
+    if name == "checkpoint_s":
+        return times[0]
+    total = sum(times[place + 2] - times[place + 1] for place in _PLACES[name])
+    return total - times[0] if name == "other_s" else total
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.loop.clock import Clock, spans
+from orchestrator.loop.clock import INTERVALS, Clock, span, spans
 from orchestrator.loop.data import to_device
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
@@ -27,20 +27,29 @@ logger = logging.getLogger("hookyard")
 
 PLACES = ("iteration", "step", "samples", "batch_size")
 """The numbers with which the row of every iteration begins."""
+_TIMES = len(INTERVALS) + 2
+"""The numbers that a clock that records gives: what saving took, and the marks around the intervals."""
 
 
 class IterationLayout:
     """The numbers of an iteration's row: its place, what was read of it, and the marks of its clock."""
 
-    def __init__(self, read: tuple[str, ...]) -> None:
-        self._read = read
+    def __init__(self, read: tuple[str, ...], timed: tuple[str, ...]) -> None:
+        self._single = {name: place for place, name in enumerate((*PLACES, *read))}
+        self._times = slice(len(self._single), len(self._single) + (_TIMES if len(timed) > 1 else 2))
+        self.names = (*self._single, *timed)
 
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """The columns that numbers of shape (rows, any) stand for."""
-        read = len(PLACES) + len(self._read)
-        columns: dict[str, NDArray[Any]] = dict(zip(PLACES, numbers[:, : len(PLACES)].astype(np.int64).T, strict=True))
-        columns |= zip(self._read, numbers[:, len(PLACES) : read].T, strict=True)
-        return columns | spans(numbers[:, read:])
+        single = dict(zip(self._single, numbers.T, strict=False))
+        return single | {name: single[name].astype(np.int64) for name in PLACES} | spans(numbers[:, len(single) :])
+
+    def value(self, name: str, numbers: Sequence[float], first: int) -> Any:
+        """One of the columns, of the row whose numbers begin at `first`."""
+        place = self._single.get(name)
+        if place is None:
+            return span(name, numbers[first + self._times.start : first + self._times.stop])
+        return int(numbers[first + place]) if place < len(PLACES) else numbers[first + place]
 
 
 class Iterations:
@@ -66,6 +75,7 @@ class Iterations:
         assert optimizer is not None
         forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
         calls, fire, mark, on_cpu = self.plan.calls, self.plan.fire, clock.mark, self._on_cpu
+        means, record = self.means, self.recorder.append
         self._begin_rows(state.epoch, "loss", "lr")
         position, group, ended = 1, 1, clock.restart()
         while True:
@@ -85,13 +95,17 @@ class Iterations:
                 t_batch = mark()
             if state.accumulate > 1:
                 position, group = self._place_in_step(position, group)
-            state.output = forward(state.model, batch)
+            state.output = forward(state.model, state.batch)
             t_forward = t_output = mark()
             if calls["on_forward"]:
                 fire("on_forward", state)
                 t_output = mark()
-            state.loss = loss_of(state.output, batch)
-            loss = self._count()
+            state.loss = loss_of(state.output, state.batch)
+            loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
+            state.row["loss"] = loss
+            means.add("loss", loss * state.batch_size, state.batch_size)
+            if self._has_metrics:
+                self._count_metrics()
             t_loss = t_counted = mark()
             if calls["on_loss"]:
                 fire("on_loss", state)
@@ -132,7 +146,17 @@ class Iterations:
                 t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, t_counted, t_backward,
                 t_gradients, t_unscaled, t_measured, t_stepped, t_updated, t_cleared,
             )  # fmt: skip
-            ended = self._record(state.iteration, (loss, lr) if on_cpu else (), ended, marks)
+            times = clock.close(state.row, ended, marks)
+            ended = times[-1]
+            place = state.iteration, state.step, state.samples, state.batch_size
+            if on_cpu:
+                record(state.row if len(state.row) > 1 else None, (*place, loss, lr, *times))
+            else:
+                record(state.row, (*place, *times))
+            # A checkpoint comes after this: it may be announced only when the rows that led to it are on disk. So the
+            # time of saving stands in the next iteration's `checkpoint_s`.
+            state.row = {}
+            state.batch = state.output = state.loss = None
             yield
 
     def evaluate(self, batches: Iterator[Any], meters: Mapping[str, Any], begun: int, epoch: int) -> Iterator[None]:
@@ -140,7 +164,7 @@ class Iterations:
         evaluation came before the phase."""
         state, task, clock, precision = self.state, self.task, self.clock, self.precision
         forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
-        calls, fire, mark = self.plan.calls, self.plan.fire, clock.mark
+        calls, fire, mark, record = self.plan.calls, self.plan.fire, clock.mark, self.recorder.append
         self._begin_rows(epoch, "loss")
         ended = clock.restart()
         while True:
@@ -156,15 +180,19 @@ class Iterations:
             if calls["on_batch"]:
                 fire("on_batch", state)
                 t_batch = mark()
-            state.output = forward(state.module, batch)
+            state.output = forward(state.module, state.batch)
             t_forward = t_output = mark()
             if calls["on_forward"]:
                 fire("on_forward", state)
                 t_output = mark()
-            state.loss = loss_of(state.output, batch)
+            state.loss = loss_of(state.output, state.batch)
             for meter in meters.values():
-                meter.update(state.output, task.target(batch))
-            loss = self._count()
+                meter.update(state.output, task.target(state.batch))
+            loss: Any = state.loss.item() if self._on_cpu else state.loss.detach().double()
+            state.row["loss"] = loss
+            self.means.add("loss", loss * state.batch_size, state.batch_size)
+            if self._has_metrics:
+                self._count_metrics()
             t_loss = t_counted = mark()
             if calls["on_loss"]:
                 fire("on_loss", state)
@@ -173,12 +201,18 @@ class Iterations:
             if calls["on_step"]:
                 fire("on_step", state)
             marks = (t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, *[t_counted] * 8)
-            ended = self._record(begun + state.phase_iteration, (loss,) if self._on_cpu else (), ended, marks)
+            times = clock.close(state.row, ended, marks)
+            ended = times[-1]
+            place = begun + state.phase_iteration, state.step, state.samples, state.batch_size
+            record(state.row, (*place, loss, *times) if self._on_cpu else (*place, *times))
+            state.row = {}
+            state.batch = state.output = state.loss = None
             yield
 
     def _begin_rows(self, epoch: int, *read: str) -> None:
         """Says what the rows of a phase are. On a device, what is read of an iteration stays a tensor and no number."""
-        self.recorder.begin({"phase": self.state.phase, "epoch": epoch}, IterationLayout(read if self._on_cpu else ()))
+        layout = IterationLayout(read if self._on_cpu else (), self.clock.columns)
+        self.recorder.begin({"phase": self.state.phase, "epoch": epoch}, layout)
 
     def _place_in_step(self, position: int, group: int) -> tuple[int, int]:
         """Which micro-batch of its optimizer step comes after the one at `position` of `group`, counted from 1, and how
@@ -193,19 +227,11 @@ class Iterations:
             state.model.require_backward_grad_sync = position == group
         return position, group
 
-    def _count(self) -> float:
-        """Adds the loss and the task's metrics of this batch to the phase's means, and the loss to the row; returns it
-        where that needs no waiting."""
-        state = self.state
-        assert state.loss is not None
-        loss: Any = state.loss.item() if self._on_cpu else state.loss.detach().double()
-        state.row["loss"] = loss
-        self.means.add("loss", loss * state.batch_size, state.batch_size)
-        if self._has_metrics:
-            for name, values in self.task.metrics(state.output, state.batch).items():
-                total: Any = values.detach().double().sum()
-                self.means.add(name, total.item() if self._on_cpu else total, values.numel())
-        return loss if self._on_cpu else math.nan
+    def _count_metrics(self) -> None:
+        """Adds the task's metrics of this batch to the phase's means."""
+        for name, values in self.task.metrics(self.state.output, self.state.batch).items():
+            total: Any = values.detach().double().sum()
+            self.means.add(name, total.item() if self._on_cpu else total, values.numel())
 
     def _record_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Puts the learning rates that no number of the row holds into it: `lr_1` and on, and on a device `lr` too."""
@@ -221,21 +247,6 @@ class Iterations:
         self.state.skip_reasons.clear()
         self.precision.skip()
         return False
-
-    def _record(self, iteration: int, read: Sequence[float], began: float, marks: Sequence[Any]) -> float:
-        """Closes the row of the iteration that began at `began`, and returns its end.
-
-        A checkpoint comes after this: it may be announced only when the rows that led to it are on disk. So the time of
-        saving stands in the next iteration's `checkpoint_s`.
-        """
-        state, row = self.state, self.state.row
-        times = self.clock.close(row, began, marks)
-        # The loss is among the numbers, where it could be read.
-        added = row if len(row) > 1 or not read else None
-        self.recorder.append(added, (iteration, state.step, state.samples, state.batch_size, *read, *times))
-        state.row = {}
-        state.batch = state.output = state.loss = None
-        return times[-1]
 
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """The phase's values over all ranks, as `<prefix>/<name>`, and a new beginning for the next; collective."""

@@ -11,19 +11,33 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
+_ABSENT = object()
+
 
 class Layout(Protocol):
     """What the numbers of a row mean."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """The columns that numbers of shape (rows, width) stand for."""
+
+    def value(self, name: str, numbers: Sequence[float], first: int) -> Any:
+        """One of the columns, of the row whose numbers begin at `first`."""
 
 
 class NoNumbers:
     """The layout of rows that are dicts alone."""
 
+    names: tuple[str, ...] = ()
+
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         return {}
+
+    def value(self, name: str, numbers: Sequence[float], first: int) -> Any:
+        raise KeyError(name)
 
 
 class Batch:
@@ -33,34 +47,54 @@ class Batch:
     somewhere else in memory; what a hook added is kept in a dict beside it.
     """
 
-    __slots__ = ("added", "count", "labels", "layout", "numbers")
+    __slots__ = ("added", "count", "labels", "layout", "names", "numbers")
 
     def __init__(self, labels: Mapping[str, Any], layout: Layout) -> None:
-        self.labels, self.layout = labels, layout
+        self.labels, self.layout, self.names = labels, layout, frozenset(layout.names)
         self.numbers = array("d")
         self.added: dict[int, dict[str, Any]] = {}
         self.count = 0
 
-    def columns(self, start: int = 0, stop: int | None = None) -> dict[str, NDArray[Any]]:
-        """The columns of numbers of rows from `start` to `stop`."""
-        stop = self.count if stop is None else stop
-        width = len(self.numbers) // self.count if self.count else 0
-        numbers = np.array(self.numbers[start * width : stop * width], dtype=np.float64)
-        return self.layout.columns(numbers.reshape(stop - start, width))
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns of the numbers of all rows."""
+        return self.layout.columns(np.array(self.numbers, dtype=np.float64).reshape(self.count, -1))
 
-    def rows(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
-        """The rows from `start` to `stop` as dicts."""
-        stop = self.count if stop is None else stop
-        columns = {name: values.tolist() for name, values in self.columns(start, stop).items()}
-        lines = zip(*columns.values(), strict=True) if columns else [()] * (stop - start)
-        return [
-            {**self.labels, **self.added.get(index, {}), **dict(zip(columns, line, strict=True))}
-            for index, line in enumerate(lines, start)
-        ]
+
+class Row(Mapping[str, Any]):
+    """A row of a batch, of which only the columns that are asked for are made."""
+
+    __slots__ = ("_added", "_batch", "_first")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch, self._added = batch, batch.added.get(index)
+        self._first = index * (len(batch.numbers) // batch.count)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        batch = self._batch
+        if name in batch.names:
+            return batch.layout.value(name, batch.numbers, self._first)
+        if name in batch.labels:
+            return batch.labels[name]
+        return default if self._added is None else self._added.get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.get(name, _ABSENT)
+        if value is _ABSENT:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._batch.labels, *self._batch.layout.names, *(self._added or ()))))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 class Recent(Sequence[Mapping[str, Any]]):
-    """The last rows, oldest first, made into dicts when somebody looks; from the end, as many as are looked at."""
+    """The last rows, oldest first."""
 
     def __init__(self, batches: deque[Batch], length: int) -> None:
         self._batches, self._length = batches, length
@@ -88,7 +122,7 @@ class Recent(Sequence[Mapping[str, Any]]):
             raise IndexError(f"row {index} of {len(self)}")
         return next(islice(self._backwards(), back - 1, None))
 
-    def _backwards(self, step: int = 32) -> Iterator[Mapping[str, Any]]:
+    def _backwards(self) -> Iterator[Mapping[str, Any]]:
         for batch in reversed(self._batches):
-            for stop in range(batch.count, 0, -step):
-                yield from reversed(batch.rows(max(0, stop - step), stop))
+            for index in reversed(range(batch.count)):
+                yield Row(batch, index)

@@ -122,3 +122,23 @@ def test_the_last_micro_batches_of_an_epoch_make_a_smaller_step() -> None:
     hook = Ordered()
     rows_of(Points(val=0), {"ordered": hook}, accumulate=3)
     assert hook.notes == [*["backward"] * 3, "update", *["backward"] * 3, "update", "backward", "update"]
+
+
+def test_a_hook_may_put_another_batch_in_the_place_of_the_one_that_was_fetched() -> None:
+    class Zeros(Hook):
+        def on_batch(self, state: State) -> None:
+            points, *rest = state.batch
+            state.batch = (torch.zeros_like(points), *rest)
+
+    class Outputs(Hook):
+        def __init__(self) -> None:
+            self.rows: dict[str, set[tuple[float, ...]]] = {}
+
+        def on_forward(self, state: State) -> None:
+            found = {tuple(row) for row in state.output.tolist()}
+            self.rows.setdefault(f"{state.phase} {state.step}", set()).update(found)
+
+    hook = Outputs()
+    rows_of(Points(), {"zeros": Zeros(), "outputs": hook})
+    assert {len(rows) for rows in hook.rows.values()} == {1}
+    assert {name.split()[0] for name in hook.rows} == {"train", "val"}

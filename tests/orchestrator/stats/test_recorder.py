@@ -190,8 +190,13 @@ def test_a_flush_on_the_way_takes_what_the_device_has_passed_and_waits_for_none(
 class Doubles:
     """Numbers `n` and `time`, and `twice`, which is reckoned when the rows are flushed."""
 
+    names = ("n", "twice", "time")
+
     def columns(self, numbers: Any) -> dict[str, Any]:
         return {"n": numbers[:, 0].astype(int), "twice": 2 * numbers[:, 0], "time": numbers[:, 1]}
+
+    def value(self, name: str, numbers: Any, first: int) -> Any:
+        return {"n": int(numbers[first]), "twice": 2 * numbers[first], "time": numbers[first + 1]}[name]
 
 
 def test_numbers_become_the_columns_their_layout_says_with_labels_and_what_hooks_added(tmp_path: Path) -> None:
