@@ -33,6 +33,7 @@ from hooks.stats.model_complexity import ModelComplexity
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.stats.perf_stats import PerfStats
 from hooks.stats.profiler import Profiler
+from hooks.stats.row_stats import RowStats
 from hooks.stats.runtime_info import RuntimeInfo
 from hooks.stats.throughput import Throughput
 from hooks.training.anomaly_detection import AnomalyDetection
@@ -78,6 +79,7 @@ HOOKS: dict[str, type[Hook]] = {
     "optimizer_stats": OptimizerStats,
     "perf_stats": PerfStats,
     "profiler": Profiler,
+    "row_stats": RowStats,
     "runtime_info": RuntimeInfo,
     "throughput": Throughput,
     # logs

@@ -1,0 +1,115 @@
+"""Statistics of the rows as metrics of a report, such as the slowest step or the highest memory of any rank."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import takewhile
+from typing import Any, ClassVar
+
+import numpy as np
+import torch.distributed as dist
+
+from hooks.hook import Hook, Priority
+from hooks.rhythm import paced_by
+from hooks.state import RECENT, State
+
+PREFIX = "stats/"
+"""What the metrics begin with: `stats/step_s/p95`."""
+
+STATISTICS: dict[str, Callable[[Any], Any]] = {
+    "min": np.min,
+    "median": np.median,
+    "mean": np.mean,
+    "p95": lambda values: np.quantile(values, 0.95),
+    "max": np.max,
+    "sum": np.sum,
+}
+"""What may be asked of a column."""
+
+
+def column_and_statistic(written: str) -> tuple[str, str]:
+    """The two parts of `step_s/p95`; raises ValueError where it has no such parts."""
+    column, _, statistic = written.rpartition("/")
+    if not column or "/" in column:
+        raise ValueError(f"is written COLUMN/STATISTIC, such as step_s/p95, got '{written}'")
+    if statistic not in STATISTICS:
+        near = get_close_matches(statistic.lower(), STATISTICS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(STATISTICS)}"
+        raise ValueError(f"'{statistic}' in '{written}' is no statistic: {hint}")
+    return column, statistic
+
+
+@dataclass
+class RowStats(Hook):
+    """Adds statistics of the columns of the rows to each report: over all ranks and the training iterations since the last one.
+
+    `report: [step_s/p95]` gives the metric `stats/step_s/p95`: a column of the table of rows, and `min`, `median`,
+    `mean`, `p95`, `max` or `sum`. A sweep whose metric is called so switches the hook on. A row in which the column is
+    empty, or not a number, does not count; where none counts, the metric is missing from that report. What was read
+    survives a restart.
+
+    Communication: one exchange of the values at each report; in between an iteration costs nothing but a look back
+    every 500. On CUDA that waits for the iterations it looks at, which have long passed but for the last.
+    """
+
+    report: list[str] = field(default_factory=list)
+    """The statistics, as COLUMN/STATISTIC."""
+
+    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+    collective: ClassVar[bool] = True
+    reach: ClassVar[int] = RECENT // 2
+    """Iterations after which the recent rows are read, well before they are forgotten."""
+
+    def __post_init__(self) -> None:
+        self._asked = {written: column_and_statistic(written) for written in self.report}
+        self._values: dict[str, array[float]] = {column: array("d") for column, _ in self._asked.values()}
+        self._read = 0
+
+    @paced_by("reach")
+    def on_step(self, state: State) -> None:
+        if state.phase == "train":
+            self._look_back(state)
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "train":
+            self._look_back(state)
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self._look_back(state)
+
+    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
+        self._look_back(state)
+        everybody: list[dict[str, array[float]]] = [self._values] * state.world_size
+        if state.world_size > 1:
+            dist.all_gather_object(everybody, self._values)
+        for written, (column, statistic) in self._asked.items():
+            values = np.concatenate([np.asarray(own[column]) for own in everybody])
+            values = values[~np.isnan(values)]
+            if len(values):
+                metrics[PREFIX + written] = float(STATISTICS[statistic](values))
+        self._values = {column: array("d") for column in self._values}
+
+    def _look_back(self, state: State) -> None:
+        """Reads the training rows that came since the last time."""
+        rows = takewhile(lambda row: row["phase"] != "train" or row["iteration"] > self._read, reversed(state.recent))
+        new = [row for row in rows if row["phase"] == "train"]
+        for column, values in self._values.items():
+            values.extend(_numbers([row.get(column) for row in reversed(new)]))
+        if new:
+            self._read = new[0]["iteration"]
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        return {"read": self._read, "values": {column: values.tolist() for column, values in self._values.items()}}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self._read = state["read"]
+        for column in self._values:
+            self._values[column] = array("d", state["values"].get(column, ()))
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    plain = [value.resolve() if hasattr(value, "resolve") else value for value in values]
+    return [float(value) for value in plain if value is not None]

@@ -1,0 +1,127 @@
+"""Statistics of rows in reports, against the same rows by NumPy."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hooks import Hook, Plan, Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.stats.row_stats import STATISTICS, RowStats
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, experiment
+
+ALL = [f"loss/{statistic}" for statistic in STATISTICS]
+REFERENCE = {
+    "min": min,
+    "median": np.median,
+    "mean": np.mean,
+    "p95": lambda values: np.percentile(values, 95),
+    "max": max,
+    "sum": math.fsum,
+}
+
+
+class Sparse(Hook):
+    """Records a column in every fourth iteration, and NaN in the eighth."""
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.iteration % 4 == 0:
+            state.record(sparse=torch.tensor(float(state.iteration)) if state.iteration != 8 else math.nan)
+
+
+def trained(
+    report: list[str], root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any
+) -> tuple[list[dict[str, Any]], Rows]:
+    world = world or World()
+    rows = Rows()
+    store = CheckpointStore(Storage(root), master=world.is_master) if root else None
+    hooks: dict[str, Hook] = {"row_stats": RowStats(report), "sparse": Sparse()}
+    if root:
+        hooks["checkpoint"] = Checkpoint(every=Rhythm(5, "steps"), keep=None)
+    loop = Loop(Points(), experiment(**{"epochs": 2, "batch_size": 4, **fields}), hooks, store=store, recorder=rows, world=world)
+    if restore:
+        loop.restore(restore)
+    return [report.metrics for report in loop.run()], rows
+
+
+@pytest.mark.parametrize("reach", [2, 500])
+def test_each_report_has_the_statistics_of_its_own_training_iterations(monkeypatch: pytest.MonkeyPatch, reach: int) -> None:
+    monkeypatch.setattr(RowStats, "reach", reach)
+    reports, rows = trained(ALL)
+    assert len(reports) == 2
+    for epoch, metrics in enumerate(reports):
+        losses = [loss for loss, own in rows.columns("loss", "epoch", phase="train") if own == epoch]
+        assert len(losses) == 13
+        for name, reference in REFERENCE.items():
+            assert metrics[f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
+
+
+def test_more_iterations_than_are_remembered_all_count() -> None:
+    """Each iteration's row holds its number, and 1,300 of them pass in one phase, where the last 1,000 are remembered."""
+    hook, state, metrics = RowStats(["iteration/sum"]), State(phase="train"), {}
+    plan = Plan({"row_stats": hook})
+    recent = state.recent
+    assert isinstance(recent, deque)
+    for iteration in range(1, 1301):
+        state.iteration = state.phase_iteration = iteration
+        plan.fire("on_step", state)
+        recent.append({"phase": "train", "iteration": iteration})
+    recent.extend([{"phase": "val", "iteration": iteration} for iteration in range(1, 40)])
+    hook.on_report(state, metrics)
+    assert metrics == {"stats/iteration/sum": 1300 * 1301 / 2}
+
+
+def test_what_is_empty_or_no_number_does_not_count() -> None:
+    reports, _ = trained(["sparse/sum", "nowhere/max"])
+    # 13 iterations an epoch: 4, 8 (NaN), 12, then 16, 20, 24
+    assert [metrics["stats/sparse/sum"] for metrics in reports] == [16, 60]
+    assert not any("stats/nowhere/max" in metrics for metrics in reports)
+
+
+def test_a_run_that_goes_on_in_mid_epoch_reports_what_an_undisturbed_one_does(tmp_path: Path) -> None:
+    whole, _ = trained(ALL, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    resumed, rows = trained(ALL, tmp_path / "again", "step-00000005")
+    assert rows.columns("iteration", phase="train")[0] == (6,)
+    assert resumed == whole
+
+
+def _on_rank(rank: int, world_size: int) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]]]:
+    reports, rows = trained(ALL, world=World(rank, world_size, rank))
+    return reports, rows.columns("epoch", "loss", phase="train")
+
+
+def test_the_values_of_all_ranks_count_on_each() -> None:
+    (first, own), (second, other) = on_ranks(_on_rank)
+    assert [m["stats/loss/p95"] for m in first] == [m["stats/loss/p95"] for m in second]
+    for epoch, metrics in enumerate(first):
+        losses = [loss for number, loss in [*own, *other] if number == epoch]
+        for name, reference in REFERENCE.items():
+            assert metrics[f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("step_s/p59", "'p59' in 'step_s/p59' is no statistic: did you mean 'p95'?"),
+        ("step_s/total", "there are min, median, mean, p95, max, sum"),
+        ("p95", "is written COLUMN/STATISTIC, such as step_s/p95, got 'p95'"),
+        ("val/accuracy/max", "is written COLUMN/STATISTIC"),
+    ],
+)
+def test_what_is_no_statistic_is_refused(written: str, message: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        RowStats([written])
+    assert message in str(refused.value)
