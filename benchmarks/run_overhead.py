@@ -34,7 +34,7 @@ def calls(command: list[str], turns: int) -> Callable[[Pause], None]:
     return work
 
 
-def main(rounds: int = 5) -> None:
+def main(rounds: int = 3) -> None:
     contestants = {"Ray Train by hand": calls(BY_HAND, rounds + 1), "hookyard run": calls(HOOKYARD, rounds + 1)}
     seconds = take_turns(contestants, rounds)
     base = seconds["Ray Train by hand"]

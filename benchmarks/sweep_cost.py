@@ -118,7 +118,7 @@ def by_hand(function: Callable[[dict[str, Any]], None], reuse: bool = False) -> 
     return run
 
 
-def main(rounds: int = 3) -> None:
+def main(rounds: int = 1) -> None:
     contestants = {
         "hookyard sweep": hookyard,
         "Ray Tune function by hand": by_hand(tune_function),
