@@ -57,6 +57,14 @@ class Storage:
         with self._fs.open_input_stream(self._path(name)) as stream:
             return cast(bytes, stream.read())
 
+    def open(self, name: str) -> Any:
+        """A file to read parts of, as pyarrow takes it; raises FileNotFoundError where there is none."""
+        if self.local is None:
+            return self._fs.open_input_file(self._path(name))
+        from pyarrow import OSFile
+
+        return OSFile(str(self.local / name))
+
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """A file to write; it appears whole, when the block ends without an error."""

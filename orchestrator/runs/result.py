@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +56,18 @@ class Run:
 
     @property
     def stats(self) -> pd.DataFrame:
-        """One row per rank, phase, epoch and iteration of the training that counted."""
-        from orchestrator.stats.tables import read_recorded, stats_table
+        """One row per rank, phase, epoch and iteration of the training that counted: the whole table."""
+        return self.load_stats()
 
-        return stats_table(read_recorded(self.folder.storage, "rows", self._pushed.get("rows", ())), self.folder.attempts())
+    def load_stats(self, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
+        """The columns of `stats` asked for, of the rows that meet a condition; only these are read.
+
+        `where` is such as `rank == 0 and phase == 'train' and epoch >= 3`: columns, numbers, text, None, comparisons,
+        `in`, `and`, `or`, `not`. Raises UsageError for a column that was not recorded and for anything else.
+        """
+        from orchestrator.stats.tables import load
+
+        return load(self.folder.storage, self.folder.attempts(), columns, where, self._pushed.get("rows", ()))
 
     @property
     def hook_costs(self) -> pd.DataFrame:

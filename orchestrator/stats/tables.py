@@ -2,101 +2,244 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from io import BytesIO
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from orchestrator.checkpoint.position import Stage
+from orchestrator.stats.where import Condition, check_columns, meeting, parse_where
 from orchestrator.storage import Storage
 
 KEY = ["rank", "phase", "epoch", "iteration"]
 FIRST = ["rank", "node", "phase", "epoch", "iteration", "step"]
+PHASES = ["train", "val", "test"]
+CATEGORIES = ("phase", "node")
+SMALL = {"rank": pa.int32(), "epoch": pa.int32(), "iteration": pa.int32(), "step": pa.int32(), "batch_size": pa.int32(), "attempt": pa.int16()}
+"""The integers of the columns that count; others are 64 bits wide."""
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Where a finished run keeps each table."""
+
+ROW_GROUP = 2**17
+"""Rows of the compacted file that are read together; rows of one epoch are neighbours."""
 
 COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
 
 
-def read_batches(stream: bytes) -> list[pa.RecordBatch]:
+def load(
+    storage: Storage,
+    attempts: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    pushed: Sequence[bytes] = (),
+) -> pd.DataFrame:
+    """The columns and rows asked for, of the training that counted; the whole table where nothing is asked.
+
+    `storage` is the run's folder, `attempts` what its attempts say of themselves, `where` a condition as `parse_where`
+    takes it, `pushed` what the collector holds. A run that is over, alive or was killed is read the same way: of the
+    compacted file only the columns and row groups that are needed, of the ranks' files only those of ranks that can
+    meet the condition. Raises UsageError for a column that no rank recorded and for a condition that cannot be read.
+    """
+    if columns is None and where is None:
+        return stats_table(read_recorded(storage, "rows", pushed), attempts)
+    schema = recorded_schema(storage, "rows", pushed)
+    conditions = parse_where(where, schema) if where else []
+    if schema is None:
+        return pd.DataFrame(columns=list(columns or FIRST))
+    asked = [*FIRST, *(name for name in schema.names if name not in FIRST)] if columns is None else list(columns)
+    check_columns(asked, schema.names)
+    # Parquet knows a row group's smallest and largest number, but not whether it has NaNs beside them; and which of two
+    # attempts' rows counts must not depend on what was measured. So only what names a row is asked while reading.
+    first = [one for one in conditions if one.columns <= set(KEY)]
+    later = [one for one in conditions if one not in first]
+    needed = {*asked, *KEY, "attempt", "samples", *(name for one in conditions for name in one.columns)}
+    read = pa.schema([field for field in schema if field.name in needed])
+    recorded = counted(read_recorded(storage, "rows", pushed, read, first), attempts)
+    if later:
+        recorded = recorded.filter(meeting(later))
+    return _frame(recorded.select(asked))
+
+
+def recorded_schema(storage: Storage, table: str, pushed: Iterable[bytes] = ()) -> pa.Schema | None:
+    """Every column that any rank of a run recorded, and what it holds; None where nothing is recorded."""
+    schemas = []
+    if storage.exists(COMPACTED[table]):
+        with storage.open(COMPACTED[table]) as file:
+            schemas.append(pq.read_schema(file).remove_metadata())
+    streams = [storage.open(file) for file in _files(storage, table)] + [pa.BufferReader(stream) for stream in pushed]
+    for stream in streams:
+        with stream, suppress(pa.ArrowInvalid, OSError):
+            schemas.append(pa.ipc.open_stream(stream).schema)
+    schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive") if schemas else None
+    return schema and pa.schema([field for field in schema if field.name != "superseded"])
+
+
+def read_batches(stream: bytes, columns: Collection[str] | None = None) -> list[pa.RecordBatch]:
     """The whole batches of an Arrow stream; what a kill cut short at its end is left out."""
     batches = []
     try:
-        reader = pa.ipc.open_stream(BytesIO(stream))
+        reader = pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(included_fields=_places(stream, columns)))
         while True:
             batches.append(reader.read_next_batch())
     except (StopIteration, pa.ArrowInvalid, OSError):
         return batches
 
 
-def read_recorded(storage: Storage, table: str, pushed: Iterable[bytes] = ()) -> pa.Table | None:
+def _places(stream: bytes, columns: Collection[str] | None) -> list[int] | None:
+    if columns is None:
+        return None
+    return [index for index, name in enumerate(pa.ipc.open_stream(stream).schema.names) if name in columns]
+
+
+def read_recorded(
+    storage: Storage,
+    table: str,
+    pushed: Iterable[bytes] = (),
+    schema: pa.Schema | None = None,
+    conditions: Sequence[Condition] = (),
+) -> pa.Table | None:
     """Every row recorded for a run: from its compacted file, its ranks' files, and what was pushed to the collector.
 
-    `storage` is the run's folder, `table` is `rows` or `costs`. A row that came twice is here twice.
+    `storage` is the run's folder, `table` is `rows` or `costs`. A row that came twice is here twice. With a schema, its
+    columns alone, and with conditions, which need one, the rows that meet them.
     """
     tables = []
     if storage.exists(COMPACTED[table]):
-        tables.append(pq.read_table(BytesIO(storage.read(COMPACTED[table]))))
-    batches = [batch for file in _files(storage, table) for batch in read_batches(storage.read(file))]
-    batches += [batch for stream in pushed for batch in read_batches(stream)]
-    tables += [pa.Table.from_batches([batch]) for batch in batches]
+        with storage.open(COMPACTED[table]) as file:
+            names = None if schema is None else schema.names
+            tables.append(pq.read_table(file, columns=names, filters=meeting(conditions), schema=schema).replace_schema_metadata())
+    columns = None if schema is None else set(schema.names)
+    streams = chain(map(storage.read, _files(storage, table, conditions)), pushed)
+    batches = [read_batches(stream, columns) for stream in streams]
+    written = [pa.Table.from_batches(own).combine_chunks() for own in batches if own]
+    if schema is not None:
+        joined = pa.concat_tables([schema.empty_table(), *written], promote_options="permissive")
+        tables.append(joined.filter(meeting(conditions)) if conditions else joined)
+    else:
+        tables += written
     return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
 
-def _files(storage: Storage, table: str) -> list[str]:
-    return [
-        f"stats/{attempt}/{rank}/{file}"
+def _files(storage: Storage, table: str, conditions: Sequence[Condition] = ()) -> list[str]:
+    """The files of the ranks that can meet the conditions."""
+    folders = [
+        (attempt, rank)
         for attempt in storage.names("stats")
         if attempt.startswith("attempt=")
         for rank in storage.names(f"stats/{attempt}")
         if rank.startswith("rank=")
+    ]
+    ranks = pa.table({"rank": sorted({int(rank.removeprefix("rank=")) for _, rank in folders})})
+    about_ranks = [one for one in conditions if one.columns == {"rank"}]
+    wanted = set((ranks.filter(meeting(about_ranks)) if about_ranks else ranks)["rank"].to_pylist())
+    return [
+        f"stats/{attempt}/{rank}/{file}"
+        for attempt, rank in folders
+        if int(rank.removeprefix("rank=")) in wanted
         for file in storage.names(f"stats/{attempt}/{rank}")
         if file.startswith(f"{table}-") and file.endswith(".arrow")
     ]
 
 
-def superseded(rows: pd.DataFrame, attempts: Sequence[Mapping[str, Any]]) -> pd.Series:
+def superseded(rows: Mapping[str, NDArray[Any]], attempts: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
     """Which rows were done again by a later attempt, which began at a checkpoint before them.
 
     A training row is superseded where its iteration lies past a later attempt's start; an evaluation row where the
     training samples seen by then do, or where the checkpoint was made after as many and before the validation. Steps
     would not do: micro-batches share one, and so does an iteration whose step was left out.
     """
-    gone = pd.Series(False, index=rows.index)
-    training = rows["phase"] == "train"
+    gone = np.zeros(len(rows["attempt"]), dtype=bool)
+    training, test = rows["phase"] == PHASES.index("train"), rows["phase"] == PHASES.index("test")
     for attempt in attempts:
         start = attempt["position"] or {"iteration": 0, "samples": 0, "stage": Stage.TRAIN}
         earlier = rows["attempt"] < attempt["attempt"]
+        if not earlier.any():
+            continue
         past = training & (rows["iteration"] > start["iteration"])
         past |= ~training & (rows["samples"] > start["samples"])
         if start["stage"] <= Stage.TRAINED:
             past |= ~training & (rows["samples"] == start["samples"])
-        past |= rows["phase"] == "test"
-        gone |= earlier & past
+        gone |= earlier & (past | test)
     return gone
+
+
+def counted(
+    recorded: pa.Table, attempts: Sequence[Mapping[str, Any]], *, keep_superseded: bool = False
+) -> pa.Table:
+    """The rows that count, each once: by phase as they are run, then by epoch, iteration and rank.
+
+    With `keep_superseded` also those that were done again, in order of their attempts and marked.
+    """
+    recorded = recorded.combine_chunks()
+    if "superseded" in recorded.column_names:
+        recorded = recorded.drop_columns("superseded")
+    rows = {name: _numbers(recorded[name]) for name in ("rank", "epoch", "iteration", "attempt", "samples") if name in recorded.column_names}
+    rows["phase"] = _phases(recorded["phase"])
+    gone = superseded(rows, attempts)
+    order = np.lexsort([rows[name] for name in ("attempt", "rank", "iteration", "epoch", "phase")])
+    if not keep_superseded and gone.any():
+        order = order[~gone[order]]
+    order = order[_starts([rows[name][order] for name in (*KEY, "attempt")])]
+    if not keep_superseded:
+        order = order[_ends([rows[name][order] for name in KEY])]
+    if len(order) != recorded.num_rows or (order[1:] < order[:-1]).any():
+        recorded = recorded.take(order)
+    return recorded.append_column("superseded", pa.array(gone[order])) if keep_superseded else recorded
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+    return cast(NDArray[Any], column.to_numpy())
+
+
+def _phases(column: pa.ChunkedArray) -> NDArray[Any]:
+    """The place of each row's phase in the order in which phases are run."""
+    return _numbers(pc.fill_null(pc.index_in(column, value_set=pa.array(PHASES)), len(PHASES)))
+
+
+def _changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Between which neighbours any of the columns differs."""
+    return cast(NDArray[np.bool_], np.logical_or.reduce([column[1:] != column[:-1] for column in columns]))
+
+
+def _starts(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    return np.concatenate([np.ones(min(1, len(columns[0])), dtype=bool), _changes(columns)])
+
+
+def _ends(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    return np.concatenate([_changes(columns), np.ones(min(1, len(columns[0])), dtype=bool)])
 
 
 def stats_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]], *, keep_superseded: bool = False) -> pd.DataFrame:
     """One row per rank, phase, epoch and iteration of the training that counted."""
     if recorded is None:
         return pd.DataFrame(columns=FIRST)
-    rows: pd.DataFrame = recorded.to_pandas()
-    rows["superseded"] = superseded(rows, attempts)
-    rows = rows.sort_values(["attempt", *KEY], kind="stable").drop_duplicates(["attempt", *KEY])
-    if not keep_superseded:
-        rows = rows[~rows["superseded"]].drop(columns="superseded").drop_duplicates(KEY, keep="last")
-    rows = rows.sort_values(["phase", "epoch", "iteration", "rank"], key=_phase_order, kind="stable").reset_index(drop=True)
-    for name in ("phase", "node"):
-        rows[name] = rows[name].astype("category")
-    return rows[FIRST + [name for name in rows.columns if name not in FIRST]]
+    rows = counted(recorded, attempts, keep_superseded=keep_superseded)
+    return _frame(rows.select(FIRST + [name for name in rows.column_names if name not in FIRST]))
 
 
-def _phase_order(column: pd.Series) -> pd.Series:
-    return column.map({"train": 0, "val": 1, "test": 2}) if column.name == "phase" else column
+def _frame(rows: pa.Table) -> pd.DataFrame:
+    """A DataFrame in the smallest types that are safe."""
+    rows = _narrow(rows)
+    for index, name in enumerate(rows.column_names):
+        if name in CATEGORIES:
+            rows = rows.set_column(index, name, rows[name].dictionary_encode())
+    return cast(pd.DataFrame, rows.to_pandas(self_destruct=True))
+
+
+def _narrow(rows: pa.Table) -> pa.Table:
+    """Counters as the integers of SMALL, where they fit."""
+    for index, name in enumerate(rows.column_names):
+        if name in SMALL and pa.types.is_int64(rows[name].type):
+            with suppress(pa.ArrowInvalid):
+                rows = rows.set_column(index, name, rows[name].cast(SMALL[name]))
+    return rows
 
 
 def costs_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -171,11 +314,9 @@ def compact(storage: Storage, attempts: Sequence[Mapping[str, Any]], pushed: Map
         if recorded is None:
             continue
         if table == "rows":
-            # As plain text, so that the file can be joined with what the ranks wrote.
-            frame = stats_table(recorded, attempts, keep_superseded=True).astype({"phase": str, "node": str})
-            recorded = pa.Table.from_pandas(frame, preserve_index=False)
+            recorded = _narrow(counted(recorded, attempts, keep_superseded=True))
         files = _files(storage, table)
         with storage.create(COMPACTED[table]) as file:
-            pq.write_table(recorded, file)
+            pq.write_table(recorded, file, row_group_size=ROW_GROUP)
         for name in files:
             storage.delete(name)

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.checkpoint.position import Stage
+from orchestrator.errors import UsageError
 from orchestrator.stats import tables
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import compact, costs_table, read_recorded, stats_table, summarize
+from orchestrator.stats.tables import compact, costs_table, load, read_recorded, stats_table, summarize
 from orchestrator.storage import Storage
 
 FRESH: dict[str, Any] = {"attempt": 0, "position": None}
@@ -231,6 +234,124 @@ def test_nothing_recorded_is_nothing_to_compact(tmp_path: Path) -> None:
     compact(Storage(tmp_path), [])
     assert read_recorded(Storage(tmp_path), "rows") is None
     assert Storage(tmp_path).names() == []
+
+
+# A part of the table
+
+
+QUESTIONS: list[tuple[list[str] | None, str | None, str]] = [
+    (["loss"], None, "rank >= 0"),
+    (["iteration", "rank", "loss"], "rank == 1", "rank == 1"),
+    (None, "iteration > 2 and phase == 'train'", "iteration > 2 and phase == 'train'"),
+    (["grad_norm"], "grad_norm >= 5", "grad_norm >= 5"),
+    (["accuracy", "step_s"], "rank == 0 or accuracy == 1", "rank == 0 or accuracy == 1"),
+    (["attempt"], "loss < 0.45 and attempt == 0", "loss < 0.45 and attempt == 0"),
+    (None, "rank == 7", "rank == 7"),
+]
+
+
+@pytest.mark.parametrize(("columns", "where", "query"), QUESTIONS)
+@pytest.mark.parametrize("state", ["alive", "killed while compacting", "compacted", "gone on with"])
+def test_a_part_is_the_same_as_of_the_whole_table(
+    tmp_path: Path, state: str, columns: list[str] | None, where: str | None, query: str
+) -> None:
+    storage = Storage(tmp_path)
+    record(storage, ROWS)
+    if state == "killed while compacting":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Storage, "delete", lambda *_: None)
+            compact(storage, ATTEMPTS)
+    elif state != "alive":
+        compact(storage, ATTEMPTS)
+    attempts = ATTEMPTS
+    if state == "gone on with":
+        attempts = [*ATTEMPTS, attempt(2, 5, 5, Stage.TRAIN)]
+        record(storage, [row(2, "train", 0, n, n, rank, found_inf=0.0) for rank in (0, 1) for n in (6, 7, 8)])
+    whole = load(storage, attempts)
+    # 7 of training and 1 of validation by each of two ranks; gone on with from 5, training goes to 8 and the validation after 7 is gone
+    assert len(whole) == 16
+    expected = whole.query(query)[columns or list(whole.columns)].reset_index(drop=True)
+    part = load(storage, attempts, columns, where)
+    for name in set(part.columns) & {"phase", "node"}:  # a part has the categories that are in it
+        expected[name] = expected[name].cat.remove_unused_categories()
+    # Whole numbers with empty cells between them are floats in pandas; in a part without empty cells they are not.
+    pd.testing.assert_frame_equal(part, expected, check_dtype=False, check_categorical=len(expected) > 0)
+
+
+def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path: Path) -> None:
+    """The row of the second attempt counts and does not meet the condition; that of the first does and must not appear."""
+    twice = [row(0, "val", 0, 1, 4, loss=9.0), row(1, "val", 0, 1, 4, loss=1.0)]
+    record(Storage(tmp_path), twice)
+    attempts = [FRESH, attempt(1, 6, 6, Stage.TRAIN)]  # by position alone both would stand
+    assert load(Storage(tmp_path), attempts)["loss"].tolist() == [1.0]
+    assert len(load(Storage(tmp_path), attempts, where="loss > 5")) == 0
+
+
+def test_of_the_ranks_only_those_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(Storage(tmp_path), ROWS)
+    files, read = [], Storage.read
+    monkeypatch.setattr(Storage, "read", lambda self, name: files.append(name) or read(self, name))  # type: ignore[func-returns-value]
+    part = load(Storage(tmp_path), ATTEMPTS, ["rank"], "rank == 1 and iteration < 3")
+    assert part["rank"].tolist() == [1, 1, 1]  # two of training, one of validation
+    assert {name.split("/")[2] for name in files} == {"rank=1"}
+
+
+def test_a_file_that_a_kill_cut_short_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+    record(Storage(tmp_path), [row(0, "train", 0, n, n) for n in (1, 2, 3)])
+    file = tmp_path / "stats/attempt=0/rank=0/rows-00000.arrow"
+    whole = file.read_bytes()
+    counts = []
+    for size in range(0, len(whole), 50):
+        file.write_bytes(whole[:size])
+        counts.append(len(load(Storage(tmp_path), [FRESH], where="iteration >= 1")))
+    assert counts == sorted(counts)
+    assert set(counts) >= {0, 1, 2}
+
+
+def test_a_column_that_nobody_recorded_is_named_and_the_nearest_suggested(tmp_path: Path) -> None:
+    record(Storage(tmp_path), ROWS)
+    with pytest.raises(UsageError, match="no column 'grad_nrm': did you mean 'grad_norm'"):
+        load(Storage(tmp_path), ATTEMPTS, ["grad_nrm"])
+    with pytest.raises(UsageError, match="no column 'superseded'"):
+        load(Storage(tmp_path), ATTEMPTS, where="superseded == True")
+
+
+def test_a_part_of_nothing(tmp_path: Path) -> None:
+    assert list(load(Storage(tmp_path), [], ["loss"], "rank == 0").columns) == ["loss"]
+
+
+def test_columns_are_as_small_as_is_safe(tmp_path: Path) -> None:
+    record(Storage(tmp_path), ROWS)
+    narrow = {"rank": "int32", "epoch": "int32", "iteration": "int32", "step": "int32", "attempt": "int16"}
+    for _ in range(2):
+        table = load(Storage(tmp_path), ATTEMPTS)
+        assert {name: str(kind) for name, kind in table.dtypes.items() if name in narrow} == narrow
+        assert {str(table[name].dtype) for name in ("phase", "node")} == {"category"}
+        assert {str(table[name].dtype) for name in ("loss", "grad_norm", "step_s")} == {"float64"}
+        table.loc[0, "rank"] = 5  # a user's own to change
+        compact(Storage(tmp_path), ATTEMPTS)
+    record(Storage(tmp_path / "long"), [row(0, "train", 0, 2**31, 1)])
+    assert load(Storage(tmp_path / "long"), [FRESH])["iteration"].tolist() == [2**31]
+
+
+def test_the_compacted_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
+    record(Storage(tmp_path), ROWS)
+    compact(Storage(tmp_path), ATTEMPTS)
+    plain = pq.ParquetFile(tmp_path / "stats.parquet").read()
+    kinds = {str(kind) for kind in plain.schema.types}
+    assert kinds <= {"int16", "int32", "int64", "double", "string", "bool"}
+    counting = plain.filter(pc.invert(plain["superseded"])).select(["phase", "iteration", "rank"]).to_pylist()
+    assert [tuple(one.values()) for one in counting] == [
+        *(("train", n, rank) for n in range(1, 8) for rank in (0, 1)), ("val", 1, 0), ("val", 1, 1)
+    ]
+
+
+def test_a_number_that_is_not_one_stays_apart_from_an_empty_cell(tmp_path: Path) -> None:
+    record(Storage(tmp_path), [row(0, "train", 0, 1, 1, loss=float("nan")), row(0, "train", 0, 2, 2, grad_norm=1.0)])
+    for _ in range(2):
+        assert load(Storage(tmp_path), [FRESH], ["iteration"], "loss != loss")["iteration"].tolist() == [1]
+        assert load(Storage(tmp_path), [FRESH], ["iteration"], "grad_norm == None")["iteration"].tolist() == [1]
+        compact(Storage(tmp_path), [FRESH])
 
 
 # Summaries, by hand
