@@ -158,4 +158,8 @@ class WandB(Hook):
         self._connect().summary[name] = value
 
     def _finish(self, exit_code: int) -> None:
+        import wandb
+
         self._connect().finish(exit_code=exit_code)
+        # W&B's own process may write the files of an offline run a moment later, when they are on their way elsewhere.
+        wandb.teardown()

@@ -50,6 +50,7 @@ class Service:
 
     def __init__(self) -> None:
         self.runs: list[FakeRun] = []
+        self.torn_down_after: list[int | None] = []
         self.down = False
         self.gate: threading.Event | None = None
 
@@ -61,13 +62,16 @@ class Service:
         self.runs.append(FakeRun(about))
         return self.runs[-1]
 
+    def teardown(self) -> None:
+        self.torn_down_after.append(self.runs[-1].exit_code)
+
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     service = Service()
     module = ModuleType("wandb")
     module.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
-    vars(module).update(init=service.init, Settings=dict)
+    vars(module).update(init=service.init, Settings=dict, teardown=service.teardown)
     monkeypatch.setitem(sys.modules, "wandb", module)
     yield service
     if service.gate is not None:
@@ -110,6 +114,7 @@ def test_a_run_is_told_as_it_was(service: Service, tmp_path: Path) -> None:
     assert run.curve("train/samples_per_s") == [(2, 100.0)]
     assert [row["iteration"] for row in run.rows][:3] == [2, 4, 5]
     assert (run.summary, run.exit_code) == ({"checkpoint": "/runs/digits-1/checkpoints/epoch-0001"}, 0)
+    assert service.torn_down_after == [0], "only then are an offline run's files complete"
 
 
 def test_the_axis_is_the_step_also_after_a_resume(service: Service, tmp_path: Path) -> None:
