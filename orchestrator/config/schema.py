@@ -13,7 +13,7 @@ from pydantic_core import PydanticOmit
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.parameters import model_of
+from orchestrator.config.parameters import docs_of, model_of
 from orchestrator.config.space import LISTS, RANGES
 from orchestrator.config.sweep import SCHEDULERS
 
@@ -78,7 +78,9 @@ def _hook(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
             "description": "iMIX's name for the priority.",
         },
     }
-    return {**model, "properties": {**common, **model.get("properties", {})}, "description": inspect.getdoc(cls) or ""}
+    docs = docs_of(cls)
+    described = {name: {**one, "description": docs[name]} if name in docs else one for name, one in model.get("properties", {}).items()}
+    return {**model, "properties": {**common, **described}, "description": inspect.getdoc(cls) or ""}
 
 
 def _any_case(names: Mapping[str, Any]) -> dict[str, Any]:
