@@ -89,18 +89,24 @@ class Run:
 
         return [dict(line) for line in counted_reports(self.folder.reports(), self.folder.attempts())]
 
-    def summary(self, by: str | None = None) -> pd.DataFrame:
-        """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, hook or phase."""
-        from orchestrator.stats import tables
+    def summary(self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
+        """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, node, phase, span or hook.
 
-        if by is None:
-            return tables.summarize(self.stats)
+        `columns` are the columns to summarize, `where` the rows, as `load_stats` takes them. But for the table by phase,
+        rows are those of `train` unless `where` speaks of the phase.
+        """
+        from orchestrator.stats import summaries
+
         if by == "hook":
-            return tables.by_hook(self.hook_costs, self.stats)
-        makers = {"rank": tables.by_rank, "phase": tables.by_phase}
+            if columns is not None or where is not None:
+                raise UsageError("what hooks cost is not kept by row: by='hook' takes neither columns nor where")
+            return summaries.by_hook(self.hook_costs, self.stats)
+        makers = {None: summaries.summarize, "rank": summaries.by_rank, "node": summaries.by_node, "phase": summaries.by_phase, "span": summaries.by_span}
         if by not in makers:
-            raise UsageError(f"by={by!r} is none of rank, hook, phase")
-        return makers[by](self.stats)
+            raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
+        keys = {"rank", "node", "phase"}
+        names = None if columns is None else [*keys, *(name for name in columns if name not in keys)]
+        return makers[by](self.load_stats(names, where if by == "phase" else _training_unless_said(where)))
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine."""
@@ -113,6 +119,15 @@ class Run:
 
         out_dir = (self.config["hooks"].get("checkpoint") or {}).get("out_dir")
         return CheckpointStore(self.folder.checkpoints(out_dir), self.name)
+
+
+def _training_unless_said(where: str | None) -> str:
+    """The condition with the rows of `train` alone, where it does not speak of the phase."""
+    from orchestrator.stats.where import mentions
+
+    if where is None:
+        return "phase == 'train'"
+    return where if mentions(where, "phase") else f"phase == 'train' and ({where})"
 
 
 def open_run(path: str | Path) -> Run:

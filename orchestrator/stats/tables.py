@@ -30,8 +30,6 @@ COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 ROW_GROUP = 2**17
 """Rows of the compacted file that are read together; rows of one epoch are neighbours."""
 
-COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
-
 
 def load(
     storage: Storage,
@@ -252,56 +250,6 @@ def costs_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]]
         start = attempt["position"] or {"iteration": 0}
         rows = rows[~((rows["attempt"] < attempt["attempt"]) & (rows["iteration"] > start["iteration"]))]
     return rows.groupby(["rank", "hook", "event"], as_index=False)[["calls", "seconds"]].sum()[columns]
-
-
-def measured(stats: pd.DataFrame) -> list[str]:
-    """The columns that hold measurements: numbers that do not name the row."""
-    return [name for name in stats.select_dtypes(include=np.number).columns if name not in COUNTERS]
-
-
-def summarize(stats: pd.DataFrame, phase: str = "train") -> pd.DataFrame:
-    """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest."""
-    rows = stats[stats["phase"] == phase]
-    columns = [name for name in measured(rows) if rows[name].notna().any()]
-    table = rows[columns].quantile([0, 0.5, 0.95, 1]).T
-    table.columns = pd.Index(["min", "median", "p95", "max"])
-    by_rank = rows.groupby("rank")[columns].median()
-    table["worst_rank"] = by_rank.idxmax() if len(by_rank) else np.nan
-    table.index.name = "column"
-    return table
-
-
-def by_rank(stats: pd.DataFrame, phase: str = "train") -> pd.DataFrame:
-    """Per rank: its node, rows, and the median of each span and the maximum of each memory column."""
-    rows = stats[stats["phase"] == phase]
-    columns = [name for name in measured(rows) if name != "loss" and rows[name].notna().any()]
-    how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in columns}
-    grouped = rows.groupby("rank")
-    table = grouped.agg(how)
-    table.insert(0, "rows", grouped.size())
-    table.insert(0, "node", grouped["node"].first().astype(str))
-    return table
-
-
-def by_phase(stats: pd.DataFrame) -> pd.DataFrame:
-    """Per phase: rows, samples, and the median of each measured column over all ranks."""
-    grouped = stats.groupby("phase", observed=True)
-    columns = [name for name in measured(stats) if stats[name].notna().any()]
-    table = grouped[columns].median()
-    table.insert(0, "rows", grouped.size())
-    return table
-
-
-def by_hook(costs: pd.DataFrame, stats: pd.DataFrame) -> pd.DataFrame:
-    """Per hook and event: calls, seconds over all ranks, their share of all iterations' time, and the costliest rank."""
-    grouped = costs.groupby(["hook", "event"])
-    table = grouped[["calls", "seconds"]].sum()
-    total = stats["step_s"].sum() if "step_s" in stats else np.nan
-    table["share"] = table["seconds"] / total
-    table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
-    worst = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])["rank"]
-    table["costliest_rank"] = worst
-    return table.sort_values("seconds", ascending=False)
 
 
 def compact(storage: Storage, attempts: Sequence[Mapping[str, Any]], pushed: Mapping[str, Sequence[bytes]] | None = None) -> None:

@@ -71,6 +71,11 @@ def meeting(conditions: Sequence[Condition]) -> Any:
     return _tree(and_, [condition.expression for condition in conditions]) if conditions else None
 
 
+def mentions(text: str, column: str) -> bool:
+    """Whether a condition asks for a column."""
+    return any(column in condition.columns for condition in parse_where(text, None))
+
+
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
     """Raises UsageError for the first name that is no column, with the nearest that is one."""
     for name in names:
@@ -149,7 +154,7 @@ class _Parser:
         constant = node.operand if isinstance(node, ast.UnaryOp) and negative else node
         if not isinstance(constant, ast.Constant):
             raise self._wrong(node, "is neither a column nor a value")
-        value = constant.value
+        value: Any = constant.value
         kind = _KINDS.get(type(value))
         if kind is None or (negative and kind != "number"):
             raise self._wrong(node, "is neither a number nor text")

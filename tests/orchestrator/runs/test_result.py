@@ -54,8 +54,28 @@ def test_summaries(done: Run) -> None:
     assert done.summary("rank").loc[0, "rows"] == 14
     assert done.summary("phase").loc["val", "rows"] == 6
     assert "checkpoint" in done.summary("hook").index.get_level_values("hook")
-    with pytest.raises(UsageError, match="by='node' is none of rank, hook, phase"):
-        done.summary("node")
+    with pytest.raises(UsageError, match="by='host' is none of rank, node, phase, span, hook"):
+        done.summary("host")
+
+
+def test_summaries_of_a_part(done: Run) -> None:
+    assert list(done.summary(columns=["loss"]).index) == ["loss"]
+    later = done.summary("rank", ["step_s"], "epoch == 1")
+    assert later.loc[0].to_dict() == {
+        "node": later.loc[0, "node"],
+        "rows": 7,
+        "step_s": done.stats.query("phase == 'train' and epoch == 1")["step_s"].median(),
+    }
+    assert done.summary(where="phase == 'val'").loc["loss", "max"] == done.stats.query("phase == 'val'")["loss"].max()
+    assert set(done.summary("phase", where="epoch == 1")["rows"]) == {7, 3}
+    with pytest.raises(UsageError, match="takes neither columns nor where"):
+        done.summary("hook", where="rank == 0")
+
+
+def test_a_part_of_the_stats(done: Run) -> None:
+    part = done.load_stats(["loss", "iteration"], "phase == 'train' and epoch >= 1")
+    expected = done.stats.query("phase == 'train' and epoch >= 1")[["loss", "iteration"]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(part, expected)
 
 
 def test_a_run_just_begun_has_empty_tables(tmp_path: Path) -> None:

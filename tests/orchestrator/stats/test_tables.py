@@ -12,9 +12,8 @@ import pytest
 
 from orchestrator.checkpoint.position import Stage
 from orchestrator.errors import UsageError
-from orchestrator.stats import tables
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import compact, costs_table, load, read_recorded, stats_table, summarize
+from orchestrator.stats.tables import compact, costs_table, load, read_recorded, stats_table
 from orchestrator.storage import Storage
 
 FRESH: dict[str, Any] = {"attempt": 0, "position": None}
@@ -354,46 +353,7 @@ def test_a_number_that_is_not_one_stays_apart_from_an_empty_cell(tmp_path: Path)
         compact(Storage(tmp_path), [FRESH])
 
 
-# Summaries, by hand
-
-
-def two_ranks() -> pd.DataFrame:
-    """Rank 0 takes 1, 2, 3 seconds, rank 1 takes 2, 4, 9; memory grows; the validation is not of the training."""
-    rows = [
-        row(0, "train", 0, n, n, rank, loss=0.5, step_s=seconds, rss_bytes=100 * n + rank, samples=8 * n)
-        for rank, times in enumerate(((1.0, 2.0, 3.0), (2.0, 4.0, 9.0)))
-        for n, seconds in enumerate(times, start=1)
-    ]
-    rows.append(row(0, "val", 0, 1, 3, 0, loss=7.0, step_s=100.0, accuracy=0.25))
-    return stats_table(table(rows), [FRESH])
-
-
-def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:
-    summary = summarize(two_ranks())
-    # 1, 2, 2, 3, 4, 9: the median lies between 2 and 3; the 95th percentile three quarters between 4 and 9
-    assert summary.loc["step_s"].to_dict() == {"min": 1.0, "median": 2.5, "p95": 4 + 0.75 * 5, "max": 9.0, "worst_rank": 1}
-    assert summary.loc["rss_bytes", ["min", "median", "max", "worst_rank"]].to_list() == [100, 200.5, 301, 1]
-    assert set(summary.index) == {"loss", "step_s", "rss_bytes"}
-    assert summarize(two_ranks(), "val").loc["accuracy", "max"] == 0.25
-
-
-def test_the_table_by_rank() -> None:
-    ranks = tables.by_rank(two_ranks())
-    assert ranks.loc[0].to_dict() == {"node": "here", "rows": 3, "step_s": 2.0, "rss_bytes": 300}
-    assert ranks.loc[1].to_dict() == {"node": "here", "rows": 3, "step_s": 4.0, "rss_bytes": 301}
-
-
-def test_the_table_by_phase() -> None:
-    phases = tables.by_phase(two_ranks())
-    assert phases["rows"].to_dict() == {"train": 6, "val": 1}
-    assert phases["step_s"].to_dict() == {"train": 2.5, "val": 100.0}
-
-
-def test_summaries_of_nothing_are_empty() -> None:
-    empty = stats_table(None, [])
-    assert len(summarize(empty)) == 0
-    assert len(tables.by_rank(empty)) == 0
-    assert len(tables.by_phase(empty)) == 0
+# Costs of hooks
 
 
 def cost(attempt: int, rank: int, hook: str, step: int, calls: int, seconds: float) -> dict[str, Any]:
@@ -412,13 +372,3 @@ def test_costs_of_hooks_by_rank_without_what_was_done_again() -> None:
     ]
     costs = costs_table(table(rows), [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
     assert keys(costs, "rank", "hook", "calls", "seconds") == [(0, "ema", 9, 0.75), (1, "clip", 5, 0.125), (1, "ema", 5, 2.0)]
-    by_hook = tables.by_hook(costs, two_ranks())
-    assert list(by_hook.index) == [("ema", "on_update"), ("clip", "on_update")]
-    # 14 calls in 2.75 s of 121 s in all
-    assert by_hook.loc[("ema", "on_update")].to_dict() == {
-        "calls": 14,
-        "seconds": 2.75,
-        "share": pytest.approx(2.75 / 121),
-        "microseconds_per_call": pytest.approx(2.75 / 14 * 1e6),
-        "costliest_rank": 1,
-    }

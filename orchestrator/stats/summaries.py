@@ -1,0 +1,84 @@
+"""Summaries: what a table of rows or of hooks' costs comes to, by column, rank, node, phase, span or hook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
+
+
+def measured(rows: pd.DataFrame) -> list[str]:
+    """The columns that hold measurements: numbers that do not name the row, somewhere not empty."""
+    names = rows.select_dtypes(include=np.number).columns
+    return [name for name in names if name not in COUNTERS and rows[name].notna().any()]
+
+
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest."""
+    columns = measured(rows)
+    table = rows[columns].quantile([0, 0.5, 0.95, 1]).T
+    table.columns = pd.Index(["min", "median", "p95", "max"])
+    medians = rows.groupby("rank")[columns].median()
+    table["worst_rank"] = medians.idxmax() if len(medians) else np.nan
+    table.index.name = "column"
+    return table
+
+
+def by_rank(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per rank: its node, rows, and the median of each span and the maximum of each memory column."""
+    table = _typical(rows, "rank")
+    table.insert(0, "node", rows.groupby("rank")["node"].first().astype(str))
+    return table
+
+
+def by_node(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per node: its ranks, rows, and the median of each span and the maximum of each memory column."""
+    table = _typical(rows, "node")
+    table.insert(0, "ranks", rows.groupby("node", observed=True)["rank"].nunique())
+    return table
+
+
+def _typical(rows: pd.DataFrame, key: str) -> pd.DataFrame:
+    grouped = rows.groupby(key, observed=True)
+    how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in measured(rows) if name != "loss"}
+    table = grouped.agg(how)
+    table.insert(0, "rows", grouped.size())
+    return table
+
+
+def by_phase(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per phase: rows, and the median of each measured column over all ranks."""
+    grouped = rows.groupby("phase", observed=True)
+    table = grouped[measured(rows)].median()
+    table.insert(0, "rows", grouped.size())
+    return table
+
+
+def by_span(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per span of the iteration: seconds over all rows, their share of all iterations' time, median and p95 of an
+    iteration, and the rank whose median is highest."""
+    from orchestrator.loop.clock import SPANS
+
+    columns = [name for name in SPANS if name in rows]
+    table = pd.DataFrame({"seconds": rows[columns].sum()})
+    table["share"] = table["seconds"] / (rows["step_s"].sum() if "step_s" in rows else np.nan)
+    table[["median_s", "p95_s"]] = rows[columns].quantile([0.5, 0.95]).T.to_numpy()
+    medians = rows.groupby("rank")[columns].median()
+    table["worst_rank"] = medians.idxmax() if len(medians) else np.nan
+    table.index.name = "span"
+    return table.sort_values("seconds", ascending=False)
+
+
+def by_hook(costs: pd.DataFrame, stats: pd.DataFrame) -> pd.DataFrame:
+    """Per hook and event: calls, seconds over all ranks, their share of all iterations' time, and the costliest rank."""
+    grouped = costs.groupby(["hook", "event"])
+    table = grouped[["calls", "seconds"]].sum()
+    total = stats["step_s"].sum() if "step_s" in stats else np.nan
+    table["share"] = table["seconds"] / total
+    table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
+    worst = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])["rank"]
+    table["costliest_rank"] = worst
+    return table.sort_values("seconds", ascending=False)

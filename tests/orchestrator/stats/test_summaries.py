@@ -1,0 +1,82 @@
+"""Summaries of tables, by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from orchestrator.stats.summaries import by_hook, by_node, by_phase, by_rank, by_span, summarize
+from orchestrator.stats.tables import stats_table
+from tests.orchestrator.stats.test_tables import FRESH, row, table
+
+
+def two_ranks() -> pd.DataFrame:
+    """Rank 0 takes 1, 2, 3 seconds, rank 1 takes 2, 4, 9, of which it waits 1, 1, 4 for data; memory grows."""
+    waits = ((0.5, 0.5, 0.5), (1.0, 1.0, 4.0))
+    rows = [
+        row(0, "train", 0, n, n, rank, loss=0.5, step_s=seconds, data_wait_s=waits[rank][n - 1], rss_bytes=100 * n + rank)
+        for rank, times in enumerate(((1.0, 2.0, 3.0), (2.0, 4.0, 9.0)))
+        for n, seconds in enumerate(times, start=1)
+    ]
+    return stats_table(table(rows), [FRESH])
+
+
+EMPTY = stats_table(None, [])
+
+
+def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:
+    summary = summarize(two_ranks())
+    # 1, 2, 2, 3, 4, 9: the median lies between 2 and 3; the 95th percentile three quarters between 4 and 9
+    assert summary.loc["step_s"].to_dict() == {"min": 1.0, "median": 2.5, "p95": 4 + 0.75 * 5, "max": 9.0, "worst_rank": 1}
+    assert summary.loc["rss_bytes", ["min", "median", "max", "worst_rank"]].to_list() == [100, 200.5, 301, 1]
+    assert set(summary.index) == {"loss", "step_s", "data_wait_s", "rss_bytes"}
+
+
+def test_the_table_by_rank() -> None:
+    ranks = by_rank(two_ranks())
+    assert ranks.loc[0].to_dict() == {"node": "here", "rows": 3, "step_s": 2.0, "data_wait_s": 0.5, "rss_bytes": 300}
+    assert ranks.loc[1].to_dict() == {"node": "here", "rows": 3, "step_s": 4.0, "data_wait_s": 1.0, "rss_bytes": 301}
+
+
+def test_the_table_by_node() -> None:
+    three = pd.concat([two_ranks(), two_ranks().query("rank == 1").assign(rank=2, node="there", rss_bytes=7)])
+    nodes = by_node(three)
+    assert nodes.loc["here"].to_dict() == {"ranks": 2, "rows": 6, "step_s": 2.5, "data_wait_s": 0.75, "rss_bytes": 301}
+    assert nodes.loc["there"].to_dict() == {"ranks": 1, "rows": 3, "step_s": 4.0, "data_wait_s": 1.0, "rss_bytes": 7}
+
+
+def test_the_table_by_phase() -> None:
+    rows = pd.concat([two_ranks(), two_ranks()[:1].assign(phase="val", step_s=100.0)])
+    phases = by_phase(rows)
+    assert phases["rows"].to_dict() == {"train": 6, "val": 1}
+    assert phases["step_s"].to_dict() == {"train": 2.5, "val": 100.0}
+
+
+def test_the_table_by_span_is_the_costliest_first() -> None:
+    rows = two_ranks()
+    rows["forward_s"] = rows["step_s"] - rows["data_wait_s"]
+    spans = by_span(rows)
+    assert list(spans.index) == ["forward_s", "data_wait_s"]
+    # 0.5, 0.5, 0.5, 1, 1, 4 of 21 seconds
+    waited = {"seconds": 7.5, "share": 7.5 / 21, "median_s": 0.75, "p95_s": 1 + 0.75 * 3, "worst_rank": 1}
+    assert spans.loc["data_wait_s"].to_dict() == pytest.approx(waited)
+    assert spans["share"].sum() == pytest.approx(1)
+
+
+def test_summaries_of_nothing_are_empty() -> None:
+    for summary in (summarize, by_rank, by_node, by_phase, by_span):
+        assert len(summary(EMPTY)) == 0
+
+
+def test_the_table_by_hook_is_the_costliest_first() -> None:
+    costs = pd.DataFrame({"rank": [0, 1, 1], "hook": ["ema", "clip", "ema"], "event": "on_update", "calls": [9, 5, 5], "seconds": [0.75, 0.125, 2.0]})
+    hooks = by_hook(costs, two_ranks())
+    assert list(hooks.index) == [("ema", "on_update"), ("clip", "on_update")]
+    # 14 calls in 2.75 s of 21 s in all
+    assert hooks.loc[("ema", "on_update")].to_dict() == {
+        "calls": 14,
+        "seconds": 2.75,
+        "share": pytest.approx(2.75 / 21),
+        "microseconds_per_call": pytest.approx(2.75 / 14 * 1e6),
+        "costliest_rank": 1,
+    }
