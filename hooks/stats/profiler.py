@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
@@ -54,6 +55,8 @@ class Profiler(Hook):
     """Whether to keep the source line of each operation, which is slow."""
     with_flops: bool = False
     """Whether to estimate the FLOPs of matrix products and convolutions."""
+    nvtx: bool = False
+    """Whether to mark the parts of every iteration, in windows or not, as NVTX ranges for Nsight Systems; on a GPU."""
     stop_after: bool = False
     """Whether to end the run after the last window."""
 
@@ -63,9 +66,12 @@ class Profiler(Hook):
     def __post_init__(self) -> None:
         self._profile: profile | None = None
         self._part: record_function | None = None
+        self._in_range = False
         self._begin, self._end = inf, inf
 
     def on_start(self, state: State) -> None:
+        if self.nvtx and state.device.type != "cuda":
+            raise ValueError(f"nvtx marks ranges for Nsight, which needs a GPU; this run is on {state.device}")
         if state.rank in self.profiled_ranks:
             self._begin, self._end = self._next_window(state.iteration)
 
@@ -90,9 +96,9 @@ class Profiler(Hook):
         self._mark("optimizer")
 
     def on_step(self, state: State) -> None:
+        self._mark("")
         if self._profile is None:
             return
-        self._mark("")
         if state.phase != "train":
             return
         if state.iteration < self._end:
@@ -143,6 +149,8 @@ class Profiler(Hook):
 
     def _mark(self, part: str) -> None:
         """Ends the part of the iteration that was marked last, and begins the next."""
+        if self.nvtx:
+            self._mark_range(part)
         if self._profile is None:
             return
         if self._part is not None:
@@ -150,6 +158,13 @@ class Profiler(Hook):
         self._part = record_function(part) if part else None
         if self._part is not None:
             self._part.__enter__()  # type: ignore[no-untyped-call]
+
+    def _mark_range(self, part: str) -> None:
+        if self._in_range:
+            torch.cuda.nvtx.range_pop()
+        if part:
+            torch.cuda.nvtx.range_push(part)
+        self._in_range = bool(part)
 
 
 def _export(trace: profile, state: State) -> None:
