@@ -1,14 +1,18 @@
-"""`hookyard stats RUN [--by rank|hook|phase]`"""
+"""`hookyard stats RUN [--by ...] [--columns a,b] [--where EXPR] [--format ...] [--output FILE]`"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import cell, print_json, print_table
+from orchestrator.cli.output import cell, print_table
+from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,29 +22,75 @@ class By(StrEnum):
     """What the rows of the table stand for."""
 
     RANK = "rank"
+    NODE = "node"
     HOOK = "hook"
     PHASE = "phase"
+    SPAN = "span"
+    ROW = "row"
+
+
+class Format(StrEnum):
+    """How the table is written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
 
 
 def stats(
     run: Annotated[str, typer.Argument(help="The folder of a run.")],
-    by: Annotated[By | None, typer.Option("--by", help="One row for each rank, hook or phase.")] = None,
+    by: Annotated[By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")] = None,
+    columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
+    where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")] = None,
+    form: Annotated[Format, typer.Option("--format", help="parquet needs --output.")] = Format.TABLE,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write instead of stdout.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prints what the ranks measured: per column over all ranks, or by rank, hook or phase."""
+    """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row."""
     from orchestrator.runs.result import open_run
 
-    table = open_run(run).summary(by)
-    if as_json:
-        return print_json(table.reset_index().to_dict("records"))
-    return _print(table, by)
+    form = Format.JSON if as_json else form
+    if form is Format.PARQUET and output is None:
+        raise UsageError("parquet is no text: say where to write it with --output FILE")
+    if form is Format.TABLE and output is not None:
+        raise UsageError(f"{output} gets data, not a drawn table: add --format csv, json or parquet")
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    opened = open_run(run)
+    table = opened.load_stats(names, where) if by is By.ROW else opened.summary(by, names, where)
+    if form is Format.TABLE:
+        return _print(table, by)
+    return _write(table if by is By.ROW else table.reset_index(), form, output)
+
+
+def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
+    """The table as data; an empty cell and a number that is none are null in JSON and nothing in CSV."""
+    target: Any = sys.stdout if output is None else output
+    try:
+        if form is Format.PARQUET:
+            table.to_parquet(target, index=False)
+        elif form is Format.CSV:
+            table.to_csv(target, index=False)
+        else:
+            table.to_json(target, orient="records", indent=2, double_precision=15)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error}") from None
+    if output is None and form is Format.JSON:
+        typer.echo("")
 
 
 def _print(table: pd.DataFrame, by: By | None) -> None:
+    if by is By.ROW:
+        names = [str(name) for name in table.columns]
+        return print_table(names, [_cells(names, values) for values in table.itertuples(index=False, name=None)])
     names = [str(name) for name in table.index.names]
     rows: list[list[Any]] = []
     for key, row in table.iterrows():
         keys = [str(part) for part in (key if isinstance(key, tuple) else (key,))]
         # Without --by the rows are the columns of the stats, and carry the unit.
         rows.append([*keys, *(cell(keys[0] if by is None and name != "worst_rank" else str(name), row[name]) for name in table.columns)])
-    print_table([*names, *map(str, table.columns)], rows)
+    return print_table([*names, *map(str, table.columns)], rows)
+
+
+def _cells(names: Sequence[str], values: Sequence[Any]) -> list[str]:
+    return [cell(name, value) for name, value in zip(names, values, strict=True)]

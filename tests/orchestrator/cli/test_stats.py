@@ -1,0 +1,106 @@
+"""`hookyard stats`, on rows written as ranks write them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+from orchestrator.runs.folder import RunFolder
+from orchestrator.storage import Storage
+from tests.orchestrator.stats.test_tables import FRESH, record, row
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two ranks; an iteration takes as many seconds as its number, and half as much again on rank 1."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n", {})
+    steps = [
+        row(0, "train", n // 3, n, n, rank, step_s=n * (1 + rank / 2), data_wait_s=0.25 * n, loss=float("nan") if n == 4 else 1.0 / n)
+        for rank in (0, 1)
+        for n in range(1, 6)
+    ]
+    record(Storage(str(folder)), [*steps, row(0, "val", 1, 1, 5, accuracy=0.5)])
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH))
+    return str(folder)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["stats", *arguments])
+
+
+def data(*arguments: str) -> list[dict[str, Any]]:
+    done = call(*arguments, "--format", "json")
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_rows_as_they_were_recorded(run: str) -> None:
+    rows = data(run, "--by", "row", "--columns", "iteration, loss,accuracy", "--where", "rank == 0 and iteration > 2")
+    assert rows == [
+        {"iteration": 3, "loss": pytest.approx(1 / 3, abs=1e-15), "accuracy": None},
+        {"iteration": 4, "loss": None, "accuracy": None},
+        {"iteration": 5, "loss": 0.2, "accuracy": None},
+    ]
+
+
+def test_a_summary_of_some_rows_and_columns(run: str) -> None:
+    assert data(run, "--columns", "step_s", "--where", "rank == 1") == [
+        {"column": "step_s", "min": 1.5, "median": 4.5, "p95": 7.2, "max": 7.5, "worst_rank": 1}
+    ]
+    assert [(one["node"], one["ranks"], one["rows"]) for one in data(run, "--by", "node")] == [("here", 2, 10)]
+    # 15 seconds and 22.5, of which 3.75 and 3.75 are waiting
+    assert [(one["span"], one["seconds"], one["share"]) for one in data(run, "--by", "span")] == [("data_wait_s", 7.5, 0.2)]
+    assert [one["rows"] for one in data(run, "--by", "rank", "--where", "epoch == 0")] == [2, 2]
+
+
+def test_json_has_two_names(run: str) -> None:
+    assert json.loads(call(run, "--json").stdout) == data(run)
+
+
+def test_csv_to_stdout_and_to_a_file(run: str, tmp_path: Path) -> None:
+    arguments = (run, "--by", "row", "--columns", "rank,iteration,step_s", "--where", "iteration == 2", "--format", "csv")
+    printed = call(*arguments).stdout
+    assert list(csv.reader(StringIO(printed))) == [["rank", "iteration", "step_s"], ["0", "2", "2.0"], ["1", "2", "3.0"]]
+    assert call(*arguments, "--output", str(tmp_path / "rows.csv")).stdout == ""
+    assert (tmp_path / "rows.csv").read_text() == printed
+
+
+def test_parquet_to_a_file(run: str, tmp_path: Path) -> None:
+    done = call(run, "--by", "row", "--columns", "step_s", "--where", "rank == 0", "--format", "parquet", "--output", str(tmp_path / "rows.parquet"))
+    assert done.exit_code == 0, done.output
+    assert pd.read_parquet(tmp_path / "rows.parquet")["step_s"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, pytest.approx(float("nan"), nan_ok=True)]
+
+
+def test_a_table_for_people(run: str) -> None:
+    lines = call(run, "--by", "row", "--columns", "iteration,step_s", "--where", "rank == 0 and iteration < 3 and phase == 'train'").stdout.splitlines()
+    assert [line.split() for line in lines] == [["iteration", "step_s"], ["1", "1", "s"], ["2", "2", "s"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--where", "epok > 1"], "no column 'epok': did you mean 'epoch'?"),
+        (["--where", "epoch >"], "cannot read 'epoch >'"),
+        (["--where", "phase == 3"], "column 'phase' holds text"),
+        (["--columns", "step_z"], "no column 'step_z': did you mean 'step_s'?"),
+        (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
+        (["--format", "parquet"], "--output FILE"),
+        (["--output", "x.txt"], "--format csv, json or parquet"),
+        (["--format", "csv", "--output", "/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),
+        (["--by", "host"], "'host'"),
+    ],
+)
+def test_what_is_wrong_ends_with_2_and_says_what(run: str, arguments: list[str], says: str) -> None:
+    wrong = call(run, *arguments)
+    assert wrong.exit_code == 2
+    assert says in wrong.stderr
+    assert "Traceback" not in wrong.output
