@@ -44,6 +44,9 @@ def cell(name: str, value: Any) -> str:
         return "-"
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
+    if name.startswith("stats/"):
+        # The unit of stats/step_s/p95 stands before the statistic.
+        name = name.rpartition("/")[0]
     if name.endswith("_bytes"):
         return f"{value / 2**20:.1f} MiB"
     if name.endswith("_s") and not name.endswith("per_s"):

@@ -1,4 +1,4 @@
-"""`hookyard show RUN`"""
+"""`hookyard show RUN`, `hookyard show SWEEP [--trial N]`"""
 
 from __future__ import annotations
 
@@ -10,19 +10,36 @@ from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import cell, print_json, print_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from orchestrator.runs.folder import RunFolder
     from orchestrator.sweeps.result import Sweep
 
 
-def show(run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")], as_json: AsJson = False) -> None:
-    """Shows a run: how it went, its last report, its checkpoints; or a sweep: its trials."""
+def show(
+    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")],
+    trial: Annotated[str | None, typer.Option("--trial", help="A trial of the sweep, by number or name.")] = None,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the experiment, ready to be run again.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Shows a run: how it went, its last report, its checkpoints; or a sweep: its trials, the best and what mattered."""
     from orchestrator.runs.folder import RunFolder
 
     folder = RunFolder.open(run)
-    if "sweep" in folder.about():
-        from orchestrator.sweeps.result import Sweep
+    if trial is None and as_yaml:
+        return typer.echo(folder.storage.read("experiment.yaml").decode(), nl=False)
+    if trial is not None or "sweep" in folder.about():
+        from orchestrator.sweeps.result import open_sweep
 
-        return show_sweep(Sweep(folder), as_json)
+        sweep = open_sweep(run)
+        if trial is None:
+            return show_sweep(sweep, as_json)
+        number = int(trial) if trial.isdecimal() else trial
+        if as_yaml:
+            from orchestrator.config.load import to_yaml
+
+            return typer.echo(to_yaml(sweep.experiment(number)), nl=False)
+        folder = sweep.trial(number).folder
     return print_json(brief(folder)) if as_json else show_brief(folder)
 
 
@@ -63,25 +80,46 @@ def show_brief(folder: RunFolder) -> None:
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
-    """Prints the trials of a sweep, the best first."""
-    from orchestrator.errors import UsageError
-
+    """Prints the trials of a sweep, the best first, and what they tell."""
     metric, mode = sweep.objective
     trials = sweep.trials
+    told = _told(sweep, trials)
     if len(trials):
         trials = trials.sort_values(metric, ascending=mode == "min")
-    try:
-        best = sweep.best.path
-    except UsageError:
-        best = None
     if as_json:
-        records = trials.reset_index().to_dict("records") if len(trials) else []
-        return print_json({"path": sweep.path, "status": sweep.status, "best": best, "trials": records})
-    wanted = ("config/", metric, "status", "reports", "step_s", "peak_", "error")
+        return print_json({**told, "trials": trials.reset_index().to_dict("records") if len(trials) else []})
+    wanted = ("config/", *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix("config/") for name in columns)),
         [(trial, *(cell(name, row[name]) for name in columns)) for trial, row in trials.iterrows()],
     )
-    typer.echo(f"best: {best}" if best else f"no trial has reported {metric} yet")
-    return None
+    counts = ", ".join(f"{count} {status}" for status, count in told["counts"].items())
+    typer.echo(f"{sweep.path}: {told['status']}, {counts or 'no trial yet'}")
+    if told["importance"]:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in told["importance"].items())
+        typer.echo(f"what mattered for {metric}: {shares}")
+    if told["pareto"]:
+        typer.echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(told['pareto'])}")
+    best = f"best: {told['best']} with {metric} {cell(metric, told['value'])}" if told["best"] else f"no trial has reported {metric} yet"
+    return typer.echo(best)
+
+
+def _told(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
+    """What the trials of a sweep tell together; importance where there are enough of them, by the method that needs no
+    other package, and the Pareto front where it has several metrics."""
+    from orchestrator.sweeps.analysis import ENOUGH, importance, non_dominated
+
+    metric, mode = sweep.objective
+    judged = trials[metric].dropna() if len(trials) else []
+    best = getattr(judged, f"idx{mode}")() if len(judged) else None
+    known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
+    return {
+        "path": sweep.path,
+        "status": sweep.status,
+        "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
+        "best": f"{sweep.path}/trials/{best}" if best else None,
+        "value": judged[best] if best else None,
+        "importance": importance(trials, metric, mode, "variance").to_dict() if len(judged) >= ENOUGH else {},
+        "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if known else [],
+    }

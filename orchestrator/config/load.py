@@ -45,7 +45,18 @@ def with_overrides(experiment: Experiment, values: Mapping[str, Any]) -> Experim
     data = _single(experiment._written or resolved(experiment))
     for path, value in values.items():
         set_path(data, path, _plain(value))
+    if experiment.sweep is not None:
+        _report_rows(data, experiment.sweep.row_stats)
     return _checked(Document(data), experiment.import_paths)
+
+
+def _report_rows(data: dict[str, Any], statistics: Sequence[str]) -> None:
+    """Switches on the hook that reports statistics of rows, where trials are judged by some."""
+    if statistics:
+        hooks = data.setdefault("hooks", {})
+        entry = hooks.get("row_stats") or {}
+        given = entry.get("report", []) if isinstance(entry, dict) else []
+        hooks["row_stats"] = {**(entry if isinstance(entry, dict) else {}), "report": list(dict.fromkeys([*given, *statistics]))}
 
 
 def resolved(experiment: Experiment) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from hooks.stats.row_stats import PREFIX, column_and_statistic
 from orchestrator.config.model import Model
 
 Mode = Literal["max", "min"]
@@ -164,7 +165,8 @@ class Sweep(Model):
     """How trials are drawn and judged."""
 
     metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
-    """What trials are judged by, such as `val/accuracy`; several with Optuna, the first of which names the best."""
+    """What trials are judged by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a column of the rows;
+    several with Optuna, the first of which names the best."""
     mode: Mode | list[Mode] = "max"
     """Whether more or less of it is better; one for all metrics or one for each."""
     trials: Annotated[int, Ge(1)] = 1
@@ -203,11 +205,22 @@ class Sweep(Model):
         modes: Sequence[Mode] = self.mode if isinstance(self.mode, list) else [self.mode] * len(metrics)
         return list(zip(metrics, modes, strict=True))
 
+    @property
+    def row_stats(self) -> list[str]:
+        """The metrics that are statistics of rows, as the hook `row_stats` is told them: `step_s/p95`."""
+        metrics = [self.metric] if isinstance(self.metric, str) else self.metric
+        return [metric.removeprefix(PREFIX) for metric in metrics if metric.startswith(PREFIX)]
+
 
 def _contradictions(sweep: Sweep) -> Iterator[str]:
     """What does not go together in a sweep, beside its space."""
     several = isinstance(sweep.metric, list) and len(sweep.metric) > 1
     kind, population = sweep.scheduler.type, isinstance(sweep.scheduler, Population)
+    for written in sweep.row_stats:
+        try:
+            column_and_statistic(written)
+        except ValueError as error:
+            yield f"metric {PREFIX}{written}: {error}"
     if isinstance(sweep.mode, list) and len(sweep.mode) != (len(sweep.metric) if isinstance(sweep.metric, list) else 1):
         yield f"metric {sweep.metric} and mode {sweep.mode} differ in number; say one mode for all, or one for each"
     if several and sweep.search != "optuna":

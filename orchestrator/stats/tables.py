@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orchestrator.checkpoint.position import Stage
+from orchestrator.stats.usage import with_usage
 from orchestrator.stats.where import Condition, check_columns, meeting, parse_where
 from orchestrator.storage import Storage
 
@@ -262,7 +263,7 @@ def compact(storage: Storage, attempts: Sequence[Mapping[str, Any]], pushed: Map
         if recorded is None:
             continue
         if table == "rows":
-            recorded = _narrow(counted(recorded, attempts, keep_superseded=True))
+            recorded = with_usage(_narrow(counted(recorded, attempts, keep_superseded=True)), attempts)
         files = _files(storage, table)
         with storage.create(COMPACTED[table]) as file:
             pq.write_table(recorded, file, row_group_size=ROW_GROUP)

@@ -1,0 +1,61 @@
+"""Usage: the time and memory a run took, in a few numbers that its file of rows keeps beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PEAKS = {
+    "rss_bytes": "peak_rss_bytes",
+    "cuda_peak_allocated_bytes": "peak_allocated_bytes",
+    "cuda_peak_reserved_bytes": "peak_reserved_bytes",
+}
+_MEANS = ("gpu_utilization_percent", "gpu_power_w")
+_COLUMNS = ("rank", "phase", "step_s", "data_wait_s", "batch_size", *_PEAKS, *_MEANS)
+_KEY = b"hookyard.usage"
+
+
+def usage(stats: pd.DataFrame) -> dict[str, float]:
+    """What the rows of all ranks come to.
+
+    `ranks`; over the training iterations `step_s` (median), `train_s` (the slowest rank's sum), `data_wait_share` (of
+    the time of all ranks) and `samples_per_s` (all ranks together, over `train_s`); over all rows `peak_rss_bytes`,
+    `peak_allocated_bytes` and `peak_reserved_bytes` (the largest of any rank), `gpu_utilization_percent` and
+    `gpu_power_w` (means). What no row holds is not there.
+    """
+    found: dict[str, Any] = {"ranks": int(stats["rank"].nunique())}
+    training = stats[stats["phase"] == "train"]
+    if len(training) and "step_s" in training:
+        found["step_s"] = training["step_s"].median()
+        found["train_s"] = training.groupby("rank")["step_s"].sum().max()
+        if "data_wait_s" in training:
+            found["data_wait_share"] = training["data_wait_s"].sum() / training["step_s"].sum()
+        if "batch_size" in training:
+            found["samples_per_s"] = training["batch_size"].sum() / found["train_s"]
+    found |= {name: stats[column].max() for column, name in _PEAKS.items() if column in stats}
+    found |= {name: stats[name].mean() for name in _MEANS if name in stats}
+    return {name: value if name == "ranks" else float(value) for name, value in found.items() if value == value}
+
+
+def with_usage(rows: pa.Table, attempts: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Compacted rows, of which those that are superseded are marked, with what the others come to in the file's
+    metadata, so that a table of a thousand trials reads a thousand footers and no row."""
+    counted = rows.select([name for name in (*_COLUMNS, "superseded") if name in rows.column_names])
+    stats = counted.filter(pc.invert(counted["superseded"])).to_pandas()
+    kept = json.dumps({"attempts": len(attempts), "usage": usage(stats)})
+    return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _KEY: kept})
+
+
+def kept_usage(file: Any, attempts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """What `with_usage` kept in an open Parquet file; None where it did not, or an attempt has begun since."""
+    text = (pq.read_schema(file).metadata or {}).get(_KEY)
+    kept = json.loads(text) if text else None
+    return kept["usage"] if kept and kept["attempts"] == len(attempts) else None

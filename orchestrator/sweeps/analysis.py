@@ -1,0 +1,144 @@
+"""What a sweep's table of trials tells: which trials no other one beats, and which parameters mattered."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+CONFIG = "config/"
+"""What the columns of parameters begin with."""
+ENOUGH = 10
+"""Fewer trials than this say little about what mattered."""
+BINS = 5
+"""How many groups a parameter's numbers are put into, by size."""
+
+
+def default_mode(column: str) -> str | None:
+    """Whether more or less is better, as the unit in a column's name tells: of seconds and bytes less, of speed more."""
+    # In stats/step_s/p95 the unit stands before the statistic.
+    for name in (column, column.rpartition("/")[0]):
+        if name.endswith("_per_s"):
+            return "max"
+        if name.endswith(("_s", "_bytes")):
+            return "min"
+    return None
+
+
+def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
+    """The trials that no other trial beats: as good in every column and better in one. The best by the first column
+    come first.
+
+    Trials that are equal in all columns beat each other in none and stay together; one without a number in any of them
+    is left out. `modes` is column to `max` or `min`.
+    """
+    judged = trials[trials[list(modes)].notna().all(axis=1)]
+    signs = [1 if mode == "min" else -1 for mode in modes.values()]
+    costs = judged[list(modes)].to_numpy(dtype=float) * signs
+    front = np.array([not _beaten(cost, costs) for cost in costs], dtype=bool)
+    first, mode = next(iter(modes.items()))
+    return judged[front].sort_values(first, ascending=mode == "min", kind="stable")
+
+
+def _beaten(cost: NDArray[np.float64], costs: NDArray[np.float64]) -> bool:
+    return bool(((costs <= cost).all(axis=1) & (costs < cost).any(axis=1)).any())
+
+
+# Importance
+
+
+def importance(trials: pd.DataFrame, metric: str, mode: str, method: str) -> pd.Series:
+    """How much each parameter mattered for the metric, the most first; the shares add up to 1, or are all 0.
+
+    Both methods look at orders alone, of the metric and of numbers among the drawn ones, so that a diverged trial
+    weighs no more than the worst, and a logarithmic domain is as good as a linear one. A parameter that was not drawn in
+    a trial because the hook it belongs to was off there is judged where it was drawn; whether the hook was on
+    is the other parameter's merit. Trials without the metric are left out.
+    """
+    judged = trials[trials[metric].notna()]
+    names = [name for name in judged.columns if name.startswith(CONFIG)]
+    found = METHODS[method](judged[names], judged[metric], mode)
+    found.index = pd.Index([name.removeprefix(CONFIG) for name in names], name="parameter")
+    total = found.sum()
+    return (found / total if total > 0 else found * 0).sort_values(ascending=False, kind="stable").rename(method)
+
+
+def default_method() -> str:
+    """PED-ANOVA where Optuna is installed, else the variance between groups."""
+    return "ped_anova" if find_spec("optuna") else "variance"
+
+
+def _variance(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
+    """Of each parameter: which part of the variance of the metric's ranks lies between groups of its values, less what
+    chance would put there, times the share of trials in which it was drawn.
+
+    The groups are the values of a list, or of numbers `BINS` groups of the same size: Kruskal and Wallis' statistic as
+    the effect size epsilon squared.
+    """
+    drawn = {name: values[name].dropna() for name in values}
+    return pd.Series({name: _between(metric[own.index], _groups(own)) * len(own) / len(values) for name, own in drawn.items()}, dtype=float)
+
+
+def _between(metric: pd.Series, groups: pd.Series) -> float:
+    ranks, count = metric.rank(), groups.nunique()
+    total = ((ranks - ranks.mean()) ** 2).sum()
+    if count < 2 or len(ranks) <= count or not total:
+        return 0.0
+    within = ranks.groupby(groups).transform(lambda own: (own - own.mean()) ** 2).sum()
+    return max(0.0, 1 - float(within / total) * (len(ranks) - 1) / (len(ranks) - count))
+
+
+def _groups(values: pd.Series) -> pd.Series:
+    """Which values belong together: equal ones where they are few or no numbers, else neighbours."""
+    if not _is_range(values):
+        return values.astype(str)
+    places = values.astype(float).rank(method="average") - 0.5
+    return np.floor(places / len(values) * min(BINS, max(2, len(values) // 4)))
+
+
+def _is_range(values: pd.Series) -> bool:
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return numbers and values.nunique() > BINS
+
+
+def _ped_anova(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
+    """How far each parameter's values in the best tenth of the trials, but at least five, lie from those in all: Optuna's
+    PED-ANOVA (Watanabe et al. 2023), NaN for a parameter that the installed version does not judge."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    encoded = {name: _encoded(values[name].dropna()) for name in values}
+    study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
+    for trial, rank in metric.rank().items():
+        drawn = [name for name, (codes, _) in encoded.items() if trial in codes.index]
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={name: encoded[name][0][trial] for name in drawn},
+                distributions={name: encoded[name][1] for name in drawn},
+                value=rank,
+            )
+        )
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(0.1, 5 / len(metric))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
+    return pd.Series(found, dtype=float).reindex(list(values))
+
+
+def _encoded(values: pd.Series) -> tuple[pd.Series, Any]:
+    """Values as Optuna takes them, and their domain: numbers by their place among the drawn ones, from 0 to 1."""
+    import optuna
+
+    if _is_range(values):
+        return (values.astype(float).rank() - 0.5) / len(values), optuna.distributions.FloatDistribution(0, 1)
+    codes, known = pd.factorize(values.astype(str))
+    return pd.Series(codes.tolist(), index=values.index), optuna.distributions.CategoricalDistribution(range(max(1, len(known))))
+
+
+METHODS = {"ped_anova": _ped_anova, "variance": _variance}
+"""How importance is told."""
