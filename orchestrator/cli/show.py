@@ -87,7 +87,9 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if len(trials):
         trials = trials.sort_values(metric, ascending=mode == "min")
     if as_json:
-        return print_json({**told, "trials": trials.reset_index().to_dict("records") if len(trials) else []})
+        # JSON knows no NaN: an empty cell is null.
+        plain = trials.reset_index().astype(object)
+        return print_json({**told, "trials": plain.where(plain.notna(), None).to_dict("records") if len(trials) else []})
     wanted = ("config/", *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
@@ -111,7 +113,7 @@ def _told(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     from orchestrator.sweeps.analysis import ENOUGH, importance, non_dominated
 
     metric, mode = sweep.objective
-    judged = trials[metric].dropna() if len(trials) else []
+    judged: Any = trials[metric].dropna() if len(trials) else ()
     best = getattr(judged, f"idx{mode}")() if len(judged) else None
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {

@@ -97,8 +97,8 @@ def _groups(values: pd.Series) -> pd.Series:
     """Which values belong together: equal ones where they are few or no numbers, else neighbours."""
     if not _is_range(values):
         return values.astype(str)
-    places = values.astype(float).rank(method="average") - 0.5
-    return np.floor(places / len(values) * min(BINS, max(2, len(values) // 4)))
+    places = (values.astype(float).rank() - 0.5) / len(values)
+    return (places * min(BINS, max(2, len(values) // 4))).astype(int)
 
 
 def _is_range(values: pd.Series) -> bool:
@@ -112,17 +112,13 @@ def _ped_anova(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    encoded = {name: _encoded(values[name].dropna()) for name in values}
     study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
-    for trial, rank in metric.rank().items():
-        drawn = [name for name, (codes, _) in encoded.items() if trial in codes.index]
-        study.add_trial(
-            optuna.trial.create_trial(
-                params={name: encoded[name][0][trial] for name in drawn},
-                distributions={name: encoded[name][1] for name in drawn},
-                value=rank,
-            )
-        )
+    encoded = {str(name): _encoded(values[name].dropna()) for name in values}
+    codes = pd.DataFrame({name: codes for name, (codes, _) in encoded.items()}, index=values.index, dtype=object)
+    for drawn, rank in zip(codes.to_dict("records"), metric.rank(), strict=True):
+        params = {str(name): code for name, code in drawn.items() if code == code}
+        domains = {name: encoded[name][1] for name in params}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=domains, value=rank))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(0.1, 5 / len(metric))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -219,14 +219,13 @@ def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | Non
     from orchestrator.stats.tables import recorded_schema
     from orchestrator.stats.where import check_columns
 
-    schemas = {run: recorded_schema(run.folder.storage, "rows") for run in runs}
-    known = {name: None for schema in schemas.values() if schema is not None for name in schema.names}
-    if columns is not None and known:
-        check_columns(columns, [*known])
+    schemas = [(run, recorded_schema(run.folder.storage, "rows")) for run in runs]
+    recorded = [(run, schema.names) for run, schema in schemas if schema is not None]
+    if columns is not None and recorded:
+        check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
     refused: list[UsageError] = []
-    recorded = [run for run, schema in schemas.items() if schema is not None]
-    for run in recorded:
-        own = None if columns is None else [name for name in columns if name in schemas[run].names]
+    for run, names in recorded:
+        own = None if columns is None else [name for name in columns if name in names]
         try:
             table = run.load_stats(own, where)
         except UsageError as error:

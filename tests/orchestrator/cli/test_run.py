@@ -152,6 +152,54 @@ def test_a_sweep_prints_its_trials_and_the_best(study: Path) -> None:
     assert call("show", "runs/lines").exit_code == 0
 
 
+def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
+    rates = "sweep.space={optimizer.lr: {grid: [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1]}, seed: {choice: [0]}}"
+    assert call("sweep", "lines.yaml", "--local", "epochs=1", rates).exit_code == 0
+    shown = data("show", "runs/lines")
+    assert shown["counts"] == {"finished": 10}
+    assert shown["best"] == str(study / "runs/lines/trials/trial-0009")
+    assert shown["value"] == min(trial["val/loss"] for trial in shown["trials"])
+    assert shown["importance"] == {"optimizer.lr": 1.0, "seed": 0.0}
+    assert shown["pareto"] == []
+    assert {trial["error"] for trial in shown["trials"]} == {None}
+    printed = call("show", "runs/lines").stdout
+    assert "finished, 10 finished" in printed
+    assert "what mattered for val/loss: optimizer.lr 100%, seed 0%" in printed
+
+
+def test_a_trial_is_taken_out_of_a_sweep_and_run_again(study: Path) -> None:
+    assert call("sweep", "lines.yaml", "--local").exit_code == 0
+    trial = data("show", "runs/lines", "--trial", "1")
+    assert trial["name"] == "trial-0001"
+    (study / "again.yaml").write_text(call("show", "runs/lines", "--trial", "1", "--yaml").stdout)
+    again = data("run", "again.yaml", "--local")
+    assert again["name"] == "lines-trial-0001"
+    assert again["metrics"]["val/loss"] == trial["metrics"]["val/loss"]
+    assert call("show", "runs/lines/trials/trial-0001", "--yaml").stdout == (study / "runs/lines/trials/trial-0001/experiment.yaml").read_text()
+    missing = call("show", "runs/lines", "--trial", "9")
+    assert missing.exit_code == 2
+    assert "has no trial 'trial-0009'" in missing.stderr
+    assert call("show", "runs/lines-trial-0001", "--trial", "0").exit_code == 2
+
+
+def test_several_metrics_are_shown_with_their_front(study: Path) -> None:
+    pytest.importorskip("optuna")
+    metrics = ["sweep.metric=[val/loss, stats/step_s/median]", "sweep.search=optuna", "sweep.trials=3", "epochs=1"]
+    assert call("sweep", "lines.yaml", "--local", *metrics).exit_code == 0
+    shown = data("show", "runs/lines")
+    points = {trial["trial"]: (trial["val/loss"], trial["stats/step_s/median"]) for trial in shown["trials"]}
+    beaten = {name for name, (loss, s) in points.items() if any((a <= loss and b <= s and (a, b) != (loss, s)) for a, b in points.values())}
+    assert sorted(shown["pareto"]) == sorted(set(points) - beaten)
+    assert "no trial beats in all of val/loss, stats/step_s/median" in call("show", "runs/lines").stdout
+
+
+def test_an_unknown_statistic_is_refused_before_anything_is_made(study: Path) -> None:
+    wrong = call("sweep", "lines.yaml", "--local", "sweep.metric=stats/step_s/p59")
+    assert wrong.exit_code == 2
+    assert "'p59' in 'step_s/p59' is no statistic: did you mean 'p95'?" in wrong.stderr
+    assert not (study / "runs").exists()
+
+
 def test_a_sweep_with_a_failed_trial_ends_with_3(study: Path) -> None:
     (study / "mishap.py").write_text(
         "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Mishap(Hook):\n"
