@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
-from hooks.plan import HookError
-from orchestrator.errors import HookyardError, RunError
+from orchestrator.errors import RunError
+from orchestrator.runs.failures import RankFailed, culprit
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 
@@ -36,19 +37,11 @@ def train_on_worker(assignment: Assignment) -> None:
             if report.stopped and world.is_master:
                 link.ended(report.stopped, report.interrupted)
     except Exception as error:
-        if would_come_again(error):
-            link.failed(f"rank {world.rank}: {error}")
-        raise
+        failure = RankFailed.told(world.rank, error)
+        if failure.mistake:
+            link.failed(str(failure))
+        raise failure from error
     link.finish()
-
-
-MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, ImportError, LookupError, NameError, TypeError, ValueError)
-"""What an experiment's own code raises, and would raise again."""
-
-
-def would_come_again(error: BaseException) -> bool:
-    """Whether a failure is a mistake in the experiment, as against a lost peer, a device or a disk."""
-    return isinstance(error.__cause__ if isinstance(error, HookError) else error, MISTAKES)
 
 
 def fit(assignment: Assignment, *, shared_cluster: bool) -> None:
@@ -109,22 +102,30 @@ def _lean(trainer: Any) -> Any:
 
 
 def first_failure(error: BaseException) -> str:
-    """What the failing rank with the lowest number said, without Ray's wrapping."""
+    """What the rank that failed first said, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
-    for rank, failure in sorted(failures.items(), key=lambda item: _is_echo(item[1])):
-        return f"rank {rank}: {_own_words(failure)}"
-    return _own_words(error)
+    if not failures:
+        return _own_words(error)
+    return str(culprit({rank: _told(rank, failure) for rank, failure in failures.items()}))
 
 
-def _is_echo(failure: BaseException) -> bool:
-    """Whether a rank failed only because it lost its peer."""
-    text = str(failure)
-    return "gloo" in text or "Connection" in text or "NCCL" in text
+def _told(rank: int, failure: BaseException) -> RankFailed:
+    """What a rank said of its failure; where it did not come to that, its process is gone."""
+    for error in _unwrapped(failure):
+        if isinstance(error, RankFailed):
+            return error
+    return RankFailed.died(rank)
+
+
+def _unwrapped(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that Ray has wrapped in it."""
+    inner: Any = error
+    while isinstance(inner, BaseException):
+        yield inner
+        inner = getattr(inner, "_base_exc", None) or getattr(inner, "cause", None)
 
 
 def _own_words(error: BaseException) -> str:
-    cause: Any = error
-    while getattr(cause, "cause", None) is not None and isinstance(cause.cause, BaseException):
-        cause = cause.cause
-    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(cause).__name__
+    innermost = list(_unwrapped(error))[-1]
+    lines = [line for line in str(innermost).strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(innermost).__name__

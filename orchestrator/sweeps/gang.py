@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import torch
 import torch.distributed as dist
+from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.experiment import Workers
 from orchestrator.loop.loop import Report
 from orchestrator.loop.world import World
+from orchestrator.runs.failures import RankFailed, culprit
 from orchestrator.runs.session import Assignment, Session
 
 TIMEOUT = timedelta(minutes=30)
@@ -25,6 +27,11 @@ TIMEOUT = timedelta(minutes=30)
 
 _LAST_WORDS_S = 0.5
 """What a failed rank leaves Ray to carry its error to rank 0."""
+
+_GONE_S = 5
+"""How long rank 0, having lost a peer, waits to hear which."""
+
+T = TypeVar("T")
 
 
 class Member:
@@ -82,9 +89,9 @@ class RemoteMember(Member):
         """
         try:
             return super().next()
-        except Exception:
+        except Exception as error:
             threading.Timer(_LAST_WORDS_S, os._exit, [1]).start()
-            raise
+            raise RankFailed.told(self.rank, error) from None
 
 
 class Gang:
@@ -104,46 +111,54 @@ class Gang:
         ]
 
     def begin(self, assignment: Assignment) -> None:
-        """Gives every rank the same trial."""
+        """Gives every rank the same trial; raises RankFailed where one cannot take it up."""
         meeting = f"tcp://{ray.util.get_node_ip_address()}:{_free_port()}"
         joining = [other.begin.remote(assignment, meeting) for other in self._others]
-        self._master.begin(assignment, meeting)
-        ray.get(joining)
+        self._together(joining, lambda: self._master.begin(assignment, meeting))
 
     def next(self) -> Report | None:
-        """All ranks train up to the next report; returns rank 0's. Raises what the first failing rank raised."""
-        others = [other.next.remote() for other in self._others]
-        try:
-            report = self._master.next()
-        except Exception as mine:
-            raise _culprit(others, mine) from mine
-        ray.get(others)
-        return report
+        """All ranks train up to the next report; returns rank 0's. Raises RankFailed of the rank the failure began with."""
+        return self._together([other.next.remote() for other in self._others], self._master.next)
 
     def save(self) -> str:
         """All ranks write a checkpoint between two reports; returns its path."""
-        others = [other.save.remote() for other in self._others]
-        path = self._master.save()
-        ray.get(others)
-        return path
+        return self._together([other.save.remote() for other in self._others], self._master.save)
 
     def end(self) -> None:
         """Ends the trial on every rank; the processes stay."""
-        ending = [other.end.remote() for other in self._others]
-        self._master.end()
-        ray.get(ending)
+        self._together([other.end.remote() for other in self._others], self._master.end)
 
-
-def _culprit(others: list[Any], mine: Exception) -> Exception:
-    """The failure of another rank where there is one: losing a peer is only its echo here."""
-    done, _ = ray.wait(others, num_returns=len(others), timeout=5) if others else ([], [])
-    for other in done:
+    def _together(self, others: list[Any], mine: Callable[[], T]) -> T:
+        """What rank 0 does while the others do the same."""
         try:
-            ray.get(other)
+            result = mine()
         except Exception as error:
-            if "gloo" not in str(error) and "NCCL" not in str(error):
-                return error
-    return mine
+            failure = RankFailed.told(0, error)
+            # Where the failure is this rank's own, the others still wait for it in a collective.
+            failures = self._failures(others, timeout_s=_GONE_S) if failure.may_be_echo else {}
+            raise culprit({0: failure, **failures}) from error
+        failures = self._failures(others)
+        if failures:
+            raise culprit(failures)
+        return result
+
+    def _failures(self, others: list[Any], timeout_s: float | None = None) -> dict[int, RankFailed]:
+        """How other ranks have failed, of those that are done in time."""
+        done, _ = ray.wait(others, num_returns=len(others), timeout=timeout_s) if others else ([], [])
+        outcomes = {others.index(other) + 1: _failure(others.index(other) + 1, other) for other in done}
+        return {rank: failure for rank, failure in outcomes.items() if failure is not None}
+
+
+def _failure(rank: int, outcome: Any) -> RankFailed | None:
+    """How a rank failed, if it did."""
+    try:
+        ray.get(outcome)
+    except RayActorError:
+        return RankFailed.died(rank)
+    except RayTaskError as error:
+        told = error.cause
+        return told if isinstance(told, RankFailed) else RankFailed.told(rank, told)
+    return None
 
 
 def _free_port() -> int:
