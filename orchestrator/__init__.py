@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import ConfigError, HookyardError, RunError, UsageError
     from orchestrator.runs.driver import resume, run
     from orchestrator.runs.result import Run, open_run
-    from orchestrator.sweeps.driver import sweep
+    from orchestrator.sweeps.driver import resume_sweep, sweep
     from orchestrator.sweeps.result import Sweep, open_sweep
     from orchestrator.task import Task
 
@@ -32,6 +32,7 @@ _HOMES = {
     "open_run": "orchestrator.runs.result",
     "open_sweep": "orchestrator.sweeps.result",
     "resume": "orchestrator.runs.driver",
+    "resume_sweep": "orchestrator.sweeps.driver",
     "run": "orchestrator.runs.driver",
     "sweep": "orchestrator.sweeps.driver",
 }
@@ -49,6 +50,7 @@ __all__ = [
     "open_run",
     "open_sweep",
     "resume",
+    "resume_sweep",
     "run",
     "sweep",
 ]

@@ -6,16 +6,29 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli import run as of_run
+from orchestrator.cli import sweep as of_sweep
 from orchestrator.cli.options import Address, AsJson
-from orchestrator.cli.run import finish
+from orchestrator.errors import UsageError
+from orchestrator.runs.folder import RunFolder
 
 
 def resume(
-    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")],
     address: Address = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Of a sweep: try the trials again that failed.")] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Of a sweep: go on with its file as it is now, where that has changed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Goes on with a run that was interrupted, failed or lost its driver, from its last checkpoint."""
-    from orchestrator.runs import driver
+    """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
+    if "sweep" in RunFolder.open(run).about():
+        from orchestrator.sweeps import driver as sweeps
 
-    finish(driver.resume(run, address=address), as_json)
+        return of_sweep.finish(sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address), as_json)
+    if failed or accept_changes:
+        raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
+    from orchestrator.runs import driver as runs
+
+    return of_run.finish(runs.resume(run, address=address), as_json)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from orchestrator.cli.errors import INTERRUPTED, SOME_FAILED
 from orchestrator.cli.options import Address, AsJson, Config, Local, Name, Overrides, PlanOnly, StorageFlag
 from orchestrator.cli.show import show_sweep
+
+if TYPE_CHECKING:
+    from orchestrator.sweeps.result import Sweep
 
 
 def sweep(
@@ -16,6 +21,7 @@ def sweep(
     name: Name = None,
     address: Address = None,
     local: Local = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End the sweep with the first trial that fails.")] = False,
     plan: PlanOnly = False,
     as_json: AsJson = False,
 ) -> None:
@@ -29,11 +35,16 @@ def sweep(
         return show_plan(experiment, storage, name, as_json, address)
     from orchestrator.sweeps import driver
 
-    done = driver.sweep(experiment, storage, name, local=local, address=address)
+    return finish(driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast), as_json)
+
+
+def finish(done: Sweep, as_json: bool) -> None:
+    """Prints what a sweep made; exits with 130 where it was interrupted, 3 where trials failed."""
+    from orchestrator.sweeps import driver
+
     show_sweep(done, as_json)
     typer.echo(f"Look at it: hookyard show {done.path}   or   tensorboard --logdir {done.path}/trials", err=True)
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if driver.failed_trials(done):
         raise typer.Exit(SOME_FAILED)
-    return None

@@ -109,6 +109,7 @@ class Experiment(Model):
 
     _import_paths: tuple[str, ...] = PrivateAttr(default=())
     _written: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _source: tuple[str, tuple[str, ...]] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -122,6 +123,11 @@ class Experiment(Model):
         return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def source(self) -> tuple[str, tuple[str, ...]] | None:
+        """The file it was read from, and what was laid over it; None where it came from plain data."""
+        return self._source
 
     @property
     def import_paths(self) -> tuple[str, ...]:

@@ -30,9 +30,12 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     Imports the task and the hooks it names, from the folder of the file or the current one where they are not
     installed. Raises ConfigError with every problem found, each with its place.
     """
+    overrides = tuple(overrides)
     document, folders = _read(Path(path))
     apply_overrides(document, overrides)
-    return _checked(document, [*folders, Path.cwd()])
+    experiment = _checked(document, [*folders, Path.cwd()])
+    experiment._source = str(Path(path).absolute()), overrides
+    return experiment
 
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:

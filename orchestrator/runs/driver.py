@@ -74,6 +74,8 @@ def resume(path: str | Path, *, address: str | None = None) -> Run:
     Raises UsageError where there is nothing to go on with, or where the run is still under way.
     """
     folder = RunFolder.open(path)
+    if "sweep" in folder.about():
+        raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
     status = folder.status()
     if status in ENDED:
         raise UsageError(f"{folder} has {status}; there is nothing to resume")

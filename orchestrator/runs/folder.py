@@ -163,8 +163,16 @@ def _whole(line: str) -> dict[str, Any] | None:
 
 
 def driver_identity() -> dict[str, Any]:
-    """Which process drives the run."""
-    return {"pid": os.getpid(), "host": socket.gethostname()}
+    """Which process drives the run, on which machine, and since which start of it."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}
+
+
+def _boot() -> str | None:
+    """Changes when the machine is started again, after which another process may have the same number."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
 
 def status_of(about: Mapping[str, Any]) -> str:
@@ -172,7 +180,8 @@ def status_of(about: Mapping[str, Any]) -> str:
     status = str(about["status"])
     if status != "running" or about.get("host") != socket.gethostname():
         return status
-    return "running" if _alive(int(about["pid"])) else "lost"
+    restarted = about.get("boot", _boot()) != _boot()
+    return "running" if not restarted and _alive(int(about["pid"])) else "lost"
 
 
 def _alive(pid: int) -> bool:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
+import shlex
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from socket import gethostname
+from time import monotonic, sleep
 from typing import Any
 
+import yaml
+
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import resolved, to_yaml
+from orchestrator.config.load import experiment_from_dict, load_experiment, resolved, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import Population
 from orchestrator.config.sweep import Sweep as Settings
@@ -17,14 +24,18 @@ from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
 from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, refuse_unless_fits
-from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, now
+from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
-from orchestrator.sweeps.folder import trial_folders
+from orchestrator.sweeps.folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.sweeps.history import replay
+from orchestrator.sweeps.past import Past, count_left, left_behind
 from orchestrator.sweeps.result import Sweep
 
 REPLAY = "replay.yaml"
 """A population's best trial as a single run."""
+
+_ORPHANS_S = 30
+"""How long the processes of a lost driver may take to end."""
 
 
 def sweep(
@@ -34,8 +45,9 @@ def sweep(
     *,
     local: bool = False,
     address: str | None = None,
+    fail_fast: bool = False,
 ) -> Sweep:
-    """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep.
+    """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep, unless `fail_fast`.
 
     With `local` the trials run one after the other in this process, each as one rank; a scheduler that would stop some of them does not act.
 
@@ -52,11 +64,85 @@ def sweep(
     about = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
         "import_paths": list(experiment.import_paths),
-        "sweep": {**_objective(settings), "trials": count_trials(settings)},
+        "source": experiment.source,
+        "local": local,
+        "fail_fast": fail_fast,
+        "sweep": _described(settings),
     }
     folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), about)
+    return _carry_out(folder, experiment, {}, address)
+
+
+def resume_sweep(path: str | Path, *, failed: bool = False, accept_changes: bool = False, address: str | None = None) -> Sweep:
+    """Goes on with a sweep that was interrupted or lost its driver: finished trials stay as they are, interrupted ones go
+    on from their newest checkpoints, the others are begun; those that failed are tried again with `failed`.
+
+    Raises UsageError where nothing is left to do, where it is still under way, or where the file it came from says
+    something else by now: then `accept_changes` goes on with that.
+    """
+    folder = open_sweep_folder(path)
+    about = folder.about()
+    if folder.status() == "running":
+        raise UsageError(f"{folder} is still running (process {about['pid']}); end that first")
+    experiment = _as_it_stands(folder, accept_changes)
+    settings = experiment.sweep
+    assert settings is not None
+    past = left_behind(folder, settings, failed_again=failed)
+    if not count_left(settings, past):
+        tried = sum(trial.failed for trial in past.values())
+        hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
+        raise UsageError(f"all {len(past)} trials of {folder} are over; there is nothing to resume{hint}")
+    _refuse_what_is_missing(settings, about["local"])
+    _wait_for_orphans(folder)
+    folder.storage.write("experiment.yaml", to_yaml(experiment))
+    again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*about.get("resumed", []), now()]}
+    folder.update(**again, **driver_identity())
+    return _carry_out(folder, experiment, past, chosen_address(address))
+
+
+def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
+    """The sweep as it was begun, or as its file says now where that is accepted."""
+    about = folder.about()
+    begun = experiment_from_dict(yaml.safe_load(folder.storage.read("experiment.yaml")), about["import_paths"])
+    file, overrides = about.get("source") or (None, ())
+    if file is None or not Path(file).exists():
+        return begun
+    present = load_experiment(file, overrides)
+    if present == begun:
+        return begun
+    if present.sweep is None:
+        raise UsageError(f"{file} has no sweep section any more; {folder} was begun with one")
+    if accept_changes:
+        return present
+    difference = difflib.unified_diff(
+        to_yaml(begun).splitlines(), to_yaml(present).splitlines(), f"{folder}/experiment.yaml", file, lineterm="", n=1
+    )
+    raise UsageError(
+        "\n".join(difference) + f"\n{file} has changed since the sweep was begun. Change it back, or go on with it as it is "
+        "now, for the trials that are not over, with --accept-changes"
+    )
+
+
+def _wait_for_orphans(folder: RunFolder) -> None:
+    """Waits until the trials of a driver that is gone have gone too: two processes must not write one trial."""
+    until = monotonic() + _ORPHANS_S
+    while alive := [trial for trial in trial_folders(folder) if trial.status() == "running" and trial.about().get("host") == gethostname()]:
+        if monotonic() > until:
+            raise UsageError(f"{alive[0]} is still being trained by process {alive[0].about()['pid']}; end that first")
+        sleep(0.5)
+
+
+def _described(settings: Settings) -> dict[str, Any]:
+    return {**_objective(settings), "trials": count_trials(settings)}
+
+
+def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Past], address: str | None) -> Sweep:
+    """Runs what is left of a sweep, and writes down how that went."""
+    settings = experiment.sweep
+    assert settings is not None
+    about = folder.about()
     try:
-        interrupted = _drive(folder, experiment, settings, local, address)
+        interrupted = _drive(folder, experiment, settings, past, address)
     except BaseException as error:
         folder.update(status="failed", ended=now(), error=str(error) or type(error).__name__)
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
@@ -64,8 +150,10 @@ def sweep(
         raise RunError(f"{type(error).__name__}: {error}") from error
     if isinstance(settings.scheduler, Population):
         _write_replay(folder, experiment)
-    folder.update(status="interrupted" if interrupted else "finished", ended=now())
-    return Sweep(folder)
+    done = Sweep(folder)
+    ended_by_failure = about["fail_fast"] and failed_trials(done) > 0
+    folder.update(status="interrupted" if interrupted else "failed" if ended_by_failure else "finished", ended=now())
+    return done
 
 
 def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
@@ -101,26 +189,30 @@ def _asked(experiment: Experiment) -> Resources:
     return Resources(workers.count * workers.cpus, workers.count if workers.gpu else 0)
 
 
-def _drive(folder: RunFolder, experiment: Experiment, settings: Settings, local: bool, address: str | None) -> bool:
+def _drive(
+    folder: RunFolder, experiment: Experiment, settings: Settings, past: Mapping[int, Past], address: str | None
+) -> bool:
     """Runs the sweep; True where it was interrupted."""
+    about = folder.about()
+    local, fail_fast = about["local"], about["fail_fast"]
     # Tune would take Ctrl-C for itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    how = f"its finished trials are kept in {folder}"
+    how = f"hookyard resume {shlex.quote(str(folder))}"
     with TerminalDisplay(folder.storage) as display, Interrupts(how) as interrupts:
         if local:
             from orchestrator.sweeps.inprocess import run_trials
 
-            watcher = Watcher(display, settings, count_trials(settings))
-            run_trials(experiment, settings, str(folder), watcher, lambda: interrupts.asked)
+            watcher = Watcher(display, settings, past)
+            run_trials(experiment, settings, str(folder), watcher, lambda: interrupts.asked, past=past, fail_fast=fail_fast)
             return interrupts.asked
         display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
         with Ray(address) as ray:
             from orchestrator.sweeps.launch import launch
 
             at_once = _concurrency(ray, experiment, settings)
-            total = count_trials(settings)
+            left = count_left(settings, past)
             display.line(
-                f"{total} trials of {experiment.workers.count} rank{'s' if experiment.workers.count > 1 else ''}, {at_once} at a time"
+                f"{left} trials{' left,' if past else ''} of {experiment.workers.count} rank{'s' if experiment.workers.count > 1 else ''}, {at_once} at a time"
             )
             launch(
                 resolved(experiment),
@@ -129,11 +221,14 @@ def _drive(folder: RunFolder, experiment: Experiment, settings: Settings, local:
                 experiment.workers,
                 str(folder),
                 at_once,
-                watcher=Watcher(display, settings, total),
+                past=past,
+                max_failures=experiment.max_failures,
+                fail_fast=fail_fast,
+                watcher=Watcher(display, settings, past),
                 stop_asked=lambda: interrupts.asked,
             )
         if interrupts.asked:
-            say(f"Interrupted: {how}")
+            say(f"Interrupted. To go on: {how}")
         return interrupts.asked
 
 
@@ -150,19 +245,28 @@ def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> int:
 class Watcher:
     """Tells how the trials fare: a line for each that ends, a bar for all. Driver."""
 
-    def __init__(self, display: TerminalDisplay, settings: Settings, total: int) -> None:
-        self._display, self._total = display, total
+    def __init__(self, display: TerminalDisplay, settings: Settings, past: Mapping[int, Past]) -> None:
+        self._ended = sum(trial.over for trial in past.values())
+        self._display, self._total = display, self._ended + count_left(settings, past)
         self._metric, self._mode = settings.objectives[0]
         self._best = -math.inf if self._mode == "max" else math.inf
         self._own: dict[str, float] = {}
-        self._ended = 0
+        for number, trial in past.items():
+            for report in trial.reports:
+                self._take(trial_name(number), report[self._metric])
 
     def reported(self, trial: str, metrics: dict[str, Any]) -> None:
         """A trial has reported."""
-        value = metrics[self._metric]
+        self._take(trial, metrics[self._metric])
+        self._display.progress("trials", self._ended, self._total, f"best {self._metric} {self._best:.4g}")
+
+    def _take(self, trial: str, value: float) -> None:
         self._own[trial] = self._better(self._own.get(trial, value), value)
         self._best = self._better(self._best, value)
-        self._display.progress("trials", self._ended, self._total, f"best {self._metric} {self._best:.4g}")
+
+    def recovers(self, trial: str, error: str) -> None:
+        """A trial has lost a process, and is started again."""
+        self._display.line(f"{trial}: {error}; it goes on from its newest checkpoint on new processes")
 
     def ended(self, trial: str, values: dict[str, Any], error: str | None = None) -> None:
         """A trial is over."""

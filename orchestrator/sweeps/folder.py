@@ -16,6 +16,11 @@ def trial_name(number: int) -> str:
     return f"trial-{number:04d}"
 
 
+def trial_number(folder: RunFolder) -> int:
+    """Which trial a folder is of."""
+    return int(folder.name.removeprefix("trial-"))
+
+
 def trial_folder(location: str, number: int) -> RunFolder:
     """A trial's run."""
     return RunFolder(f"{location}/trials", trial_name(number))
@@ -26,7 +31,7 @@ def begin_trial(location: str, number: int, sweep: Experiment, values: dict[str,
     try:
         experiment = with_overrides(sweep, values)
     except ConfigError as error:
-        open_or_create_trial(location, number, sweep, values).end("failed", error=str(error))
+        open_or_create_trial(location, number, sweep, values).end("failed", error=str(error), mistake=True)
         raise
     return experiment, open_or_create_trial(location, number, experiment, values)
 

@@ -15,6 +15,7 @@ from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment, reports
 from orchestrator.stats.tables import compact
 from orchestrator.sweeps.folder import begin_trial, trial_name
+from orchestrator.sweeps.past import Past, judged_reports, seconds_of, seconds_used
 from orchestrator.sweeps.search import Draws
 from orchestrator.sweeps.stopping import Stopping
 
@@ -23,12 +24,20 @@ if TYPE_CHECKING:
 
 
 def run_trials(
-    experiment: Experiment, settings: Sweep, location: str, watcher: Watcher, stop_asked: Callable[[], bool]
+    experiment: Experiment,
+    settings: Sweep,
+    location: str,
+    watcher: Watcher,
+    stop_asked: Callable[[], bool],
+    *,
+    past: Mapping[int, Past],
+    fail_fast: bool = False,
 ) -> None:
     """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
-    next one begins."""
+    next one begins, unless the sweep is to end then."""
     stopping = Stopping(settings)
-    draws = Draws(settings)
+    stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(RunFolder(location)))
+    draws = Draws(settings, past)
     for number, values in draws:
         if stop_asked() or stopping.budget_used():
             return
@@ -37,10 +46,14 @@ def run_trials(
         except ConfigError as error:
             draws.over(number, None)
             watcher.ended(trial_name(number), values, str(error))
+            if fail_fast:
+                return
             continue
         last, failure = _run_trial(trial, settings, folder, watcher, stopping, stop_asked)
         draws.over(number, None if failure else last)
         watcher.ended(folder.name, values, failure)
+        if failure and fail_fast:
+            return
 
 
 def _run_trial(
@@ -54,7 +67,8 @@ def _run_trial(
     """The last report with the sweep's metrics, and the failure, where there are any."""
     assignment = Assignment(resolved(trial), trial.import_paths, str(folder))
     metrics = [metric for metric, _ in settings.objectives]
-    last, status, stopped, begun = None, "finished", [], monotonic()
+    made = judged_reports(folder, settings)
+    last, status, stopped, begun = made[-1] if made else None, "finished", [], monotonic() - seconds_of(folder)
     training = reports(assignment, World(), stop_asked=stop_asked)
     try:
         for report in training:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 from ray.tune.result import TIME_TOTAL_S
 
 from orchestrator.config.experiment import Workers
-from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import Sweep
+from orchestrator.runs.failures import DIED
 from orchestrator.runs.folder import ENDED, RunFolder
 from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.sweeps.folder import end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.history import History
+from orchestrator.sweeps.past import Past, count_left, seconds_used
 from orchestrator.sweeps.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.search import TRIAL, param_space, search_algorithm
 from orchestrator.sweeps.stopping import Stopping
@@ -33,30 +35,39 @@ def launch(
     location: str,
     at_once: int,
     *,
+    past: Mapping[int, Past],
+    max_failures: int,
+    fail_fast: bool,
     watcher: Watcher,
     stop_asked: Callable[[], bool],
 ) -> None:
     """Runs all trials, each on a gang in Tune's own placement group, and returns when they are over."""
     sweep = RunFolder(location)
-    ending = _Ending(Stopping(settings, workers.count), stop_asked)
+    stopping = Stopping(settings, workers.count)
+    stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
+    ending = _Ending(stopping, stop_asked, fail_fast)
     tuner = tune.Tuner(
         _trainable(experiment, import_paths, workers, location),
-        param_space=param_space(settings),
-        tune_config=_tune_config(settings, at_once, History(sweep)),
+        param_space=param_space(settings, past),
+        tune_config=_tune_config(settings, at_once, sweep, past),
         run_config=tune.RunConfig(
-            name="tune",
-            storage_path=location,
+            # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
+            name=f"tune-{uuid.uuid4().hex[:8]}",
+            storage_path=f"{location}/.tune",
             stop=ending,
             callbacks=[_Watching(location, watcher, ending)],
-            failure_config=tune.FailureConfig(max_failures=0),
+            failure_config=tune.FailureConfig(max_failures=max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
             verbose=0,
         ),
     )
     # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    with seeded(settings.seed):
-        tuner.fit()
+    try:
+        with seeded(settings.seed + len(past)):
+            tuner.fit()
+    finally:
+        sweep.storage.delete(".tune")
     _end_all(sweep, ending)
 
 
@@ -68,22 +79,30 @@ def _trainable(experiment: dict[str, Any], import_paths: tuple[str, ...], worker
     )
 
 
-def _tune_config(settings: Sweep, at_once: int, history: History) -> tune.TuneConfig:
+def _tune_config(settings: Sweep, at_once: int, sweep: RunFolder, past: Mapping[int, Past]) -> tune.TuneConfig:
     metric, mode = settings.objectives[0]
     # Optuna is told its own metrics, of which there may be several; each trial of another search is known beforehand.
     learns = settings.search == "optuna"
-    scheduler = make_scheduler(settings, history)
+    scheduler = make_scheduler(settings, History(sweep), past, lambda number: _is_mistake(trial_folder(str(sweep), number)))
     if learns:
         scheduler.set_search_properties(metric, mode)
     return tune.TuneConfig(
         metric=None if learns else metric,
         mode=None if learns else mode,
-        num_samples=count_trials(settings) if learns else 1,
-        search_alg=search_algorithm(settings, at_once),
+        num_samples=count_left(settings, past) if learns else 1,
+        search_alg=search_algorithm(settings, at_once, past),
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,
     )
+
+
+def _is_mistake(trial: RunFolder) -> bool:
+    """Whether a trial has failed in a way that would come again."""
+    if not trial.storage.exists("run.json"):
+        return False
+    about = trial.about()
+    return about["status"] == "failed" and bool(about.get("mistake"))
 
 
 def _end_all(sweep: RunFolder, ending: _Ending) -> None:
@@ -105,8 +124,9 @@ class _OfThisDriver:
 class _Ending(_OfThisDriver, tune.Stopper):
     """Ends trials by the sweep's rules, and the sweep when the driver was asked to or its budget is used up."""
 
-    def __init__(self, stopping: Stopping, asked: Callable[[], bool]) -> None:
-        self._stopping, self._asked = stopping, asked
+    def __init__(self, stopping: Stopping, asked: Callable[[], bool], fail_fast: bool) -> None:
+        self._stopping, self._asked, self._fail_fast = stopping, asked, fail_fast
+        self._failed: str | None = None
         self._used: str | None = None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -115,7 +135,12 @@ class _Ending(_OfThisDriver, tune.Stopper):
 
     def stop_all(self) -> bool:
         self._used = self._used or self._stopping.budget_used()
-        return self._used is not None or self._asked()
+        return self._used is not None or self._failed is not None or self._asked()
+
+    def failed(self, trial: str) -> None:
+        """A trial has failed for good."""
+        if self._fail_fast:
+            self._failed = trial
 
     def of(self, trial: str) -> tuple[str, str]:
         """Status and reason of a trial that Tune ended."""
@@ -123,6 +148,8 @@ class _Ending(_OfThisDriver, tune.Stopper):
             return "stopped", self._stopping.reasons[trial]
         if self._used:
             return "stopped", self._used
+        if self._failed:
+            return "interrupted", f"{self._failed} failed, and the sweep was to end then"
         return ("interrupted", "interrupted") if self._asked() else ("stopped", "the scheduler ended the trial")
 
 
@@ -140,16 +167,30 @@ class _Watching(_OfThisDriver, tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)
-        if folder.storage.exists("run.json"):
-            end_trial(folder, *self._ending.of(folder.name))
+        if not folder.storage.exists("run.json"):
+            return  # never begun
+        if _is_mistake(folder):
+            self._failed(trial, folder)
+            return
+        end_trial(folder, *self._ending.of(folder.name))
         self._watcher.ended(folder.name, trial.config[TRIAL]["values"])
 
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)
-        error = "its process died"
-        if folder.storage.exists("run.json"):
-            about = folder.about()
-            error = about.get("error") or error
-            if about["status"] == "running":
-                folder.end("failed", error=error)
+        if not _is_mistake(folder):
+            self._watcher.recovers(folder.name, self._error(folder))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._failed(trial, self._folder(trial))
+
+    def _failed(self, trial: Any, folder: RunFolder) -> None:
+        error = self._error(folder)
+        if folder.storage.exists("run.json") and folder.about()["status"] == "running":
+            folder.end("failed", error=error)
+        self._ending.failed(folder.name)
         self._watcher.ended(folder.name, trial.config[TRIAL]["values"], error)
+
+    @staticmethod
+    def _error(folder: RunFolder) -> str:
+        said = folder.about().get("error") if folder.storage.exists("run.json") else None
+        return said or f"rank 0: {DIED}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from orchestrator.config import sweep as settings_of
 from orchestrator.config.sweep import PB2, PBT, Population, Sweep
 from orchestrator.sweeps.folder import trial_name
 from orchestrator.sweeps.history import History
+from orchestrator.sweeps.past import Past
 from orchestrator.sweeps.search import TRIAL, trial_config
 from orchestrator.sweeps.space import bounds, clipped, mutated
 
@@ -30,20 +32,29 @@ LONGEST = 1_000_000
 """More reports than any trial makes: a trial ends by itself."""
 
 
-def make_scheduler(settings: Sweep, history: History) -> TrialScheduler:
-    """Tune's scheduler for a sweep; its time is the number of reports."""
+def make_scheduler(
+    settings: Sweep, history: History, past: Mapping[int, Past], is_mistake: Callable[[int], bool]
+) -> TrialScheduler:
+    """Tune's scheduler for a sweep; its time is the number of reports.
+
+    `past` is what an earlier life of the sweep has left; `is_mistake` says of a trial by its number whether it failed in
+    a way that would come again, so that it is not started anew.
+    """
+    keeps = (settings, past, is_mistake)
     match settings.scheduler:
         case settings_of.Asha() as asha:
-            return ASHAScheduler(
+            return _TakingUp.of(_Halving)(
+                *keeps,
                 max_t=asha.max_t or LONGEST,
                 grace_period=asha.grace_period,
                 reduction_factor=asha.reduction_factor,
                 brackets=asha.brackets,
             )
         case settings_of.HyperBand() as hyperband:
-            return HyperBandScheduler(max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
+            return _TakingUp.of(HyperBandScheduler)(*keeps, max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
         case settings_of.Median() as median:
-            return MedianStoppingRule(
+            return _TakingUp.of(_Median)(
+                *keeps,
                 time_attr=TRAINING_ITERATION,
                 grace_period=median.grace_period,
                 min_samples_required=median.min_samples_required,
@@ -51,12 +62,72 @@ def make_scheduler(settings: Sweep, history: History) -> TrialScheduler:
         case PBT() as pbt:
             # The paths that change are our own affair; Tune wants some.
             common = {"hyperparam_mutations": {TRIAL: {}}, "burn_in_period": pbt.burn_in_period}
-            return _population(PopulationBasedTraining)(settings, history, **common, **_common(pbt))
+            return _population(PopulationBasedTraining)(*keeps, history=history, **common, **_common(pbt))
         case PB2() as pb2:
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
-            return _population(TunesPB2)(settings, history, hyperparam_bounds=trial_bounds(settings), **_common(pb2))
-    return FIFOScheduler()
+            return _population(TunesPB2)(*keeps, history=history, hyperparam_bounds=trial_bounds(settings), **_common(pb2))
+    return _TakingUp.of(FIFOScheduler)(*keeps)
+
+
+@dataclass(frozen=True)
+class _Over:
+    """Stands for a trial of an earlier life that is over."""
+
+    trial_id: str
+
+
+class _TakingUp:
+    """What every scheduler of a sweep does beside its own rule: learns what was reported before, and lets rest what
+    would fail again."""
+
+    @staticmethod
+    def of(base: Any) -> Any:
+        """A scheduler class of Tune's that takes up a sweep."""
+        return type(base.__name__, (_TakingUp, base), {})
+
+    def __init__(self, settings: Sweep, past: Mapping[int, Past], is_mistake: Callable[[int], bool], **options: Any) -> None:
+        super().__init__(**options)
+        self._settings, self._past, self._is_mistake = settings, dict(past), is_mistake
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """A trial is new, or is to be started anew after a failure."""
+        super().on_trial_add(tune_controller, trial)  # type: ignore[misc]
+        for number in [number for number, one in self._past.items() if one.over]:
+            self._tell(_Over(trial_name(number)), self._past.pop(number))
+        number = trial.config[TRIAL]["number"]
+        if number in self._past:
+            self._tell(trial, self._past.pop(number))
+        elif self._is_mistake(number):
+            tune_controller.stop_trial(trial)
+
+    def _tell(self, trial: Any, past: Past) -> None:
+        """Hands a trial's earlier reports to the rule, where it compares trials; nothing is decided by it."""
+        results = [{**report, TRAINING_ITERATION: made} for made, report in enumerate(past.reports, 1)]
+        if results:
+            self.told(trial, results)
+
+    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+        """A rule that compares a trial with others of an earlier life takes their results here."""
+
+
+class _Halving(ASHAScheduler):
+    """ASHA, told of earlier results."""
+
+    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+        """Puts a trial's results on their rungs."""
+        if trial.trial_id not in self._trial_info:
+            self._trial_info[trial.trial_id] = self._brackets[0]
+        for result in results:
+            self.on_trial_result(None, trial, result)
+
+
+class _Median(MedianStoppingRule):
+    """The median rule, told of earlier results."""
+
+    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+        """Keeps a trial's results among those that others are compared with."""
+        self._results[trial].extend(results)
 
 
 def _common(population: Population) -> dict[str, Any]:
@@ -77,10 +148,10 @@ def trial_bounds(settings: Sweep) -> dict[str, Any]:
 def _population(base: Any) -> Any:
     """A population scheduler of Tune's that stays in the space's domains, and writes down who went on from whom."""
 
-    class Kept(base):
-        def __init__(self, settings: Sweep, history: History, **options: Any) -> None:
-            super().__init__(**options)
-            self._settings, self._history = settings, history
+    class Kept(_TakingUp.of(base)):  # type: ignore[misc]
+        def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
+            super().__init__(settings, *keeps, **options)
+            self._history = history
             self._random = np.random.RandomState(settings.seed)
 
         def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -31,13 +31,14 @@ def suggested(sweep: Sweep, trial: optuna.Trial) -> dict[str, Any]:
     return _filled(sweep, lambda name, domain: suggest(domain, name, trial), {})
 
 
-def enqueued(sweep: Sweep) -> list[dict[str, Any]]:
-    """The points to try first as Optuna knows them: of a list the place, as in `suggest`."""
-    domains = {name: Domain.of(written) for name, written in sweep.space.items()}
-    return [
-        {name: domains[name].values.index(value) if domains[name].kind in LISTS else value for name, value in point.items()}
-        for point in sweep.points
-    ]
+def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point as Optuna knows it: of a list the place, as in `suggest`. What the space does not hold (any more) is left out."""
+    domains = {name: Domain.of(sweep.space[name]) for name in point if name in sweep.space}
+    return {
+        name: domain.values.index(point[name]) if domain.kind in LISTS else point[name]
+        for name, domain in domains.items()
+        if domain.holds(point[name])
+    }
 
 
 def _filled(sweep: Sweep, drawn: Callable[[str, Domain], Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -34,6 +34,13 @@ class Stopping:
         self.reasons: dict[str, str] = {}
         """Trial to why it was stopped."""
 
+    def told(self, reports: Mapping[str, Iterable[Mapping[str, Any]]], seconds: float) -> None:
+        """What earlier lives of the sweep have used: their trials' reports, and their time."""
+        for trial, made in reports.items():
+            for metrics in made:
+                self._take(self._trials.setdefault(trial, _Progress()), metrics)
+        self._begun -= seconds
+
     def reported(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
         """Whether a trial ends with this report, `seconds` into its own training; the reason is kept."""
         progress = self._trials.setdefault(trial, _Progress())
@@ -45,7 +52,10 @@ class Stopping:
 
     def _take(self, progress: _Progress, metrics: Mapping[str, Any]) -> None:
         value, plateau = metrics[self._metric], self._stop.plateau
-        progress.reports += 1
+        number = metrics.get("training_iteration", progress.reports + 1)
+        if number <= progress.reports:
+            return  # made again, after its rank or process was replaced
+        progress.reports = number
         improves = math.isnan(progress.best) or self._sign * (value - progress.best) > (plateau.min_delta if plateau else 0)
         progress.without_gain = 0 if improves else progress.without_gain + 1
         progress.best = value if improves else progress.best

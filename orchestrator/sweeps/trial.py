@@ -12,11 +12,13 @@ from ray import tune
 from orchestrator.config.load import experiment_from_dict, resolved
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Report
+from orchestrator.runs.failures import RankFailed, would_come_again
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
 from orchestrator.sweeps.folder import begin_trial
 from orchestrator.sweeps.gang import Gang
+from orchestrator.sweeps.past import judged_reports, seconds_of
 from orchestrator.sweeps.search import TRIAL
 
 _POINTER = "checkpoint.json"
@@ -30,6 +32,9 @@ class Trial(tune.Trainable):
     is what it goes on from: its own after a pause, or another trial's, with other values, in population-based training.
     Tune's checkpoint is a pointer; the real one lies in the folder of the trial that wrote it, and all ranks write and
     read their parts. Where Tune ends a trial, the driver writes that down: only it knows why.
+
+    Where a rank or this process dies, Tune starts the trial anew, on a fresh gang, and it goes on from the newest whole
+    checkpoint of its folder; so does one that an earlier life of the sweep has left.
     """
 
     def setup(self, config: dict[str, Any], experiment: dict[str, Any], import_paths: tuple[str, ...], location: str) -> None:
@@ -55,13 +60,14 @@ class Trial(tune.Trainable):
 
     def _begin(self) -> RunFolder:
         experiment, folder = begin_trial(self._location, self._number, self._experiment, self._values)
-        assignment = Assignment(resolved(experiment), experiment.import_paths, str(folder), checkpoint=self._checkpoint)
+        checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder}/") else self._checkpoint
+        assignment = Assignment(resolved(experiment), experiment.import_paths, str(folder), checkpoint=checkpoint)
         try:
             self._gang.begin(assignment)
         except Exception as error:
-            self._fail(folder, str(error))
+            self._fail(folder, error)
             raise
-        self._folder = folder
+        self._folder, self._first = folder, True
         return folder
 
     def step(self) -> dict[str, Any]:
@@ -71,23 +77,47 @@ class Trial(tune.Trainable):
             try:
                 report = self._gang.next()
             except Exception as error:
-                self._fail(folder, str(error))
+                self._fail(folder, error)
                 raise
-            if report is None:
-                raise RunError(f"the trial ended without a report that holds {self._named()}")
+            if self._first:
+                self._take_up(folder, report)
+            report = report or self._last_word(folder)
             judged = all(metric in report.metrics for metric in self._metrics)
             if judged:
                 self._judged = {metric: report.metrics[metric] for metric in self._metrics}
             if report.final or judged:
                 return self._answer(folder, report)
 
+    def _take_up(self, folder: RunFolder, report: Report | None) -> None:
+        """Counts the reports and the time of a trial that is taken up, as if it had not been interrupted."""
+        assert self._experiment.sweep is not None
+        self._first = False
+        if len(folder.attempts()) == 1 or self._checkpoint:
+            return
+        made = judged_reports(folder, self._experiment.sweep)
+        new = report is not None and all(metric in report.metrics for metric in self._metrics)
+        if made and not self._judged:
+            self._judged = {metric: made[-1][metric] for metric in self._metrics}
+        # Tune counts this step when it is over.
+        self._iteration, self._time_total = len(made) - new, seconds_of(folder)
+
+    def _last_word(self, folder: RunFolder) -> Report:
+        """The last report of a trial that was interrupted after it, with nothing left to train."""
+        assert self._experiment.sweep is not None
+        made = judged_reports(folder, self._experiment.sweep)
+        if not made:
+            wrong = RunError(f"the trial ended without a report that holds {self._named()}")
+            self._fail(folder, wrong)
+            raise wrong
+        return Report(metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True)
+
     def _answer(self, folder: RunFolder, report: Report) -> dict[str, Any]:
         """What Tune is told; a last report without the metrics, such as one of a test phase, keeps those before."""
         if not self._judged:
             there = ", ".join(name for name in report.metrics if "/" in name) or "none"
-            wrong = f"no report of the trial holds {self._named()}; the last one holds: {there}"
+            wrong = RunError(f"no report of the trial holds {self._named()}; the last one holds: {there}")
             self._fail(folder, wrong)
-            raise RunError(wrong)
+            raise wrong
         if report.final:
             self._gang.next()
             self._gang.end()
@@ -99,9 +129,10 @@ class Trial(tune.Trainable):
     def _named(self) -> str:
         return f"the sweep's metric '{self._metrics[0]}'" if len(self._metrics) == 1 else f"the sweep's metrics {self._metrics}"
 
-    def _fail(self, folder: RunFolder, error: str) -> None:
+    def _fail(self, folder: RunFolder, error: Exception) -> None:
         self._folder = None
-        folder.end("failed", stopped=[], error=error)
+        mistake = error.mistake if isinstance(error, RankFailed) else would_come_again(error)
+        folder.end("failed", stopped=[], error=str(error), mistake=mistake)
 
     def _leave(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""

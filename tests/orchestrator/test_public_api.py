@@ -17,6 +17,7 @@ PUBLIC = [
     "open_run",
     "open_sweep",
     "resume",
+    "resume_sweep",
     "run",
     "sweep",
 ]

@@ -103,6 +103,8 @@ def test_a_trial_that_fails_does_not_end_the_sweep(ray_cluster: Any, outside: Pa
     assert trials["status"].tolist() == ["finished", "failed", "finished"]
     assert "hook 'fails' failed in on_update on rank 1: ValueError: 2.0 is too much" in trials["error"].iloc[1]
     assert failed_trials(done) == 1
+    # A mistake would come again: it is not tried again, as a lost process is.
+    assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1]
     assert open_run(done.best.path).status == "finished"
 
 

@@ -1,0 +1,145 @@
+"""A sweep in this process whose driver is killed, failed or asked to stop, taken up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator import UsageError, load_experiment, open_sweep, resume_sweep, sweep
+from orchestrator.runs.folder import RunFolder
+from orchestrator.sweeps.driver import failed_trials
+from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
+
+SWEEP = """
+base: points.yaml
+name: kept
+workers: {count: 1}
+hooks:
+  accident: {type: "mishaps:Accident", rank: 0, step: 13, once: happened}
+  checkpoint: {every: 4 steps, keep: 2}
+sweep:
+  metric: val/loss
+  mode: min
+  search: grid
+  space: {optimizer.lr: {grid: [0.1, 0.05, 0.02]}}
+"""
+
+
+BREAKS = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from hooks import Hook
+
+
+@dataclass
+class Breaks(Hook):
+    """Fails until it is repaired."""
+
+    value: float = 0.0
+
+    def on_step(self, state):
+        if self.value > 1 and not Path("repaired").exists():
+            raise ValueError("broken")
+'''
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in {"circle.py": TASK, "mishaps.py": HOOKS, "points.yaml": EXPERIMENT, "kept.yaml": SWEEP}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def losses(done: Any) -> list[list[float]]:
+    return [[report["val/loss"] for report in run.reports()] for run in done.runs]
+
+
+def test_a_killed_sweep_ends_as_an_undisturbed_one_and_runs_nothing_twice(outside: Path) -> None:
+    command = [sys.executable, "-m", "orchestrator", "sweep", "kept.yaml", "--local", "hooks.accident.after=1"]
+    (outside / "mishaps.py").write_text(
+        HOOKS.replace('once: str = ""\n', 'once: str = ""\n    after: int = 0\n').replace(
+            "or Path(self.once).exists():", "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:"
+        )
+    )
+    killed = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = open_sweep("runs/kept")
+    assert left.status == "lost"
+    assert [run.status for run in left.runs] == ["finished", "lost"]
+    first = (outside / "runs/kept/trials/trial-0000/run.json").read_text()
+
+    resumed = resume_sweep("runs/kept")
+    assert [run.status for run in resumed.runs] == ["finished"] * 3
+    assert (outside / "runs/kept/trials/trial-0000/run.json").read_text() == first
+    assert [[a["checkpoint"] for a in run.folder.attempts()] for run in resumed.runs] == [[None], [None, "step-00000012"], [None]]
+    undisturbed = sweep(load_experiment("kept.yaml", ["hooks.accident=null"]), "runs", "undisturbed", local=True)
+    # Another process adds up in another order of threads; other data or weights would differ in the second place.
+    assert np.array(losses(resumed)) == pytest.approx(np.array(losses(undisturbed)), rel=1e-5)
+    assert not resumed.stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
+    assert len(resumed.stats) == len(undisturbed.stats)
+    with pytest.raises(UsageError, match=r"all 3 trials of .* are over"):
+        resume_sweep("runs/kept")
+
+
+def interrupted_after_one(outside: Path) -> Path:
+    """A sweep of which one trial is over."""
+    done = sweep(load_experiment("kept.yaml", ["hooks.accident=null", "epochs=1"]), "runs", local=True)
+    folder = Path(done.path)
+    for number in (1, 2):
+        for file in sorted((folder / f"trials/trial-000{number}").rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        (folder / f"trials/trial-000{number}").rmdir()
+    RunFolder(folder).update(status="interrupted")
+    return folder
+
+
+def test_a_changed_file_is_shown_and_refused_unless_it_is_accepted(outside: Path) -> None:
+    folder = interrupted_after_one(outside)
+    (outside / "kept.yaml").write_text(SWEEP.replace("0.05, 0.02]", "0.05, 0.01, 0.3]"))
+    with pytest.raises(UsageError, match=r"(?s)-\s+- 0\.02\n\+\s+- 0\.01\n\+\s+- 0\.3\n.*--accept-changes"):
+        resume_sweep(folder)
+    done = resume_sweep(folder, accept_changes=True)
+    assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.05, 0.01, 0.3]
+    assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1, 1]
+
+
+def test_failed_trials_are_tried_again_only_where_that_is_asked_for(outside: Path) -> None:
+    (outside / "breaks.py").write_text(BREAKS)
+    overrides = ["hooks.accident=null", "epochs=1", "hooks.fails={type: 'breaks:Breaks'}"]
+    space = "sweep.space={hooks.fails.value: {grid: [2.0, 0.0]}}"
+    done = sweep(load_experiment("kept.yaml", [*overrides, space]), "runs", local=True, fail_fast=True)
+    assert done.status == "failed"
+    assert done.trials["status"].tolist() == ["failed"]
+    after = resume_sweep(done.path)
+    assert after.trials["status"].tolist() == ["failed", "finished"]
+    with pytest.raises(UsageError, match="with --failed, the 1 that failed"):
+        resume_sweep(done.path)
+    assert failed_trials(after) == 1
+    (outside / "repaired").touch()
+    again = resume_sweep(done.path, failed=True)
+    assert again.trials["status"].tolist() == ["finished", "finished"]
+    assert failed_trials(again) == 0
+
+
+def test_a_sweep_under_way_is_left_alone(outside: Path) -> None:
+    folder = interrupted_after_one(outside)
+    RunFolder(folder).update(status="running")
+    with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}\\)"):
+        resume_sweep(folder)
+
+
+def test_another_start_of_the_machine_makes_a_running_sweep_lost(outside: Path) -> None:
+    folder = interrupted_after_one(outside)
+    RunFolder(folder).update(status="running", boot="an earlier one")
+    assert open_sweep(folder).status == "lost"
+    assert json.loads((folder / "run.json").read_text())["pid"] == os.getpid()

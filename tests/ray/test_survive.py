@@ -1,0 +1,103 @@
+"""Sweeps whose ranks, trials or driver are killed with SIGKILL: the same trials with the same results, none run twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator import load_experiment, open_sweep, resume_sweep, sweep
+from orchestrator.sweeps.result import Sweep
+
+pytestmark = pytest.mark.ray
+
+KEY = ["trial", "rank", "phase", "epoch", "iteration"]
+
+KILLS = '''
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from hooks import Hook
+
+
+@dataclass
+class KillsDriver(Hook):
+    """Kills the sweep's driver and this process, once, as when a machine goes down."""
+
+    step: int = 0
+    once: str = ""
+
+    def on_step(self, state):
+        if state.phase != "train" or state.step != self.step or state.rank != 0 or not self.once or Path(self.once).exists():
+            return
+        Path(self.once).touch()
+        sweep = state.artifacts.parent.parent
+        os.kill(json.loads((sweep / "run.json").read_text())["pid"], signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+'''
+
+
+def written(folder: Path, space: dict[str, Any], hooks: dict[str, Any], ranks: int, **settings: Any) -> str:
+    (folder / "kills.py").write_text(KILLS)
+    swept = {
+        "base": "points.yaml",
+        "name": "tough",
+        "workers": {"count": ranks},
+        "hooks": hooks,
+        "sweep": {"metric": "val/loss", "mode": "min", "search": "grid", "space": space, **settings},
+    }
+    (folder / "tough.yaml").write_text(yaml.safe_dump(swept))
+    return "tough.yaml"
+
+
+def losses(done: Sweep) -> list[list[float]]:
+    return [[report["val/loss"] for report in run.reports()] for run in done.runs]
+
+
+def begun_from(done: Sweep) -> list[list[str | None]]:
+    return [[attempt["checkpoint"] for attempt in run.folder.attempts()] for run in done.runs]
+
+
+def test_a_trial_that_loses_a_rank_or_its_own_process_goes_on_from_its_checkpoint(ray_cluster: Any, outside: Path) -> None:
+    """Three trials of the same configuration: of one a rank is killed, of one rank 0, of one nothing."""
+    accidents = [{"type": "mishaps:Accident", "step": 7, "rank": rank, "once": str(outside / f"killed-{rank}")} for rank in (1, 0)]
+    space = {"hooks.accident": {"choice": [*accidents, None]}}
+    done = sweep(load_experiment(written(outside, space, {"accident": accidents[0]}, 2)), "runs")
+    assert done.trials["status"].tolist() == ["finished"] * 3
+    assert begun_from(done) == [[None, "step-00000006"], [None, "step-00000006"], [None]]
+    killed, orphaned, undisturbed = losses(done)
+    assert len(undisturbed) == 3
+    assert killed == orphaned == undisturbed
+    assert not done.stats.duplicated(KEY).any()
+    assert done.stats.groupby("trial", observed=True).size().tolist() == [2 * (15 + 9)] * 3
+
+
+def test_a_killed_driver_leaves_a_sweep_that_ends_as_an_undisturbed_one(ray_cluster: Any, outside: Path) -> None:
+    """Four trials of the same configuration, one after the other; the second kills the driver, and Ray with it."""
+    space = {"hooks.kills.once": {"choice": ["", str(outside / "killed"), "", ""]}}
+    hooks = {"kills": {"type": "kills:KillsDriver", "step": 13}}
+    file = written(outside, space, hooks, 1, max_concurrent=1)
+    killed = subprocess.run([sys.executable, "-m", "orchestrator", "sweep", file], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = open_sweep("runs/tough")
+    assert left.status == "lost"
+    assert left.runs[0].status == "finished"
+    about = left.runs[0].folder.about()
+
+    done = resume_sweep("runs/tough")
+    assert done.trials["status"].tolist() == ["finished"] * 4
+    assert done.runs[0].folder.about() == about
+    assert begun_from(done) == [[None], [None, "step-00000012"], [None], [None]]
+    # All four have the same configuration, but for the hook that killed: the same losses, disturbed or not.
+    assert len({tuple(found) for found in losses(done)}) == 1
+    assert not done.stats.duplicated(KEY).any()
+    assert done.stats.groupby("trial", observed=True).size().nunique() == 1
+    assert not (outside / "runs/tough/.tune").exists()
