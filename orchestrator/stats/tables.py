@@ -54,16 +54,14 @@ def load(
         return pd.DataFrame(columns=list(columns or FIRST))
     asked = [*FIRST, *(name for name in schema.names if name not in FIRST)] if columns is None else list(columns)
     check_columns(asked, schema.names)
-    # Parquet knows a row group's smallest and largest number, but not whether it has NaNs beside them; and which of two
-    # attempts' rows counts must not depend on what was measured. So only what names a row is asked while reading.
-    first = [one for one in conditions if one.columns <= set(KEY)]
-    later = [one for one in conditions if one not in first]
     needed = {*asked, *KEY, "attempt", "samples", *(name for one in conditions for name in one.columns)}
     read = pa.schema([field for field in schema if field.name in needed])
-    recorded = counted(read_recorded(storage, "rows", pushed, read, first), attempts)
-    if later:
-        recorded = recorded.filter(meeting(later))
-    return _frame(recorded.select(asked))
+    # While reading, only what names a row is asked: Parquet knows a row group's smallest and largest number, but not
+    # whether it has NaNs beside them.
+    names = [one for one in conditions if one.columns <= set(KEY)]
+    recorded = read_recorded(storage, "rows", pushed, read, names)
+    assert recorded is not None
+    return _frame(counted(recorded, attempts, conditions=conditions).select(asked))
 
 
 def recorded_schema(storage: Storage, table: str, pushed: Iterable[bytes] = ()) -> pa.Schema | None:
@@ -107,7 +105,7 @@ def read_recorded(
     """Every row recorded for a run: from its compacted file, its ranks' files, and what was pushed to the collector.
 
     `storage` is the run's folder, `table` is `rows` or `costs`. A row that came twice is here twice. With a schema, its
-    columns alone, and with conditions, which need one, the rows that meet them.
+    columns alone; with conditions, which need one, fewer of the rows that do not meet them.
     """
     tables = []
     if storage.exists(COMPACTED[table]):
@@ -117,12 +115,9 @@ def read_recorded(
     columns = None if schema is None else set(schema.names)
     streams = chain(map(storage.read, _files(storage, table, conditions)), pushed)
     batches = [read_batches(stream, columns) for stream in streams]
-    written = [pa.Table.from_batches(own).combine_chunks() for own in batches if own]
+    tables += [pa.Table.from_batches(own) for own in batches if own]
     if schema is not None:
-        joined = pa.concat_tables([schema.empty_table(), *written], promote_options="permissive")
-        tables.append(joined.filter(meeting(conditions)) if conditions else joined)
-    else:
-        tables += written
+        tables.append(schema.empty_table())
     return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
 
@@ -170,9 +165,13 @@ def superseded(rows: Mapping[str, NDArray[Any]], attempts: Sequence[Mapping[str,
 
 
 def counted(
-    recorded: pa.Table, attempts: Sequence[Mapping[str, Any]], *, keep_superseded: bool = False
+    recorded: pa.Table,
+    attempts: Sequence[Mapping[str, Any]],
+    *,
+    conditions: Sequence[Condition] = (),
+    keep_superseded: bool = False,
 ) -> pa.Table:
-    """The rows that count, each once: by phase as they are run, then by epoch, iteration and rank.
+    """The rows that count and meet the conditions, each once: by phase as they are run, then by epoch, iteration and rank.
 
     With `keep_superseded` also those that were done again, in order of their attempts and marked.
     """
@@ -188,9 +187,20 @@ def counted(
     order = order[_starts([rows[name][order] for name in (*KEY, "attempt")])]
     if not keep_superseded:
         order = order[_ends([rows[name][order] for name in KEY])]
+    if conditions:
+        order = order[_meets(recorded, conditions)[order]]
     if len(order) != recorded.num_rows or (order[1:] < order[:-1]).any():
         recorded = recorded.take(order)
     return recorded.append_column("superseded", pa.array(gone[order])) if keep_superseded else recorded
+
+
+def _meets(rows: pa.Table, conditions: Sequence[Condition]) -> NDArray[np.bool_]:
+    """Which rows meet the conditions."""
+    columns = rows.select(sorted(frozenset().union(*(one.columns for one in conditions))))
+    met = columns.append_column("", pa.array(np.arange(len(rows)))).filter(meeting(conditions))
+    meets = np.zeros(len(rows), dtype=bool)
+    meets[_numbers(met[""])] = True
+    return meets
 
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
