@@ -1,0 +1,112 @@
+"""What it takes to read the table of a large run: 1,024 ranks, 1,000 iterations each, 20 columns.
+
+The rows are made by NumPy and written as ranks write them, Arrow streams of `flush` rows to a batch, then read as they
+are while the run is alive and again from the compacted file; each reading is a process of its own, whose peak memory is
+its own. The claim: a pandas table within 10 s, `--by rank` within 3 s, and at most 4 GiB.
+
+    python -m benchmarks.tables [ranks [iterations [flush]]]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.timing import print_table
+from orchestrator.loop.clock import SPANS
+from orchestrator.runs.folder import RunFolder
+from orchestrator.stats.tables import compact
+
+READ = """
+import re, sys
+from time import perf_counter
+from orchestrator.runs.result import open_run
+run = open_run(sys.argv[1])
+from orchestrator.stats import summaries, tables
+started = perf_counter()
+table = CALL
+seconds = perf_counter() - started
+size = table.memory_usage(deep=True).sum() / max(1, len(table))
+peak = int(re.search("VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+print(seconds, peak / 2**20, size, len(table))
+"""
+CALLS = {
+    "the whole table, pandas": "run.stats",
+    "three columns of an epoch": "run.load_stats(['rank', 'iteration', 'step_s'], 'epoch == 3')",
+    "all columns of a rank": "run.load_stats(where='rank == 7')",
+    "`--by rank`": "run.summary('rank')",
+    "`--by span`": "run.summary('span')",
+    "`hookyard stats`": "run.summary()",
+}
+
+
+def rows_of(rank: int, iterations: int) -> pa.Table:
+    """The 20 columns of a rank's training: what names a row, the loss, ten times, memory."""
+    numbers = np.random.default_rng(rank)
+    spans = {name: numbers.gamma(4.0, 0.01, iterations) for name in SPANS}
+    order = np.arange(1, iterations + 1)
+    columns = {
+        "rank": pa.repeat(rank, iterations),
+        "node": pa.repeat(f"node-{rank // 8}", iterations),
+        "attempt": pa.repeat(0, iterations),
+        "phase": pa.repeat("train", iterations),
+        "epoch": order // 100,
+        "iteration": order,
+        "step": order,
+        "samples": order * 64,
+        "loss": 1 / order,
+        **spans,
+        "step_s": np.sum(list(spans.values()), axis=0),
+        "rss_bytes": pa.array(order * 4096, mask=order % 10 != 0),
+    }
+    return pa.table(columns)
+
+
+def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
+    for rank in range(ranks):
+        rows = rows_of(rank, iterations)
+        with folder.storage.open_stream(f"stats/attempt=0/rank={rank}/rows-00000.arrow") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+            stream.write_table(rows, max_chunksize=flush)
+
+
+def measure(path: str, call: str) -> tuple[float, float, float, int]:
+    done = subprocess.run([sys.executable, "-c", READ.replace("CALL", call), path], capture_output=True, text=True, check=True)
+    seconds, memory, size, rows = done.stdout.split()
+    return float(seconds), float(memory), float(size), int(rows)
+
+
+def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = RunFolder.create(Path(place), "large", "hooks: {}\n", {})
+        write(folder, ranks, iterations, flush)
+        found = {}
+        for state in ("alive", "compacted"):
+            if state == "compacted":
+                started = perf_counter()
+                compact(folder.storage, folder.attempts())
+                seconds = perf_counter() - started
+            for name, call in CALLS.items():
+                found[name, state] = measure(str(folder), call)
+        size = (Path(str(folder)) / "stats.parquet").stat().st_size / (ranks * iterations)
+    rows = [
+        (f"{name}, {state}", f"{took:.2f}", f"{memory:.2f}", f"{count:,}", f"{each:.0f}")
+        for (name, state), (took, memory, each, count) in found.items()
+    ]
+    rows.append(("compacting", f"{seconds:.2f}", "", f"{ranks * iterations:,}", f"{size:.0f} on disk"))
+    print_table(
+        f"Reading {ranks:,} ranks x {iterations:,} iterations x 20 columns, {flush} rows to a flush",
+        ["what", "s", "peak GiB of the process", "rows made", "bytes per row"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))
