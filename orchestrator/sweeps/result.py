@@ -84,13 +84,13 @@ class Sweep:
         from orchestrator.config.load import experiment_from_dict
 
         chosen = self.trial(trial)
-        about = self.folder.about()
+        import_paths = self.folder.about().get("import_paths", ())
         if lineage(History(self.folder).read(), chosen.name):
             written = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
-            return replay(self.folder, experiment_from_dict(written, about["import_paths"]), chosen.name)
+            return replay(self.folder, experiment_from_dict(written, import_paths), chosen.name)
         if chosen.config["sweep"] is not None:
             raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
-        return experiment_from_dict({**chosen.config, "name": f"{self.name}-{chosen.name}"}, about["import_paths"])
+        return experiment_from_dict({**chosen.config, "name": f"{self.name}-{chosen.name}"}, import_paths)
 
     @property
     def trials(self) -> pd.DataFrame:
@@ -256,7 +256,7 @@ def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _seconds(about: Mapping[str, Any]) -> float | None:
     """From the start to the end of a run, as its run.json has them: whole seconds."""
-    if "started" not in about or "ended" not in about:
+    if about["status"] == "running" or "ended" not in about:
         return None
     return (datetime.fromisoformat(about["ended"]) - datetime.fromisoformat(about["started"])).total_seconds()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,25 @@ def test_what_is_empty_or_no_number_does_not_count() -> None:
     # 13 iterations an epoch: 4, 8 (NaN), 12, then 16, 20, 24
     assert [metrics["stats/sparse/sum"] for metrics in reports] == [16, 60]
     assert not any("stats/nowhere/max" in metrics for metrics in reports)
+
+
+@dataclass
+class _Span:
+    """A span between two events of a device, as rows hold them until they are flushed."""
+
+    seconds: float
+
+    def resolve(self) -> float:
+        return self.seconds
+
+
+def test_values_that_lie_on_a_device_are_read() -> None:
+    hook, state, metrics = RowStats(["forward_s/max", "loss/mean"]), State(phase="train"), {}
+    values = [(0.25, 1.0), (0.5, 4.0)]
+    rows = [{"phase": "train", "iteration": i, "forward_s": _Span(s), "loss": torch.tensor([x])} for i, (s, x) in enumerate(values, 1)]
+    state.recent = rows
+    hook.on_report(state, metrics)
+    assert metrics == {"stats/forward_s/max": 0.5, "stats/loss/mean": 2.5}
 
 
 def test_a_run_that_goes_on_in_mid_epoch_reports_what_an_undisturbed_one_does(tmp_path: Path) -> None:

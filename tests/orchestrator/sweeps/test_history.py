@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import Experiment, UsageError, open_run, run
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import resolved
+from orchestrator.config.load import resolved, to_yaml
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.loop import Report
 from orchestrator.loop.world import World
@@ -18,6 +18,7 @@ from orchestrator.runs.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.storage import Storage
 from orchestrator.sweeps.folder import begin_trial, trial_name
 from orchestrator.sweeps.history import Exploit, History, lineage, replay
+from orchestrator.sweeps.result import Sweep
 from tests.ranks import on_ranks
 from tests.tasks import described
 
@@ -96,6 +97,18 @@ def test_a_replay_of_what_a_population_did_comes_to_the_same_weights(sweep: RunF
     assert len(later) == 14
     assert alone.stats.query("phase == 'train' and step > 14")["loss"].tolist() == later["loss"].tolist()
     assert alone.stats.query("phase == 'train' and step > 14")["lr"].tolist() == later["lr"].tolist()
+
+
+def test_a_trial_taken_out_has_the_changes_that_its_weights_have_seen(sweep: RunFolder) -> None:
+    experiment = population()
+    sweep.storage.write("experiment.yaml", to_yaml(experiment))
+    exploited(sweep, experiment)
+    made = Sweep(sweep)
+    taken = made.experiment(1)
+    assert taken == replay(sweep, experiment, "trial-0001")
+    assert [change.set for change in taken.changes] == [MUTATED]
+    source = made.experiment("trial-0000")
+    assert (source.name, source.changes, source.optimizer.arguments["lr"]) == ("sweep-trial-0000", [], 0.2)
 
 
 def test_what_a_trial_left_behind_is_superseded(sweep: RunFolder) -> None:
