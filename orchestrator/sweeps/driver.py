@@ -27,7 +27,7 @@ from orchestrator.runs.environment import Ray, Resources, chosen_address, local_
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.sweeps.folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.sweeps.history import replay
+from orchestrator.sweeps.history import History, replay
 from orchestrator.sweeps.past import Past, count_left, left_behind
 from orchestrator.sweeps.result import Sweep
 
@@ -94,6 +94,7 @@ def resume_sweep(path: str | Path, *, failed: bool = False, accept_changes: bool
         raise UsageError(f"all {len(past)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(settings, about["local"])
     _wait_for_orphans(folder)
+    History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in past.items()})
     folder.storage.write("experiment.yaml", to_yaml(experiment))
     again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*about.get("resumed", []), now()]}
     folder.update(**again, **driver_identity())

@@ -48,6 +48,17 @@ def open_or_create_trial(location: str, number: int, experiment: Experiment, val
     return RunFolder.create(storage, folder.name, to_yaml(experiment), about)
 
 
+def taking_over(folder: RunFolder, given: str | None) -> str | None:
+    """The checkpoint of another trial that this one goes on from: what is given, or what it was given before it was
+    interrupted, where it has not begun with that. None goes on from its own."""
+    attempts = len(folder.attempts())
+    if given is not None:
+        folder.update(takes_over={"checkpoint": given, "attempts": attempts})
+        return given
+    before = folder.about().get("takes_over")
+    return str(before["checkpoint"]) if before and before["attempts"] == attempts else None
+
+
 def end_trial(folder: RunFolder, status: str, reason: str) -> None:
     """Writes down how a trial ended that was still under way; one that has said so itself is left alone. Driver."""
     if folder.about()["status"] == "running":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -52,6 +53,16 @@ class History:
         if not self._storage.exists(FILE):
             return []
         return [Exploit(**json.loads(line)) for line in self._storage.read(FILE).decode().splitlines()]
+
+
+    def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it has."""
+        exploits = self.read()
+        last = {exploit.trial: exploit for exploit in exploits}
+        unbegun = [one for trial, one in last.items() if trial in values and one.after != values[trial]]
+        kept = [exploit for exploit in exploits if exploit not in unbegun]
+        if unbegun:
+            self._storage.write(FILE, "".join(json.dumps(asdict(exploit)) + "\n" for exploit in kept))
 
 
 def lineage(exploits: list[Exploit], trial: str) -> list[Exploit]:

@@ -102,13 +102,9 @@ class _TakingUp:
             tune_controller.stop_trial(trial)
 
     def _tell(self, trial: Any, past: Past) -> None:
-        """Hands a trial's earlier reports to the rule, where it compares trials; nothing is decided by it."""
-        results = [{**report, TRAINING_ITERATION: made} for made, report in enumerate(past.reports, 1)]
-        if results:
-            self.told(trial, results)
-
-    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """A rule that compares a trial with others of an earlier life takes their results here."""
+        """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""
+        if isinstance(self, _Halving | _Median):
+            self.told(trial, [{**report, TRAINING_ITERATION: made} for made, report in enumerate(past.reports, 1)])
 
 
 class _Halving(ASHAScheduler):
@@ -127,7 +123,8 @@ class _Median(MedianStoppingRule):
 
     def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
         """Keeps a trial's results among those that others are compared with."""
-        self._results[trial].extend(results)
+        if results:
+            self._results[trial].extend(results)
 
 
 def _common(population: Population) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from orchestrator.runs.failures import RankFailed, would_come_again
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
-from orchestrator.sweeps.folder import begin_trial
+from orchestrator.sweeps.folder import begin_trial, taking_over
 from orchestrator.sweeps.gang import Gang
 from orchestrator.sweeps.past import judged_reports, seconds_of
 from orchestrator.sweeps.search import TRIAL
@@ -61,6 +61,7 @@ class Trial(tune.Trainable):
     def _begin(self) -> RunFolder:
         experiment, folder = begin_trial(self._location, self._number, self._experiment, self._values)
         checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder}/") else self._checkpoint
+        checkpoint = taking_over(folder, checkpoint)
         assignment = Assignment(resolved(experiment), experiment.import_paths, str(folder), checkpoint=checkpoint)
         try:
             self._gang.begin(assignment)
