@@ -1,0 +1,101 @@
+"""A diagnosis: all that the tables say of a run, the weightiest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from orchestrator.stats.insight import quantities
+from orchestrator.stats.insight.exchanges import exchanges_of
+from orchestrator.stats.insight.losses import losses
+from orchestrator.stats.insight.memory import memory
+from orchestrator.stats.insight.regression import regression, throughput
+from orchestrator.stats.insight.spending import data_bound, hook_costs, saving_stalls, unnamed
+from orchestrator.stats.insight.stragglers import LEAST_EXCHANGES, stragglers
+from orchestrator.stats.insight.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found, and the numbers that say how the run did."""
+
+    verdicts: tuple[Verdict, ...]
+    """The weightiest first."""
+    signs: dict[str, Any] = field(default_factory=dict)
+    """The run in a few numbers: how much was looked at, how fast it was, and how far apart its ranks are."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is nothing to say."""
+        return not self.verdicts
+
+    def __str__(self) -> str:
+        return summary(self.signs)
+
+
+def diagnose(
+    stats: pd.DataFrame,
+    hooks: pd.DataFrame | None = None,
+    against: pd.DataFrame | None = None,
+    against_name: str = "the other run",
+) -> Diagnosis:
+    """Looks a stats table through. Needs pandas alone, and takes any table with the columns of docs/tables.md.
+
+    `hooks` is the hooks' ledger, `against` the stats of a run to compare with. What a table lacks is not looked for;
+    `signs` says how much there was.
+    """
+    if not len(stats):
+        return Diagnosis((), {"iterations": 0, "ranks": 0})
+    stats = stats.astype({name: str for name in ("phase", "node") if name in stats})
+    exchanges = exchanges_of(stats)
+    found = [*data_bound(stats), *saving_stalls(stats), *unnamed(stats), *memory(stats), *losses(stats)]
+    if exchanges is not None:
+        found += stragglers(exchanges, hooks)
+    if hooks is not None:
+        found += hook_costs(stats, hooks)
+    if against is not None:
+        found += regression(stats, against, against_name)
+    found.sort(key=lambda verdict: verdict.weight, reverse=True)
+    return Diagnosis(tuple(found), vital_signs(stats, against))
+
+
+def vital_signs(stats: pd.DataFrame, against: pd.DataFrame | None = None) -> dict[str, Any]:
+    """The run in a few numbers; shares are of the time of all training iterations."""
+    rows = stats[stats["phase"] == "train"]
+    signs: dict[str, Any] = {"iterations": int(rows["iteration"].nunique()), "ranks": int(rows["rank"].nunique())}
+    if "step_s" not in rows or not rows["step_s"].sum() > 0:
+        return signs
+    signs["step_s"] = float(rows["step_s"].median())
+    for name in ("data_wait_s", "hooks_s", "checkpoint_s"):
+        if name in rows:
+            signs[f"{name.removesuffix('_s')}_share"] = float(rows[name].sum() / rows["step_s"].sum())
+    exchanges = exchanges_of(stats)
+    if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_EXCHANGES:
+        work = pd.DataFrame(exchanges.work).median()
+        signs["ranks_apart_share"] = float((work.max() - work.min()) / exchanges.step_s)
+    compared = throughput(stats, against) if against is not None else None
+    if compared is not None:
+        signs["throughput_ratio"] = compared.ratio
+    return signs
+
+
+def summary(signs: dict[str, Any]) -> str:
+    """The numbers as a line."""
+    if not signs["iterations"]:
+        return "no training iteration was recorded"
+    parts = [f"{signs['iterations']} training iterations of {signs['ranks']} rank{'s' * (signs['ranks'] != 1)}"]
+    if "step_s" not in signs:
+        return f"{parts[0]}; nothing was timed (perf_stats is off)"
+    parts.append(f"{quantities.seconds(signs['step_s'])} each")
+    for name, what in (("data_wait", "waiting for data"), ("hooks", "in hooks"), ("checkpoint", "saving")):
+        if f"{name}_share" in signs:
+            parts.append(f"{signs[f'{name}_share']:.1%} {what}")
+    if "ranks_apart_share" in signs:
+        parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work")
+    elif signs["ranks"] > 1:
+        parts.append("too few iterations to compare the ranks")
+    if "throughput_ratio" in signs:
+        parts.append(f"{signs['throughput_ratio']:.3f} times the other run's throughput")
+    return ", ".join(parts)

@@ -1,0 +1,178 @@
+"""Memory: what grows, what one rank has more of than the others, and how much room is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.stats.insight import quantities
+from orchestrator.stats.insight.robust import Slope, block_medians, lower_spread, theil_sen
+from orchestrator.stats.insight.verdict import Verdict
+
+GROWING = ("rss_bytes", "cuda_allocated_bytes")
+"""Columns in which a leak shows; what torch's allocator holds in reserve grows without one."""
+COMPARED = {"rss_bytes": "rss_bytes", "cuda_peak_allocated_bytes": "cuda_peak_allocated_bytes"}
+CAPACITY = {"cuda_peak_reserved_bytes": "cuda_total_bytes", "rss_bytes": "memory_limit_bytes"}
+"""Columns of what is used, and those of what there is, where a table has them."""
+LEAST_READINGS = 30
+"""With fewer readings after warming up, growth is not looked for."""
+LEAST_GROWTH = 0.02
+"""A leak adds at least this share of what was held, from the start of what is looked at to its end."""
+STRAIGHT = 10.0
+"""And so many times what the readings scatter about the line."""
+LASTING, IN_STEPS = 0.6, 0.65
+"""Each half of the time grows at least at this share of the whole's slope, and the three stretches of 24 that grow most
+make less than that share of the growth: a buffer that is made larger is a step, with nothing before and after it."""
+LEAST_IMBALANCE = 0.2
+LEAST_ROOM = 0.1
+WARMING_UP = 0.25
+"""The first part of a run, in which buffers and caches find their size."""
+
+
+def memory(stats: pd.DataFrame) -> Iterator[Verdict]:
+    """Leaks, imbalance over ranks, and memory that is nearly full."""
+    rows = stats[stats["phase"] == "train"] if "phase" in stats else stats
+    for column in GROWING:
+        if column in rows:
+            yield from _leaks(rows, column)
+    for column in COMPARED:
+        if column in rows:
+            yield from _imbalance(rows, column)
+    yield from _room(stats)
+
+
+@dataclass(frozen=True)
+class _Growth:
+    rank: int
+    slope: Slope
+    """Bytes per iteration."""
+    grown: float
+    """Bytes over the stretch looked at."""
+    share: float
+
+
+def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
+    ranks = rows["rank"].nunique()
+    found = (_growth(int(rank), own, column) for rank, own in rows.groupby("rank"))
+    growths = [growth for growth in found if growth is not None]
+    if not growths:
+        return
+    worst = max(growths, key=lambda growth: growth.slope.per_step)
+    per_1000, low, high = (1000 * value for value in (worst.slope.per_step, worst.slope.low, worst.slope.high))
+    growing = [growth.rank for growth in growths]
+    yield Verdict(
+        "memory",
+        f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {worst.rank} "
+        f"({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {worst.share:.0%} since the first quarter of the "
+        f"run; it grows on {_ranks(growing, ranks)}",
+        {
+            "problem": "leak",
+            "column": column,
+            "rank": worst.rank,
+            "ranks": growing,
+            "bytes_per_1000_iterations": per_1000,
+            "low": low,
+            "high": high,
+            "bytes_per_1000_iterations_by_rank": {growth.rank: 1000 * growth.slope.per_step for growth in growths},
+            "grown_share": worst.share,
+        },
+        f"stats.dropna(subset=['{column}']).pivot_table(index='iteration', columns='rank', values='{column}')",
+        "look for tensors kept with their graph (losses appended without .item()), lists that grow, caches without a bound; "
+        "memory_snapshot shows who allocated",
+        min(1.0, worst.share),
+    )
+
+
+def _growth(rank: int, rows: pd.DataFrame, column: str) -> _Growth | None:
+    """The growth of a rank after warming up, if it goes on to the end and nearly as a straight line."""
+    held = rows.dropna(subset=[column]).sort_values("iteration")
+    held = held.iloc[int(WARMING_UP * len(held)) :]
+    if len(held) < LEAST_READINGS:
+        return None
+    blocks = block_medians(held[["iteration", column]].to_numpy(dtype=float), most=24, least_length=2)
+    slope, half = _slope(blocks), len(blocks) // 2
+    grown = slope.per_step * float(blocks[-1, 0] - blocks[0, 0])
+    share = grown / max(float(blocks[0, 1]), 1.0)
+    rest = blocks[:, 1] - slope.per_step * blocks[:, 0]
+    scatter = 1.48 * float(np.median(np.abs(rest - np.median(rest))))
+    if share < LEAST_GROWTH or slope.low <= 0 or grown < STRAIGHT * scatter:
+        return None
+    lasts = all(_slope(part).per_step > LASTING * slope.per_step for part in (blocks[:half], blocks[half:]))
+    in_steps = float(np.sort(np.diff(blocks[:, 1]))[-3:].sum()) > max(IN_STEPS, 6 / len(blocks)) * grown
+    return _Growth(rank, slope, grown, share) if lasts and not in_steps else None
+
+
+def _slope(blocks: np.ndarray) -> Slope:
+    return theil_sen(blocks[:, 0], blocks[:, 1])
+
+
+def _ranks(ranks: list[int], of: int) -> str:
+    if len(ranks) == of:
+        return "every rank"
+    return f"rank {ranks[0]} alone" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} of {of}"
+
+
+def _imbalance(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
+    held = rows.groupby("rank")[column].median().dropna() if column == "rss_bytes" else rows.groupby("rank")[column].max().dropna()
+    if len(held) < 2:
+        return
+    rank = int(held.idxmax())
+    others = held.drop(rank)
+    usual = float(others.median())
+    more = float(held[rank]) - usual
+    if usual <= 0 or more < LEAST_IMBALANCE * usual or (len(held) > 3 and more < 4 * lower_spread(held.to_numpy(dtype=float))):
+        return
+    yield Verdict(
+        "memory",
+        f"rank {rank} holds {quantities.size(more)} more than the others ({column} {quantities.size(float(held[rank]))}, "
+        f"median of the others {quantities.size(usual)})",
+        {
+            "problem": "imbalance",
+            "column": column,
+            "rank": rank,
+            "more_bytes": more,
+            "more_share": more / usual,
+            "bytes_by_rank": {int(key): float(value) for key, value in held.items()},
+        },
+        f"stats.groupby('rank')['{column}'].agg(['median', 'max'])",
+        "look at what this rank alone does (loggers, validation, data kept) and at the sizes of its samples",
+        min(0.5, 0.1 * more / usual),
+    )
+
+
+def _room(stats: pd.DataFrame) -> Iterator[Verdict]:
+    for used, there_is in CAPACITY.items():
+        if used in stats and there_is in stats:
+            left = (1 - stats[used] / stats[there_is]).groupby(stats["rank"]).min().dropna()
+            yield from _little_room(left, used, f"(1 - stats['{used}'] / stats['{there_is}']).groupby(stats['rank']).min()")
+    if "system_memory_percent" in stats:
+        left = (1 - stats.groupby("rank")["system_memory_percent"].max() / 100).dropna()
+        yield from _little_room(left, "system_memory_percent", "1 - stats.groupby('rank')['system_memory_percent'].max() / 100")
+    if "cuda_alloc_retries" in stats and (stats["cuda_alloc_retries"].max() or 0) > 0:
+        retries = stats.groupby("rank")["cuda_alloc_retries"].max()
+        rank = int(retries.idxmax())
+        yield Verdict(
+            "memory",
+            f"the GPU of rank {rank} was full: its allocator emptied its cache {int(retries.max())} times to find room, waiting for the GPU each time",
+            {"problem": "room", "column": "cuda_alloc_retries", "rank": rank, "retries": int(retries.max())},
+            "stats.groupby('rank')['cuda_alloc_retries'].max()",
+            "smaller batches with `accumulate`, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            0.3,
+        )
+
+
+def _little_room(left: pd.Series, column: str, query: str) -> Iterator[Verdict]:
+    if not len(left) or left.min() >= LEAST_ROOM:
+        return
+    rank = int(left.idxmin())
+    yield Verdict(
+        "memory",
+        f"memory was nearly full on rank {rank}: {max(0.0, float(left.min())):.1%} was left at the least ({column})",
+        {"problem": "room", "column": column, "rank": rank, "left_share": float(left.min())},
+        query,
+        "smaller batches with `accumulate`, fewer loader workers, or a larger machine, before it fails",
+        0.5,
+    )

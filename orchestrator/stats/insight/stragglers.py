@@ -1,0 +1,269 @@
+"""Stragglers: the rank for which the others wait, told from those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from orchestrator.stats.insight import quantities
+from orchestrator.stats.insight.exchanges import MAY_WAIT, OWN_WORK, Exchanges
+from orchestrator.stats.insight.robust import (
+    Floats,
+    Period,
+    block_medians,
+    lower_spread,
+    median_error,
+    period_of,
+    step_error,
+    sure,
+    without_own,
+)
+from orchestrator.stats.insight.verdict import Verdict
+
+LEAST_SHARE = 0.02
+"""A rank that is slower by less of an iteration is not worth a verdict."""
+LEAST_STALL, LEAST_STALLED_SHARE, LEAST_OF_OTHERS = 1.5, 0.002, 3.0
+"""A stall that is not regular takes as long as so many iterations; a rank is blamed where its stalls cost this share of
+the run's time, and so many times what those of any other rank cost: a machine's hiccups come to all ranks."""
+LEAST_EXCHANGES = 16
+"""With fewer exchanges of gradients nothing is said."""
+SETTLING = 2
+"""The first exchanges are never called stalls: libraries are loaded and buffers made in them."""
+
+_ADVICE = {
+    "data_wait_s": "give the loader more workers or faster storage on this rank; look at the sizes of its samples",
+    "to_device_s": "pin the loader's memory; look at what else uses this machine's bus",
+    "forward_s": "look at this machine's load, clocks and temperature (device_stats), and at the sizes of this rank's samples",
+    "loss_s": "look at what the loss and the metrics of the task do on this rank alone",
+    "backward_s": "look at this machine's load, clocks and temperature (device_stats)",
+    "optimizer_s": "look at this machine's load, clocks and temperature (device_stats)",
+    "hooks_s": "call the hook less often, or let it do its work on all ranks or in a thread",
+    "checkpoint_s": "save less often, or to faster storage",
+    "other_s": "look at what else runs on this machine, and at the storage that the rows are written to",
+}
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """A rank that is slow in a span."""
+
+    pattern: str
+    column: int
+    """The column of the rank."""
+    span: str
+    lost_s: float
+    """Seconds that the rank took longer than the others, per exchange and on average over the run."""
+    numbers: dict[str, Any]
+    """What belongs to the pattern."""
+
+
+def stragglers(exchanges: Exchanges, costs: pd.DataFrame | None = None) -> list[Verdict]:
+    """Ranks that hold the others up: always, more and more, at regular intervals, or once.
+
+    A rank is measured by its own work, beside the other ranks in the same iteration, so that what slows all down is no
+    one's fault. `costs`, the hooks' ledger, serves to name the hook where hooks are slow.
+    """
+    if len(exchanges.ranks) < 2 or len(exchanges.iterations) < LEAST_EXCHANGES:
+        return []
+    excess = {span: _beyond_others(seconds) for span, seconds in exchanges.local.items()}
+    found = [*_sustained(exchanges, excess), *_stalls(exchanges, excess)]
+    return [_verdict(exchanges, slow, costs) for slow in found]
+
+
+def _beyond_others(seconds: Floats) -> Floats:
+    """What each rank took more than the median of the others, exchange by exchange."""
+    return seconds - without_own(seconds)
+
+
+def _trusted(span: str, excess: dict[str, Floats]) -> Floats:
+    """The excess of a span and of those that are as surely own work.
+
+    A rank that waits in a span for one that is slow in another is behind in the one and ahead in the other. So its
+    lead in what is surely its own work counts against what may be waiting.
+    """
+    spans = [*OWN_WORK, "backward_s"]
+    for name in MAY_WAIT if span in MAY_WAIT else ():
+        spans.append(name)
+        if name == span:
+            break
+    total: Floats = sum((excess[name] for name in spans if name in excess), start=np.zeros_like(excess[span]))
+    return total
+
+
+def _sustained(exchanges: Exchanges, excess: dict[str, Floats]) -> Iterator[_Slow]:
+    """For each rank that is slow for long, the span in which it is slowest.
+
+    A rank may be slow in one span, or by a little in all of its own work, as on a machine whose clock is low.
+    """
+    limits = _Limits(exchanges, len(excess) + 1)
+    found: dict[int, _Slow] = {}
+    own_work = [span for span in excess if span in OWN_WORK or span == "backward_s"]
+    for spans in [[span] for span in excess] + [own_work] * (len(own_work) > 1):
+        seconds: Floats = sum((excess[span] for span in spans), start=np.zeros_like(exchanges.step))
+        trusted = _trusted(spans[0], excess)
+        for column, pattern in limits.slow(block_medians(seconds), block_medians(trusted)):
+            span = max(spans, key=lambda name: float(np.median(excess[name][:, column])))
+            slow = _Slow(pattern, column, span, float(np.mean(block_medians(seconds[:, [column]]))), {})
+            if column not in found or slow.lost_s > found[column].lost_s:
+                found[column] = slow
+    yield from found.values()
+
+
+class _Limits:
+    """What a rank's excess must exceed to be worth telling and to be no chance."""
+
+    def __init__(self, exchanges: Exchanges, spans: int) -> None:
+        self._least_s = LEAST_SHARE * exchanges.step_s
+        self._errors = sure(2 * len(exchanges.ranks) * spans, len(block_medians(exchanges.step)))
+        self._few = len(exchanges.ranks) < 4
+
+    def slow(self, blocks: Floats, trusted: Floats) -> Iterator[tuple[int, str]]:
+        """The columns of ranks that are slow for long, and whether always or more and more; takes what they lose by
+        stretches, and that of what is as surely their own work."""
+        level = np.median(blocks, axis=0)
+        quarter = max(1, len(blocks) // 4)
+        last = np.median(blocks[-quarter:], axis=0)
+        change = last - np.median(blocks[:quarter], axis=0)
+        spread = lower_spread(level)
+        chronic = self._passed(level, median_error(blocks), spread)
+        # From neighbouring stretches alone: the change itself is no noise.
+        changed = self._passed(change, 1.25 * step_error(blocks) * np.sqrt(2 / quarter), spread) & (last >= self._least_s)
+        own = np.where(changed, np.median(trusted[-quarter:], axis=0), np.median(trusted, axis=0))
+        now = np.where(changed, last, level)
+        drifts = changed & (change > np.maximum(level, now / 2))
+        for column in np.flatnonzero((chronic | changed) & (own >= now / 2)):
+            yield int(column), "drifting" if drifts[column] else "chronic"
+
+    def _passed(self, seconds: Floats, error: Floats, spread: float) -> NDArray[np.bool_]:
+        """What is large, surely not zero, and more than the other ranks differ by among themselves."""
+        return (seconds >= self._least_s) & (seconds > self._errors * error) & (self._few | (seconds > 4 * spread))
+
+
+def _stalls(exchanges: Exchanges, excess: dict[str, Floats]) -> Iterator[_Slow]:
+    """Stalls of a rank, at regular intervals or now and then, beyond what makes it slow always."""
+    tests = len(exchanges.ranks) * len(excess)
+    for span, seconds in excess.items():
+        over = np.maximum(_beyond_level(seconds), 0)
+        over[:SETTLING] = 0
+        own = np.maximum(_beyond_level(_trusted(span, excess)), 0)
+        over = np.where(own >= over / 2, over, 0)
+        usual = np.median(np.abs(_beyond_level(seconds)), axis=0) * 1.48
+        periodic: dict[int, Period] = {}
+        for column in range(len(exchanges.ranks)):
+            hits = over[:, column] > np.maximum(6 * usual[column], LEAST_SHARE * exchanges.step_s)
+            period = period_of(hits, tests)
+            if period is None:
+                continue
+            stalls = over[period.phase :: period.length, column]
+            lost = float(np.median(stalls)) / period.length
+            if lost < LEAST_SHARE / 2 * exchanges.step_s:
+                continue
+            periodic[column] = period
+            yield _Slow("periodic", column, span, lost, {"period": period.length, "stall_s": float(np.median(stalls))})
+        rest = over.copy()
+        for column, period in periodic.items():
+            rest[period.phase :: period.length, column] = 0
+        yield from _single_stalls(exchanges, span, rest)
+
+
+def _beyond_level(seconds: Floats) -> Floats:
+    """What is above the median of the stretch it is in."""
+    blocks = block_medians(seconds)
+    levels = [np.broadcast_to(level, part.shape) for level, part in zip(blocks, np.array_split(seconds, len(blocks)), strict=True)]
+    return seconds - np.concatenate(levels)
+
+
+def _single_stalls(exchanges: Exchanges, span: str, over: Floats) -> Iterator[_Slow]:
+    stalls = np.where(over > LEAST_STALL * exchanges.step_s, over, 0)
+    lost = stalls.sum(axis=0)
+    column = int(lost.argmax())
+    others = np.delete(lost, column).max()
+    if lost[column] < LEAST_STALLED_SHARE * exchanges.step_s * len(over) or lost[column] < LEAST_OF_OTHERS * others:
+        return
+    at = exchanges.iterations[stalls[:, column] > 0].tolist()
+    yield _Slow("one-off", column, span, float(lost[column]) / len(over), {"iterations": at, "stall_s": float(stalls.max())})
+
+
+def _verdict(exchanges: Exchanges, slow: _Slow, costs: pd.DataFrame | None) -> Verdict:
+    rank, node = exchanges.ranks[slow.column], exchanges.nodes[slow.column]
+    scores = _scores(exchanges, slow.column)
+    share = slow.lost_s / exchanges.step_s
+    hook = _slow_hook(costs, rank) if slow.span == "hooks_s" and costs is not None else None
+    numbers = {
+        "rank": rank,
+        "node": node,
+        "span": slow.span,
+        "pattern": slow.pattern,
+        "lost_s": slow.lost_s,
+        "lost_share": share,
+        **scores,
+        **slow.numbers,
+        **({"hook": hook[0], "event": hook[1]} if hook else {}),
+    }
+    where = f"rank {rank} ({node})" if node else f"rank {rank}"
+    what = f"{slow.span} (hook {hook[0]} at {hook[1]})" if hook else slow.span
+    return Verdict(
+        "straggler",
+        _sentence(exchanges, slow, f"{where} {{}} in {what}", share, scores),
+        numbers,
+        f"stats.query(\"phase == 'train'\").pivot(index='iteration', columns='rank', values='{slow.span}')",
+        _ADVICE[slow.span],
+        share,
+    )
+
+
+def _sentence(exchanges: Exchanges, slow: _Slow, where: str, share: float, scores: dict[str, float]) -> str:
+    per = "step" if exchanges.steps_apart else "iteration"
+    if slow.pattern == "periodic":
+        does = f"stalls every {slow.numbers['period']} {per}s for {quantities.seconds(slow.numbers['stall_s'])}"
+        return f"{where.format(does)}; it costs {share:.1%} of the time"
+    if slow.pattern == "one-off":
+        at = slow.numbers["iterations"]
+        once = f"stalled once, at iteration {at[0]}, for" if len(at) == 1 else f"stalled {len(at)} times, first at iteration {at[0]}, for up to"
+        does = f"{once} {quantities.seconds(slow.numbers['stall_s'])}"
+        return f"{where.format(does)}; it cost {share:.1%} of the time"
+    does = "is slow" if slow.pattern == "chronic" else "grows slower"
+    return (
+        f"{where.format(does)}: {quantities.seconds(slow.lost_s)} per {per} more than the others, {share:.1%} of the time; it was the slowest "
+        f"in {scores['slowest_share']:.0%} of the {per}s (score {scores['relative_score']:.2f} to the best rank, "
+        f"{scores['individual_score']:.2f} to its own best), and the others waited {quantities.seconds(scores['others_wait_s'])} longer than it"
+    )
+
+
+def _scores(exchanges: Exchanges, column: int) -> dict[str, float]:
+    """Relative: the best rank's work over this one's; individual: its own best stretch over the last; 1 is as good.
+
+    Source: NVIDIA Resiliency Extension, straggler detection.
+    """
+    work = exchanges.work
+    medians = np.median(work, axis=0)
+    own = block_medians(work[:, [column]])[:, 0]
+    others = np.delete(exchanges.wait, column, axis=1)
+    return {
+        "relative_score": float(medians.min() / medians[column]) if medians[column] > 0 else 1.0,
+        "individual_score": float(own.min() / own[-1]) if own[-1] > 0 else 1.0,
+        "slowest_share": float(np.mean(work.argmax(axis=1) == column)),
+        "others_wait_s": float(np.median(np.median(others, axis=1) - exchanges.wait[:, column])),
+    }
+
+
+def _slow_hook(costs: pd.DataFrame, rank: int) -> tuple[str, str] | None:
+    """The hook and event for which this rank paid most beyond the median of the others."""
+    inner = costs[costs["event"].isin(IN_ITERATION)]
+    table = inner.pivot_table(index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum").fillna(0.0)
+    if rank not in table or table.shape[1] < 2:
+        return None
+    more = table[rank] - table.drop(columns=rank).median(axis=1)
+    hook, event = more.idxmax()
+    return str(hook), str(event)
+
+
+IN_ITERATION = (
+    "on_iteration_start", "on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step",
+)  # fmt: skip
+"""The events whose time is in `hooks_s`."""

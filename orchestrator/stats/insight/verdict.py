@@ -1,0 +1,25 @@
+"""A verdict: one thing that the tables say of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One thing found: what it is, how large, how to see it oneself, and what to try."""
+
+    kind: str
+    """straggler, data, hook, checkpoint, memory, regression, loss or spans."""
+    sentence: str
+    """What was found, in one sentence with the numbers that matter."""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    """What the sentence rests on, as plain values; units are in the names."""
+    query: str = ""
+    """What shows it: an expression on `stats` or `hook_costs`, or a `hookyard` command."""
+    advice: str = ""
+    """What to try."""
+    weight: float = 0.0
+    """How much it matters, for sorting: for what costs time, its share of the run's time (0 to 1)."""

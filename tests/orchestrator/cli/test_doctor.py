@@ -1,0 +1,64 @@
+"""`hookyard doctor` on runs made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
+from tests.orchestrator.stats.insight.runs import slower, training
+
+
+def made(folder: Path, stats: pd.DataFrame) -> str:
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"name": folder.name, "status": "finished"}))
+    stats.assign(attempt=0, samples=stats["step"] * 32).to_parquet(folder / "stats.parquet")
+    return str(folder)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> str:
+    return made(tmp_path / "healthy", training(2, loss=1.0))
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> str:
+    return made(tmp_path / "slow", training(2, change=slower("forward_s", 1, 0.02), loss=1.0))
+
+
+def test_a_healthy_run_looks_healthy(healthy: str) -> None:
+    result = CliRunner().invoke(app, ["doctor", healthy])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{healthy} looks healthy: 200 training iterations of 2 ranks")
+
+
+def test_a_verdict_has_its_sentence_its_query_and_what_to_try(slow: str) -> None:
+    result = CliRunner().invoke(app, ["doctor", slow])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[2].startswith("1. straggler: rank 1 (node0) is slow in forward_s")
+    assert lines[3].startswith("   see: ")
+    assert lines[4].startswith("   try: ")
+
+
+def test_json_has_the_same(slow: str) -> None:
+    told = json.loads(CliRunner().invoke(app, ["doctor", slow, "--json"]).stdout)
+    assert told["healthy"] is False
+    assert told["verdicts"][0]["numbers"]["rank"] == 1
+    assert told["signs"]["ranks"] == 2
+
+
+def test_against_another_run(slow: str, healthy: str) -> None:
+    assert f"less throughput than {healthy}" in CliRunner().invoke(app, ["doctor", slow, "--against", healthy]).stdout
+    assert "times the other run's throughput" in CliRunner().invoke(app, ["doctor", healthy, "--against", slow]).stdout
+
+
+def test_what_is_no_run_is_wrong_usage(tmp_path: Path, healthy: str) -> None:
+    for arguments in ([str(tmp_path)], [healthy, "--against", str(tmp_path)]):
+        result = CliRunner().invoke(app, ["doctor", *arguments])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "is no run" in result.stderr

@@ -1,0 +1,69 @@
+"""Tables of synchronous training made by hand: every number in them is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+OWN_S = {
+    "other_s": 0.001, "data_wait_s": 0.002, "to_device_s": 0.001, "forward_s": 0.030, "loss_s": 0.002, "optimizer_s": 0.006,
+    "hooks_s": 0.004,
+}  # fmt: skip
+BACKWARD_S = 0.054
+"""What a rank's own backward pass takes; with the spans above an iteration is 0.1 s."""
+
+
+def training(
+    ranks: int = 2, iterations: int = 200, change: Callable[[dict[str, Floats]], None] | None = None, **columns: Any
+) -> pd.DataFrame:
+    """Ranks that wait in the backward pass for the last of them; `change` makes some slower, in arrays of shape
+    (iterations, ranks), to which each rank adds up to 1 % of noise. More columns are arrays of that shape or numbers."""
+    draw = np.random.default_rng(0)
+    own = {span: seconds * draw.uniform(1, 1.01, (iterations, ranks)) for span, seconds in OWN_S.items()}
+    if change is not None:
+        change(own)
+    after = own["optimizer_s"] + own["hooks_s"]
+    before = sum((own[span] for span in OWN_S if span not in ("optimizer_s", "hooks_s")), start=np.zeros((iterations, ranks)))
+    ready = before + BACKWARD_S
+    ready[1:] += after[:-1]
+    last = ready.max(axis=1, keepdims=True)
+    spans = {**own, "backward_s": BACKWARD_S + last - ready}
+    spans["step_s"] = sum(spans.values(), start=np.zeros((iterations, ranks)))
+    shape = (iterations, ranks)
+    more = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
+    return pd.DataFrame(
+        {
+            "rank": np.tile(np.arange(ranks), iterations),
+            "node": [f"node{rank // 2}" for rank in range(ranks)] * iterations,
+            "phase": "train",
+            "epoch": 0,
+            "iteration": np.repeat(np.arange(1, iterations + 1), ranks),
+            "step": np.repeat(np.arange(1, iterations + 1), ranks),
+            **{name: seconds.ravel() for name, seconds in spans.items()},
+            **more,
+        }
+    )
+
+
+def costs(*rows: tuple[int, str, str, int, float]) -> pd.DataFrame:
+    """A ledger of hooks, from rank, hook, event, calls and seconds."""
+    return pd.DataFrame(rows, columns=["rank", "hook", "event", "calls", "seconds"])
+
+
+def slower(span: str, rank: int, seconds: float | Mapping[int, float] | Floats) -> Callable[[dict[str, Floats]], None]:
+    """Makes a rank slower in a span: always, in some iterations by their place from 0, or by an array."""
+
+    def change(own: dict[str, Floats]) -> None:
+        if isinstance(seconds, Mapping):
+            for place, each in seconds.items():
+                own[span][place, rank] += each
+        else:
+            own[span][:, rank] += seconds
+
+    return change

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orchestrator.stats.insight import diagnose
+from tests.orchestrator.stats.insight.runs import costs, slower, training
+
+
+def test_a_healthy_run_says_so_with_its_numbers() -> None:
+    diagnosis = diagnose(training(3, loss=1.0), costs((0, "ema", "on_update", 200, 0.1)))
+    assert diagnosis.healthy
+    assert diagnosis.signs["iterations"] == 200
+    assert diagnosis.signs["step_s"] == pytest.approx(0.1, rel=0.01)
+    assert diagnosis.signs["data_wait_share"] == pytest.approx(0.02, rel=0.02)
+    assert "200 training iterations of 3 ranks" in str(diagnosis)
+    assert "2.0% waiting for data, 4.0% in hooks" in str(diagnosis)
+
+
+def test_the_weightiest_comes_first() -> None:
+    stats = training(2, change=slower("forward_s", 1, 0.02), loss=1.0)
+    diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 1.0)))
+    assert [verdict.kind for verdict in diagnosis.verdicts] == ["straggler", "hook"]
+    weights = [verdict.weight for verdict in diagnosis.verdicts]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_every_verdict_has_its_query_and_advice_and_is_plain_data() -> None:
+    stats = training(2, change=slower("forward_s", 1, 0.02), loss=1.0, system_memory_percent=99.0)
+    diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 9.0)), training(2, loss=1.0))
+    assert {verdict.kind for verdict in diagnosis.verdicts} == {"straggler", "hook", "memory", "regression"}
+    for verdict in diagnosis.verdicts:
+        assert verdict.query
+        assert verdict.advice
+        json.dumps(asdict(verdict))
+    with pytest.raises(FrozenInstanceError):
+        diagnosis.verdicts[0].weight = 0  # type: ignore[misc]
+
+
+def test_the_queries_can_be_asked() -> None:
+    stats = training(
+        2, 400, slower("forward_s", 1, 0.02), loss=np.where(np.arange(400) == 300, 9.0, 1.0)[:, None], system_memory_percent=99.0
+    )
+    stats["data_wait_s"] += 0.1
+    stats["checkpoint_s"] = 0.02
+    verdicts = diagnose(stats, None, training(2)).verdicts
+    assert {verdict.kind for verdict in verdicts} == {"straggler", "memory", "regression", "loss", "data", "checkpoint", "spans"}
+    for verdict in verdicts:
+        shown = eval(verdict.query, {"stats": stats, "other": training(2), "numpy": np})
+        assert len(shown)
+
+
+def test_a_table_from_elsewhere_needs_few_columns() -> None:
+    stats = training(2, change=slower("forward_s", 1, 0.02))[["rank", "phase", "iteration", "step_s", "forward_s", "backward_s"]]
+    assert sorted(verdict.kind for verdict in diagnose(stats).verdicts) == ["spans", "straggler"]
+
+
+def test_a_table_without_times_or_rows_says_too_little() -> None:
+    columns = ["rank", "node", "phase", "epoch", "iteration", "step"]
+    assert "nothing was timed" in str(diagnose(training(2)[columns]))
+    assert str(diagnose(pd.DataFrame(columns=columns))) == "no training iteration was recorded"
+
+
+def test_categories_are_taken_as_the_tables_have_them() -> None:
+    stats = training(2, change=slower("forward_s", 1, 0.02)).astype({"phase": "category", "node": "category"})
+    assert [verdict.numbers["rank"] for verdict in diagnose(stats).verdicts] == [1]
+
+
+def test_it_needs_neither_ray_nor_torch() -> None:
+    code = "import sys, orchestrator.stats.insight; sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

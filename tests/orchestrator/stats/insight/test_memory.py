@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from orchestrator.stats.insight.memory import memory
+from tests.orchestrator.stats.insight.runs import training
+
+GIB = 2**30
+ITERATIONS = 800
+X = np.arange(ITERATIONS)[:, None]
+
+
+def held(ranks: int) -> np.ndarray:
+    """A GiB with 0.1 % of noise, read at every tenth iteration."""
+    draw = np.random.default_rng(1)
+    return np.where(X % 10 == 0, GIB * (1 + 0.001 * draw.standard_normal((ITERATIONS, ranks))), np.nan)
+
+
+def test_a_leak_has_its_slope_between_bounds_and_its_rank() -> None:
+    """250 MiB in 800 iterations are 312.5 MiB in 1000."""
+    rss = held(3)
+    rss[:, 1] += 250 * 2**20 * X[:, 0] / ITERATIONS
+    (verdict,) = memory(training(3, ITERATIONS, rss_bytes=rss))
+    numbers = verdict.numbers
+    assert (numbers["problem"], numbers["rank"], numbers["ranks"]) == ("leak", 1, [1])
+    assert numbers["bytes_per_1000_iterations"] == pytest.approx(312.5 * 2**20, rel=0.02)
+    assert numbers["low"] < 312.5 * 2**20 < numbers["high"]
+    assert numbers["high"] - numbers["low"] < 0.1 * 312.5 * 2**20
+    assert "rank 1 alone" in verdict.sentence
+
+
+def test_a_leak_on_every_rank() -> None:
+    rss = held(2) + 250 * 2**20 * X / ITERATIONS
+    (verdict,) = memory(training(2, ITERATIONS, rss_bytes=rss))
+    assert verdict.numbers["ranks"] == [0, 1]
+    assert "every rank" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        np.zeros_like(X),
+        0.5 * (1 - np.exp(-X / 40)),
+        0.5 * (X > 500),
+        0.5 * (X > 50),
+        0.2 * (X > 300) + 0.2 * (X > 600),
+        0.3 * np.sin(X / 50),
+        -0.3 * X / ITERATIONS,
+        0.4 * np.minimum(X, 400) / 400,
+    ],
+    ids=["nothing", "warming up", "a step", "an early step", "two steps", "up and down", "falling", "growing and stopping"],
+)
+def test_what_grows_and_stops_is_no_leak(shape: np.ndarray) -> None:
+    assert list(memory(training(2, ITERATIONS, rss_bytes=held(2) + GIB * shape))) == []
+
+
+def test_a_short_run_shows_no_leak() -> None:
+    rss = np.where(X % 10 == 0, GIB * (1.0 + X / ITERATIONS), np.nan)[:200]
+    assert list(memory(training(1, 200, rss_bytes=rss))) == []
+
+
+def test_a_rank_that_holds_more() -> None:
+    rss = held(4)
+    rss[:, 2] *= 1.5
+    (verdict,) = memory(training(4, ITERATIONS, rss_bytes=rss))
+    assert (verdict.numbers["problem"], verdict.numbers["rank"]) == ("imbalance", 2)
+    assert verdict.numbers["more_bytes"] == pytest.approx(GIB / 2, rel=0.01)
+    assert "holds 512 MiB more" in verdict.sentence
+
+
+def test_ranks_that_all_differ_are_not_out_of_balance() -> None:
+    rss = held(8) * np.linspace(1, 1.8, 8)
+    assert list(memory(training(8, ITERATIONS, rss_bytes=rss))) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "left"),
+    [
+        ({"system_memory_percent": [[60.0, 95.0]]}, 0.05),
+        ({"cuda_peak_reserved_bytes": [[40.0, 76.0]], "cuda_total_bytes": 80.0}, 0.05),
+        ({"rss_bytes": [[0.9, 0.98]], "memory_limit_bytes": 1.0}, 0.02),
+    ],
+)
+def test_memory_that_is_nearly_full(columns: dict[str, object], left: float) -> None:
+    (verdict,) = memory(training(2, 20, **columns))
+    assert (verdict.numbers["problem"], verdict.numbers["rank"]) == ("room", 1)
+    assert verdict.numbers["left_share"] == pytest.approx(left)
+
+
+def test_memory_with_room_and_without_columns_says_nothing() -> None:
+    assert list(memory(training(2, 20, system_memory_percent=80.0, cuda_alloc_retries=0))) == []
+    assert list(memory(training(2, 20))) == []
+
+
+def test_an_allocator_that_had_to_empty_its_cache() -> None:
+    (verdict,) = memory(training(2, 20, cuda_alloc_retries=[[0, 7]]))
+    assert (verdict.numbers["rank"], verdict.numbers["retries"]) == (1, 7)

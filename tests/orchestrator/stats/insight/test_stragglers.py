@@ -1,0 +1,267 @@
+"""Stragglers in tables whose culprit is known: it is named, and its victims are not."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch.utils.data import Dataset
+
+from hooks import Hook, State
+from orchestrator.loop import iterations
+from orchestrator.loop.clock import SPANS as CLOCK_SPANS
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.stats.insight.exchanges import SPANS, exchanges_of
+from orchestrator.stats.insight.stragglers import IN_ITERATION, stragglers
+from orchestrator.stats.insight.verdict import Verdict
+from tests.orchestrator.stats.insight.runs import BACKWARD_S, costs, slower, training
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, experiment
+
+
+def found(stats: pd.DataFrame, ledger: pd.DataFrame | None = None) -> list[Verdict]:
+    exchanges = exchanges_of(stats)
+    assert exchanges is not None
+    return stragglers(exchanges, ledger)
+
+
+def named(verdicts: list[Verdict]) -> list[tuple[Any, ...]]:
+    return [(verdict.numbers["rank"], verdict.numbers["span"], verdict.numbers["pattern"]) for verdict in verdicts]
+
+
+def test_the_spans_are_the_clocks() -> None:
+    assert set(SPANS) == set(CLOCK_SPANS)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 9])
+def test_ranks_that_are_alike_get_no_verdict(ranks: int) -> None:
+    assert found(training(ranks)) == []
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 9])
+@pytest.mark.parametrize("span", ["data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s", "hooks_s", "other_s"])
+def test_the_slow_rank_is_named_and_those_that_wait_for_it_are_not(ranks: int, span: str) -> None:
+    (verdict,) = found(training(ranks, change=slower(span, ranks - 1, 0.01)))
+    assert named([verdict]) == [(ranks - 1, span, "chronic")]
+    assert verdict.numbers["node"] == f"node{(ranks - 1) // 2}"
+    assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.05)
+    assert verdict.weight == pytest.approx(0.01 / 0.11, rel=0.05)
+    assert verdict.numbers["others_wait_s"] == pytest.approx(0.01, rel=0.1)
+    assert f"rank {ranks - 1} (node{(ranks - 1) // 2}) is slow in {span}: " in verdict.sentence
+
+
+def test_the_scores_are_shares_of_the_best_rank_and_of_its_own_best() -> None:
+    """All own work but the backward pass is 46 ms, and 69 ms on rank 1 from the first iteration to the last."""
+    (verdict,) = found(training(change=slower("forward_s", 1, 0.023)))
+    assert verdict.numbers["relative_score"] == pytest.approx(46 / 69, rel=0.01)
+    assert verdict.numbers["individual_score"] == pytest.approx(1, rel=0.01)
+    assert verdict.numbers["slowest_share"] == 1
+
+
+def test_a_rank_that_becomes_slower_drifts() -> None:
+    (verdict,) = found(training(4, change=slower("forward_s", 2, np.linspace(0, 0.02, 200))))
+    assert named([verdict]) == [(2, "forward_s", "drifting")]
+    assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.1)
+    # the last of 20 stretches is 19.5 to 0.5 twentieths of 20 ms further than the first
+    assert verdict.numbers["individual_score"] == pytest.approx((46 + 0.5) / (46 + 19.5), rel=0.02)
+
+
+def test_a_rank_that_becomes_slower_at_once_drifts_too() -> None:
+    late = np.where(np.arange(200) < 140, 0, 0.02)
+    assert named(found(training(2, change=slower("data_wait_s", 0, late)))) == [(0, "data_wait_s", "drifting")]
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_a_stall_at_intervals_has_its_period(ranks: int) -> None:
+    stalls = dict.fromkeys(range(3, 200, 20), 0.2)
+    (verdict,) = found(training(ranks, change=slower("hooks_s", 1, stalls)))
+    assert named([verdict]) == [(1, "hooks_s", "periodic")]
+    assert verdict.numbers["period"] == 20
+    assert verdict.numbers["stall_s"] == pytest.approx(0.2, rel=0.01)
+    assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.01)
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_a_stall_that_comes_once_has_its_iteration(ranks: int) -> None:
+    (verdict,) = found(training(ranks, change=slower("data_wait_s", 1, {120: 3.0})))
+    assert named([verdict]) == [(1, "data_wait_s", "one-off")]
+    assert verdict.numbers["iterations"] == [121]
+    assert verdict.numbers["stall_s"] == pytest.approx(3, rel=0.01)
+
+
+def test_stalls_that_come_to_all_ranks_are_nobodys_fault() -> None:
+    def change(own: dict[str, Any]) -> None:
+        for rank, place in enumerate((20, 55, 77, 140)):
+            own["forward_s"][place, rank] += 0.5
+
+    assert found(training(4, change=change)) == []
+
+
+def test_what_slows_all_ranks_is_nobodys_fault() -> None:
+    def change(own: dict[str, Any]) -> None:
+        own["data_wait_s"] += 0.1
+        own["forward_s"][::20] += 0.5
+
+    assert found(training(3, change=change)) == []
+
+
+def test_the_first_iterations_are_no_stall() -> None:
+    assert found(training(2, change=slower("forward_s", 1, {0: 9.0, 1: 2.0}))) == []
+
+
+def test_a_rank_that_waits_in_a_hook_is_a_victim() -> None:
+    """Rank 1 is late with its batch, and rank 0 waits for it in a hook with a collective: both reach the gradients at once."""
+
+    def change(own: dict[str, Any]) -> None:
+        own["data_wait_s"][:, 1] += 0.03
+        own["hooks_s"][:, 0] += 0.03
+
+    stats = training(2, change=change)
+    stats["backward_s"] = BACKWARD_S
+    assert named(found(stats)) == [(1, "data_wait_s", "chronic")]
+
+
+def test_a_rank_that_waits_between_iterations_is_a_victim() -> None:
+    """The hook of rank 1 comes after the gradients, and rank 0 waits where the ranks ask each other whether to stop."""
+
+    def change(own: dict[str, Any]) -> None:
+        own["hooks_s"][:, 1] += 0.03
+        own["other_s"][:, 0] += 0.03
+
+    stats = training(2, change=change)
+    stats["backward_s"] = BACKWARD_S
+    assert named(found(stats)) == [(1, "hooks_s", "chronic")]
+
+
+def test_a_slow_backward_pass_shows_where_the_wait_is_measured() -> None:
+    """Without the measure nobody's spans differ, and nobody is blamed."""
+    stats = training(3)
+    stats["backward_s"] += 0.02
+    stats["step_s"] += 0.02
+    assert found(stats) == []
+    wait = stats["backward_s"] - BACKWARD_S
+    stats["all_reduce_wait_s"] = np.where(stats["rank"] == 2, 0, wait)
+    assert named(found(stats)) == [(2, "backward_s", "chronic")]
+
+
+def test_the_hook_is_named_from_the_ledger() -> None:
+    """The save costs rank 1 more, but is no part of an iteration; of what is, ema costs both ranks alike."""
+    ledger = costs(
+        (0, "ema", "on_update", 200, 5.0), (1, "ema", "on_update", 200, 5.1), (0, "plots", "on_step", 200, 0.1),
+        (1, "plots", "on_step", 200, 2.1), (1, "(loop)", "save", 3, 50.0),
+    )  # fmt: skip
+    (verdict,) = found(training(2, change=slower("hooks_s", 1, 0.01)), ledger)
+    assert (verdict.numbers["hook"], verdict.numbers["event"]) == ("plots", "on_step")
+    assert "hooks_s (hook plots at on_step)" in verdict.sentence
+
+
+def test_micro_batches_of_a_step_count_together() -> None:
+    """Ranks meet once in four iterations: a stall at every twelfth is one at every third step."""
+    stats = training(2, iterations=400, change=slower("data_wait_s", 1, dict.fromkeys(range(5, 400, 12), 0.5)))
+    stats["step"] = stats["iteration"] // 4
+    exchanges = exchanges_of(stats)
+    assert exchanges is not None
+    assert exchanges.iterations[:3].tolist() == [8, 12, 16]
+    assert exchanges.local["forward_s"][0] == pytest.approx([0.12, 0.12], rel=0.01)
+    (verdict,) = stragglers(exchanges)
+    assert (verdict.numbers["pattern"], verdict.numbers["period"]) == ("periodic", 3)
+    assert "every 3 steps" in verdict.sentence
+
+
+def test_one_rank_and_short_runs_say_nothing() -> None:
+    assert found(training(1, change=slower("forward_s", 0, 0.1))) == []
+    assert found(training(2, iterations=10, change=slower("forward_s", 1, 0.1))) == []
+
+
+def test_a_table_without_times_has_no_exchanges() -> None:
+    assert exchanges_of(training()[["rank", "phase", "epoch", "iteration", "step"]]) is None
+
+
+# Real ranks
+
+
+class _Late(Dataset[Any]):
+    """Takes 30 ms for the first sample of each batch of eight."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.fetched = dataset, 0
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.fetched % 8 == 0:
+            time.sleep(0.03)
+        self.fetched += 1
+        return self.dataset[index]
+
+
+@dataclass
+class _Slowed(Points):
+    """Trains on 40 batches of eight on each of two ranks, with 30 ms added to loading or to the forward pass."""
+
+    train: int = 640
+    val: int = 0
+    slow: str = ""
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        data = super().data()
+        return {"train": _Late(data["train"])} if self.slow == "data_wait_s" else data
+
+    def forward(self, model: Any, batch: Any) -> Any:
+        if self.slow == "forward_s":
+            time.sleep(0.03)
+        return model(batch[0])
+
+
+class _Slow(Hook):
+    def on_batch(self, state: State) -> None:
+        time.sleep(0.03)
+
+
+class _Nothing(Hook):
+    def on_batch(self, state: State) -> None: ...
+
+
+class _Recording(Hook):
+    """Makes the loop's clock record its spans, as perf_stats does."""
+
+    def on_start(self, state: State) -> None:
+        state.clock.recording = True
+
+
+def _train(rank: int, world_size: int) -> dict[str, list[dict[str, Any]]]:
+    rows = {}
+    for span in ("data_wait_s", "forward_s", "hooks_s"):
+        task = _Slowed(slow=span if rank == 1 else "")
+        slow = _Slow() if span == "hooks_s" and rank == 1 else _Nothing()
+        recorder = Rows()
+        hooks = {"recording": _Recording(), "slow": slow}
+        list(Loop(task, experiment(epochs=1), hooks, world=World(rank, world_size), recorder=recorder).run())
+        rows[span] = [{"rank": rank, "node": "here", **row} for row in recorder.rows]
+    return rows
+
+
+def test_real_ranks_the_slow_one_is_named_with_its_span() -> None:
+    """Only what lasts is asserted: what else runs on the machine may stall either rank now and then."""
+    ranks = on_ranks(_train)
+    for span in ("data_wait_s", "forward_s", "hooks_s"):
+        stats = pd.DataFrame([row for rows in ranks for row in rows[span]])
+        assert stats["iteration"].nunique() == 40
+        lasting = [verdict for verdict in found(stats) if verdict.numbers["pattern"] in ("chronic", "drifting")]
+        assert [(verdict.numbers["rank"], verdict.numbers["span"]) for verdict in lasting] == [(1, span)]
+        assert lasting[0].numbers["lost_s"] > 0.02
+        assert lasting[0].numbers["others_wait_s"] > 0.02
+
+
+def test_the_events_within_an_iteration_are_those_the_loop_charges_to_hooks() -> None:
+    source = Path(iterations.__file__).read_text()
+    assert set(re.findall(r'fire\("(\w+)"', source)) == set(IN_ITERATION)
