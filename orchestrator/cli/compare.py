@@ -1,0 +1,62 @@
+"""`hookyard compare A B ...`"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import cell, print_json, print_table
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.stats.compare import Side
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="The folders of two runs or more; each is compared with the first.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compares runs: where their configs differ, what they reached and cost, and which differences are only noise."""
+    from orchestrator.stats.compare import compare as compare_sides
+
+    if len(runs) < 2:
+        raise UsageError("compare takes two runs or more: hookyard compare runs/a runs/b")
+    found = compare_sides([_side(run) for run in runs])
+    if as_json:
+        return print_json(found)
+    names = found["runs"]
+    typer.echo(", ".join(f"{name} ({ranks} {'rank' if ranks == 1 else 'ranks'})" for name, ranks in zip(names, found["ranks"], strict=True)))
+    for title in ("config", "metrics", "costs"):
+        typer.echo("")
+        rows = [_line(name, entry) for name, entry in found[title].items()]
+        print_table((title, *names), rows) if rows else typer.echo(f"{title}: no difference" if title == "config" else f"{title}: none yet")
+    return None
+
+
+def _side(path: str) -> Side:
+    from orchestrator.runs.result import open_run
+    from orchestrator.stats.compare import COLUMNS, Side
+    from orchestrator.stats.tables import recorded_schema
+
+    run = open_run(path)
+    schema = recorded_schema(run.folder.storage, "rows")
+    known = [] if schema is None else [name for name in COLUMNS if name in schema.names]
+    return Side(run.name, run.config, run.reports(), run.load_stats(known, "phase == 'train'"))
+
+
+def _line(name: str, entry: Any) -> tuple[str, ...]:
+    if not isinstance(entry, Mapping):
+        return (name, *("-" if value is None else str(value) for value in entry))
+    first = entry["values"][0]
+    return (name, *(_told(name, value, first, verdict) for value, verdict in zip(entry["values"], entry["verdicts"], strict=True)))
+
+
+def _told(name: str, value: float | None, first: float | None, verdict: str | None) -> str:
+    text = cell(name, value)
+    if verdict is None or value is None or not first:
+        return text
+    change = f"{value / first - 1:+.1%}"
+    return f"{text} ({change})" if verdict in ("less", "more") else f"{text} ({change}, {verdict})"

@@ -1,0 +1,186 @@
+"""Comparing runs: where their configs differ, what they reached, what they cost, and which differences are noise.
+
+A run is one sample, so its own fluctuation has to say what a difference is worth. Iterations that follow each other are
+alike (the machine was busy, the cache was warm), so they are no independent samples: a run's iterations are cut into
+BLOCKS stretches of equal length, each of which gives one number. If the two runs were the same, the numbers could be
+dealt to them in any other way; a difference is called `noise` unless fewer than one in a hundred of random deals gives
+a difference as large. What only another seed would change, this does not see.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+BLOCKS = 10
+DEALS = 4999
+LEVEL = 0.01
+"""How often two runs that are alike may be told apart, for each number compared."""
+SHORTEST = 40
+"""Iterations below which a run says nothing of its own fluctuation."""
+FEWEST_REPORTS = 8
+COLUMNS = ("rank", "epoch", "iteration", "batch_size", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
+"""What is looked at of a run's training rows, where it is recorded."""
+SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the runs compared."""
+
+    name: str
+    config: Mapping[str, Any]
+    reports: Sequence[Mapping[str, Any]]
+    rows: pd.DataFrame
+    """The rows of `train` of all ranks, with those of COLUMNS that were recorded."""
+
+
+def compare(sides: Sequence[Side]) -> dict[str, Any]:
+    """What differs between runs, as plain data; every run is compared with the first.
+
+    `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None where it was
+    not measured, and `verdicts`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too short
+    to tell. Runs may have different numbers of ranks and lengths.
+    """
+    return {
+        "runs": [side.name for side in sides],
+        "ranks": [int(side.rows["rank"].nunique()) if "rank" in side.rows else 0 for side in sides],
+        "config": config_differences([side.config for side in sides]),
+        "metrics": _metrics([side.reports for side in sides]),
+        "costs": _costs([side.rows for side in sides]),
+    }
+
+
+def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The dotted paths whose values are not the same in all configs, their name aside; None where a config has none."""
+    flat = [dict(_flat(config)) for config in configs]
+    paths = dict.fromkeys(path for one in flat for path in one)
+    values = {path: [one.get(path) for one in flat] for path in paths if path != "name"}
+    return {path: found for path, found in values.items() if len({json.dumps(value, default=str) for value in found}) > 1}
+
+
+def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        return [(path, value)]
+    return [pair for key, inner in value.items() for pair in _flat(inner, f"{path}.{key}" if path else str(key))]
+
+
+def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
+    names = dict.fromkeys(name for reports in runs for report in reports for name in report if _is_metric(name))
+    found: dict[str, dict[str, list[Any]]] = {}
+    for name in names:
+        curves = [np.array([report[name] for report in reports if _is_number(report.get(name))], dtype=float) for reports in runs]
+        best = np.min if any(word in name.rsplit("/", 1)[1] for word in SMALLER_IS_BETTER) else np.max
+        for label, pick in (("best", best), ("last", _last)):
+            values = [float(pick(curve)) if len(curve) else None for curve in curves]
+            found[f"{name} {label}"] = {"values": values, "verdicts": _verdicts(values, curves, metrics_verdict)}
+    return found
+
+
+def _is_metric(name: str) -> bool:
+    phase, _, rest = name.partition("/")
+    return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value
+
+
+def _last(curve: NDArray[np.float64]) -> Any:
+    return curve[-1]
+
+
+def metrics_verdict(difference: float, first: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+    """Whether a metric's difference is beyond what the curves' later halves jump by from report to report.
+
+    Half the mean square of successive jumps is the variance of a report around its trend (von Neumann 1941). Three
+    standard deviations, since few reports make it a rough estimate.
+    """
+    if min(len(first), len(other)) < FEWEST_REPORTS:
+        return "unknown"
+    variance = sum(np.mean(np.diff(curve[len(curve) // 2 :]) ** 2) / 2 for curve in (first, other))
+    return _direction(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
+
+
+def _costs(runs: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
+    steps = [_iterations(rows) for rows in runs]
+    found: dict[str, dict[str, list[Any]]] = {}
+    for name, column in (("step_s", "step_s"), ("data_wait_s", "data_wait_s"), ("samples_per_s", "samples_per_s"), ("train_s", "step_s")):
+        total = name == "train_s"
+        series = [one[column].to_numpy() if column in one else np.empty(0) for one in steps]
+        values = [float(np.sum(one) if total else np.median(one)) if len(one) else None for one in series]
+        # Together the blocks of a total come to it.
+        numbers = [blocks(one, np.mean) * len(one) if total else blocks(one) for one in series]
+        found[name] = {"values": values, "verdicts": _verdicts(values, numbers, cost_verdict)}
+    for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
+        peaks = [_peaks(rows, name) for rows in runs]
+        values = [float(one.max()) if len(one) else None for one in peaks]
+        found[f"peak_{name.removeprefix('cuda_peak_')}"] = {"values": values, "verdicts": _verdicts(values, peaks, memory_verdict)}
+    return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
+
+
+def _iterations(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per iteration: the slowest rank's times, and the samples of all ranks by the second."""
+    if not len(rows):
+        return rows
+    grouped = rows.groupby(["epoch", "iteration"])
+    times = [name for name in ("step_s", "data_wait_s") if name in rows]
+    table = grouped[times].max()
+    if "step_s" in rows and "batch_size" in rows:
+        table["samples_per_s"] = grouped["batch_size"].sum() / table["step_s"]
+    return table.dropna()
+
+
+def blocks(series: NDArray[np.float64], summary: Callable[[NDArray[np.float64]], Any] = np.median) -> NDArray[np.float64]:
+    """A number for each of BLOCKS stretches of a series; none where it is shorter than SHORTEST."""
+    if len(series) < SHORTEST:
+        return np.empty(0)
+    return np.array([summary(block) for block in np.array_split(series, BLOCKS)])
+
+
+def cost_verdict(difference: float, first: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+    """Whether the blocks of two runs differ by more than when they are dealt to the runs at random (a permutation test)."""
+    if not len(first) or not len(other):
+        return "unknown"
+    pooled = np.concatenate([first, other])
+    deals = np.random.default_rng(0).permuted(np.tile(pooled, (DEALS, 1)), axis=1)
+    by_chance = np.abs(deals[:, : len(first)].mean(axis=1) - deals[:, len(first) :].mean(axis=1))
+    as_large = np.count_nonzero(by_chance >= abs(first.mean() - other.mean()) * (1 - 1e-9))
+    return _direction(difference) if (as_large + 1) / (DEALS + 1) < LEVEL else "noise"
+
+
+def _peaks(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    """The largest reading of each rank in each half of the run."""
+    if name not in rows or not rows[name].notna().any():
+        return np.empty(0)
+    later = rows["iteration"] > rows["iteration"].median()
+    return rows[name].groupby([rows["rank"], later]).max().dropna().to_numpy(dtype=float)
+
+
+def memory_verdict(difference: float, first: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+    """Whether peaks differ by more than they do between the ranks and halves of either run."""
+    if min(len(first), len(other)) < 2:
+        return "unknown"
+    return _direction(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
+
+
+def _verdicts(
+    values: Sequence[float | None],
+    spreads: Sequence[NDArray[np.float64]],
+    verdict: Callable[[float, NDArray[np.float64], NDArray[np.float64]], str],
+) -> list[str | None]:
+    found: list[str | None] = [None]
+    for value, spread in zip(values[1:], spreads[1:], strict=True):
+        known = value is not None and values[0] is not None
+        found.append(verdict(value - values[0], spreads[0], spread) if known else "unknown")  # type: ignore[operator]
+    return found
+
+
+def _direction(difference: float) -> str:
+    return "more" if difference > 0 else "less"
