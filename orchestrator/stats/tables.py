@@ -82,7 +82,10 @@ def read_batches(stream: bytes, columns: Collection[str] | None = None) -> list[
     """The whole batches of an Arrow stream; what a kill cut short at its end is left out."""
     batches = []
     try:
-        reader = pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(included_fields=_places(stream, columns)))
+        options = pa.ipc.IpcReadOptions(included_fields=_places(stream, columns))
+        with suppress(pa.ArrowInvalid, OSError):
+            return cast(list[pa.RecordBatch], pa.ipc.open_stream(stream, options=options).read_all().to_batches())
+        reader = pa.ipc.open_stream(stream, options=options)
         while True:
             batches.append(reader.read_next_batch())
     except (StopIteration, pa.ArrowInvalid, OSError):
