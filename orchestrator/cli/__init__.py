@@ -2,6 +2,7 @@
 
 import typer
 
+from orchestrator.cli.compare import compare
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Verbs
 from orchestrator.cli.hooks import hooks
@@ -22,5 +23,5 @@ app = typer.Typer(
     help="Runs hooked PyTorch experiments on Ray, sweeps over anything in them, and keeps what every rank measured.",
 )
 
-for verb in (run, sweep, resume, ls, show, stats, doctor, validate, hooks, schema):
+for verb in (run, sweep, resume, ls, show, stats, compare, doctor, validate, hooks, schema):
     app.command()(verb)
