@@ -89,3 +89,8 @@ def _by_exchange(rows: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
         return rows.assign(exchange=rows["iteration"]), False
     before = rows.groupby("rank")["step"].shift(1)
     return rows.assign(exchange=before.fillna(rows["step"])), True
+
+
+def rank_of_most(values: pd.Series[Any]) -> int:
+    """The rank, which is the index, of the largest value."""
+    return int(values.index[int(np.nanargmax(values.to_numpy(dtype=float)))])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.stats.insight import quantities
+from orchestrator.stats.insight.exchanges import rank_of_most
 from orchestrator.stats.insight.robust import Slope, block_medians, lower_spread, theil_sen
 from orchestrator.stats.insight.verdict import Verdict
 
@@ -17,13 +19,13 @@ GROWING = ("rss_bytes", "cuda_allocated_bytes")
 COMPARED = {"rss_bytes": "rss_bytes", "cuda_peak_allocated_bytes": "cuda_peak_allocated_bytes"}
 CAPACITY = {"cuda_peak_reserved_bytes": "cuda_total_bytes", "rss_bytes": "memory_limit_bytes"}
 """Columns of what is used, and those of what there is, where a table has them."""
-LEAST_READINGS = 30
+LEAST_READINGS = 40
 """With fewer readings after warming up, growth is not looked for."""
 LEAST_GROWTH = 0.02
 """A leak adds at least this share of what was held, from the start of what is looked at to its end."""
-STRAIGHT = 10.0
+STRAIGHT = 15.0
 """And so many times what the readings scatter about the line."""
-LASTING, IN_STEPS = 0.6, 0.65
+LASTING, IN_STEPS = 0.7, 0.6
 """Each half of the time grows at least at this share of the whole's slope, and the three stretches of 24 that grow most
 make less than that share of the growth: a buffer that is made larger is a step, with nothing before and after it."""
 LEAST_IMBALANCE = 0.2
@@ -56,7 +58,8 @@ class _Growth:
 
 def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     ranks = rows["rank"].nunique()
-    found = (_growth(int(rank), own, column) for rank, own in rows.groupby("rank"))
+    by_rank: Any = rows.groupby("rank")
+    found = (_growth(int(rank), own, column) for rank, own in by_rank)
     growths = [growth for growth in found if growth is not None]
     if not growths:
         return
@@ -82,7 +85,7 @@ def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
         f"stats.dropna(subset=['{column}']).pivot_table(index='iteration', columns='rank', values='{column}')",
         "look for tensors kept with their graph (losses appended without .item()), lists that grow, caches without a bound; "
         "memory_snapshot shows who allocated",
-        min(1.0, worst.share),
+        min(0.5, worst.share / 2),
     )
 
 
@@ -119,7 +122,7 @@ def _imbalance(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     held = rows.groupby("rank")[column].median().dropna() if column == "rss_bytes" else rows.groupby("rank")[column].max().dropna()
     if len(held) < 2:
         return
-    rank = int(held.idxmax())
+    rank = rank_of_most(held)
     others = held.drop(rank)
     usual = float(others.median())
     more = float(held[rank]) - usual
@@ -153,7 +156,7 @@ def _room(stats: pd.DataFrame) -> Iterator[Verdict]:
         yield from _little_room(left, "system_memory_percent", "1 - stats.groupby('rank')['system_memory_percent'].max() / 100")
     if "cuda_alloc_retries" in stats and (stats["cuda_alloc_retries"].max() or 0) > 0:
         retries = stats.groupby("rank")["cuda_alloc_retries"].max()
-        rank = int(retries.idxmax())
+        rank = rank_of_most(retries)
         yield Verdict(
             "memory",
             f"the GPU of rank {rank} was full: its allocator emptied its cache {int(retries.max())} times to find room, waiting for the GPU each time",
@@ -167,7 +170,7 @@ def _room(stats: pd.DataFrame) -> Iterator[Verdict]:
 def _little_room(left: pd.Series, column: str, query: str) -> Iterator[Verdict]:
     if not len(left) or left.min() >= LEAST_ROOM:
         return
-    rank = int(left.idxmin())
+    rank = rank_of_most(-left)
     yield Verdict(
         "memory",
         f"memory was nearly full on rank {rank}: {max(0.0, float(left.min())):.1%} was left at the least ({column})",

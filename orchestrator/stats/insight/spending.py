@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.stats.insight import quantities
-from orchestrator.stats.insight.exchanges import SPANS
+from orchestrator.stats.insight.exchanges import SPANS, rank_of_most
 from orchestrator.stats.insight.verdict import Verdict
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
@@ -45,8 +46,9 @@ def hook_costs(stats: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
         return
     times = stats.groupby("rank")["step_s"].sum()
     costs = costs.assign(share=costs["seconds"] / costs["rank"].map(times))
-    for (hook, event), rows in costs.groupby(["hook", "event"], sort=False):
-        worst = rows.loc[rows["share"].idxmax()] if rows["share"].notna().any() else None
+    groups: Any = costs.groupby(["hook", "event"], sort=False)
+    for (hook, event), rows in groups:
+        worst: Any = rows.sort_values("share").dropna(subset=["share"]).iloc[-1] if rows["share"].notna().any() else None
         saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
         if worst is None or worst["share"] < (SAVING_SHARE if saving else HOOK_SHARE):
             continue
@@ -78,7 +80,7 @@ def saving_stalls(stats: pd.DataFrame) -> Iterator[Verdict]:
         return
     totals = rows.groupby("rank")[["checkpoint_s", "step_s"]].sum()
     shares = totals["checkpoint_s"] / totals["step_s"]
-    rank, share = int(shares.idxmax()), float(shares.max())
+    rank, share = rank_of_most(shares), float(shares.max())
     if share < SAVING_SHARE:
         return
     own = rows[(rows["rank"] == rank) & (rows["checkpoint_s"] > 0)]["checkpoint_s"]
@@ -101,7 +103,7 @@ def unnamed(stats: pd.DataFrame) -> Iterator[Verdict]:
     if "step_s" not in rows or not len(spans) or rows["step_s"].sum() == 0:
         return
     gap = (rows["step_s"] - rows[spans].sum(axis=1)).groupby(rows["rank"]).sum() / rows.groupby("rank")["step_s"].sum()
-    rank = int(gap.abs().idxmax())
+    rank = rank_of_most(gap.abs())
     missing = float(gap[rank])
     if abs(missing) > SUM_ERROR:
         yield Verdict(
@@ -120,7 +122,7 @@ def unnamed(stats: pd.DataFrame) -> Iterator[Verdict]:
         yield Verdict(
             "spans",
             f"{share:.0%} of the time is between the spans (other_s): counting, recording, and whatever the machine did meanwhile",
-            {"share": share, "worst_rank": int(shares.idxmax())},
+            {"share": share, "worst_rank": rank_of_most(shares)},
             "stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
             "iterations this short are mostly bookkeeping: larger batches; or look for other work on the machine",
             share,

@@ -175,7 +175,8 @@ def _beyond_level(seconds: Floats) -> Floats:
     """What is above the median of the stretch it is in."""
     blocks = block_medians(seconds)
     levels = [np.broadcast_to(level, part.shape) for level, part in zip(blocks, np.array_split(seconds, len(blocks)), strict=True)]
-    return seconds - np.concatenate(levels)
+    beyond: Floats = seconds - np.concatenate(levels)
+    return beyond
 
 
 def _single_stalls(exchanges: Exchanges, span: str, over: Floats) -> Iterator[_Slow]:
@@ -259,7 +260,7 @@ def _slow_hook(costs: pd.DataFrame, rank: int) -> tuple[str, str] | None:
     if rank not in table or table.shape[1] < 2:
         return None
     more = table[rank] - table.drop(columns=rank).median(axis=1)
-    hook, event = more.idxmax()
+    hook, event = more.index[int(more.to_numpy().argmax())]
     return str(hook), str(event)
 
 
