@@ -26,21 +26,22 @@ from orchestrator.stats.tables import compact
 
 READ = """
 import re, sys
-from time import perf_counter
+from time import perf_counter, process_time
 from orchestrator.runs.result import open_run
 run = open_run(sys.argv[1])
 from orchestrator.stats import summaries, tables
-started = perf_counter()
+started, worked = perf_counter(), process_time()
 table = CALL
-seconds = perf_counter() - started
+seconds, work = perf_counter() - started, process_time() - worked
 size = table.memory_usage(deep=True).sum() / max(1, len(table))
 peak = int(re.search("VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
-print(seconds, peak / 2**20, size, len(table))
+print(seconds, work, peak / 2**20, size, len(table))
 """
 CALLS = {
     "the whole table, pandas": "run.stats",
     "three columns of an epoch": "run.load_stats(['rank', 'iteration', 'step_s'], 'epoch == 3')",
     "all columns of a rank": "run.load_stats(where='rank == 7')",
+    "`--by rank`, a column": "run.summary('rank', ['step_s'])",
     "`--by rank`": "run.summary('rank')",
     "`--by span`": "run.summary('span')",
     "`hookyard stats`": "run.summary()",
@@ -77,10 +78,10 @@ def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
             stream.write_table(rows, max_chunksize=flush)
 
 
-def measure(path: str, call: str) -> tuple[float, float, float, int]:
+def measure(path: str, call: str) -> tuple[float, float, float, float, int]:
     done = subprocess.run([sys.executable, "-c", READ.replace("CALL", call), path], capture_output=True, text=True, check=True)
-    seconds, memory, size, rows = done.stdout.split()
-    return float(seconds), float(memory), float(size), int(rows)
+    seconds, work, memory, size, rows = done.stdout.split()
+    return float(seconds), float(work), float(memory), float(size), int(rows)
 
 
 def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
@@ -97,13 +98,13 @@ def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
                 found[name, state] = measure(str(folder), call)
         size = (Path(str(folder)) / "stats.parquet").stat().st_size / (ranks * iterations)
     rows = [
-        (f"{name}, {state}", f"{took:.2f}", f"{memory:.2f}", f"{count:,}", f"{each:.0f}")
-        for (name, state), (took, memory, each, count) in found.items()
+        (f"{name}, {state}", f"{took:.2f}", f"{work:.2f}", f"{memory:.2f}", f"{count:,}", f"{each:.0f}")
+        for (name, state), (took, work, memory, each, count) in found.items()
     ]
-    rows.append(("compacting", f"{seconds:.2f}", "", f"{ranks * iterations:,}", f"{size:.0f} on disk"))
+    rows.append(("compacting", f"{seconds:.2f}", "", "", f"{ranks * iterations:,}", f"{size:.0f} on disk"))
     print_table(
         f"Reading {ranks:,} ranks x {iterations:,} iterations x 20 columns, {flush} rows to a flush",
-        ["what", "s", "peak GiB of the process", "rows made", "bytes per row"],
+        ["what", "s", "s of CPU", "peak GiB of the process", "rows made", "bytes per row"],
         rows,
     )
 
