@@ -149,7 +149,17 @@ def _population(base: Any) -> Any:
         def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
             super().__init__(settings, *keeps, **options)
             self._history = history
+            # Trials that are taken up have reports behind them: the next look is the first that none of them has passed.
+            reached = max((len(one.reports) for one in self._past.values() if not one.over), default=0)
+            due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
+            self._next_perturbation_sync: int = max(options.get("burn_in_period", 0), due)
             self._random = np.random.RandomState(settings.seed)
+
+        def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+            super().on_trial_add(tune_controller, trial)
+            if self._synch:
+                last = self._next_perturbation_sync - self._perturbation_interval
+                self._trial_state[trial].last_perturbation_time = last
 
         def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
             values = trial_to_clone.config[TRIAL]["values"]

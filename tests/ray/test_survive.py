@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator import load_experiment, open_sweep, resume_sweep, sweep
+from orchestrator import load_experiment, open_run, open_sweep, resume_sweep, sweep
+from orchestrator.sweeps.history import History
 from orchestrator.sweeps.result import Sweep
+from tests.ray.test_search import BOWL
 
 pytestmark = pytest.mark.ray
 
@@ -101,3 +103,24 @@ def test_a_killed_driver_leaves_a_sweep_that_ends_as_an_undisturbed_one(ray_clus
     assert not done.stats.duplicated(KEY).any()
     assert done.stats.groupby("trial", observed=True).size().nunique() == 1
     assert not (outside / "runs/tough/.tune").exists()
+
+
+def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) -> None:
+    (outside / "bowl.py").write_text(BOWL)
+    hooks = {"bowl": {"type": "bowl:Bowl"}, "ema": None, "kills": {"type": "kills:KillsDriver", "step": 15, "once": str(outside / "killed")}}
+    space = {"hooks.bowl.place": {"grid": [0.1, 0.74]}}
+    file = written(outside, space, hooks, 1, scheduler={"type": "pbt", "quantile_fraction": 0.5}, metric="val/score", mode="max")
+    (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
+    killed = subprocess.run([sys.executable, "-m", "orchestrator", "sweep", file], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = resume_sweep("runs/tough")
+    assert not done.stats.duplicated(KEY).any()
+    assert done.trials["status"].tolist() == ["finished", "finished"]
+    assert done.trials["reports"].tolist() == [4, 4]
+    for run in done.runs:
+        assert run.stats.query("phase == 'train'")["step"].tolist() == list(range(1, 41))
+    exploits = History(done.folder).read()
+    assert len(exploits) >= 3
+    for exploit in exploits:
+        rows = open_run(f"{done.path}/trials/{exploit.trial}").stats.query("phase == 'train'").set_index("step")
+        assert rows.loc[exploit.step + 1, "place"] == exploit.after["hooks.bowl.place"]
