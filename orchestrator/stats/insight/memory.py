@@ -138,7 +138,7 @@ def _imbalance(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
             "rank": rank,
             "more_bytes": more,
             "more_share": more / usual,
-            "bytes_by_rank": {int(key): float(value) for key, value in held.items()},
+            "bytes_by_rank": dict(zip(map(int, held.index.tolist()), held.tolist(), strict=True)),
         },
         f"stats.groupby('rank')['{column}'].agg(['median', 'max'])",
         "look at what this rank alone does (loggers, validation, data kept) and at the sizes of its samples",
