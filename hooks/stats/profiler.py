@@ -161,9 +161,9 @@ class Profiler(Hook):
 
     def _mark_range(self, part: str) -> None:
         if self._in_range:
-            torch.cuda.nvtx.range_pop()
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
         if part:
-            torch.cuda.nvtx.range_push(part)
+            torch.cuda.nvtx.range_push(part)  # type: ignore[no-untyped-call]
         self._in_range = bool(part)
 
 
