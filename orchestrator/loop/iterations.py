@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks.plan import Plan
+from hooks.hook import WITHIN_ITERATION
+from hooks.plan import Call, Plan
 from hooks.state import State
 from orchestrator.loop.clock import INTERVALS, Clock, span, spans
 from orchestrator.loop.data import to_device
@@ -74,13 +75,14 @@ class Iterations:
         state, task, clock, precision, optimizer = self.state, self.task, self.clock, self.precision, self.state.optimizer
         assert optimizer is not None
         forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
-        calls, fire, mark, on_cpu = self.plan.calls, self.plan.fire, clock.mark, self._on_cpu
-        means, record = self.means, self.recorder.append
+        fire, mark, record, means, on_cpu = self.plan.fire, clock.mark, self.recorder.append, self.means, self._on_cpu
+        (on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step) = self._calls()
+        scaler, groups = precision.scaler, optimizer.param_groups
         self._begin_rows(state.epoch, "loss", "lr")
         position, group, ended = 1, 1, clock.restart()
         while True:
             t_begun = t_started = mark()
-            if calls["on_iteration_start"]:
+            if on_iteration_start:
                 fire("on_iteration_start", state)
                 t_started = mark()
             batch = next(batches)
@@ -90,14 +92,14 @@ class Iterations:
                 t_moved = mark()
             state.batch, state.batch_size = batch, task.batch_size(batch)
             t_batch = t_moved
-            if calls["on_batch"]:
+            if on_batch:
                 fire("on_batch", state)
                 t_batch = mark()
             if state.accumulate > 1:
                 position, group = self._place_in_step(position, group)
             state.output = forward(state.model, state.batch)
             t_forward = t_output = mark()
-            if calls["on_forward"]:
+            if on_forward:
                 fire("on_forward", state)
                 t_output = mark()
             state.loss = loss_of(state.output, state.batch)
@@ -107,40 +109,46 @@ class Iterations:
             if self._has_metrics:
                 self._count_metrics()
             t_loss = t_counted = mark()
-            if calls["on_loss"]:
+            if on_loss:
                 fire("on_loss", state)
                 t_counted = mark()
-            precision.backward(state.loss if group == 1 else state.loss / group)
+            share = state.loss if group == 1 else state.loss / group
+            (share if scaler is None else precision.scaled(share)).backward()  # type: ignore[no-untyped-call]
             t_backward = t_gradients = mark()
-            if calls["on_backward"]:
+            if on_backward:
                 fire("on_backward", state)
                 t_gradients = mark()
             t_unscaled = t_measured = t_stepped = t_updated = t_gradients
-            # As a number here, as a rate that is a tensor may be changed in place before the row is closed.
-            lr = float(optimizer.param_groups[0]["lr"]) if on_cpu else math.nan
-            if len(optimizer.param_groups) > 1 or not on_cpu:
+            # As a number now, as a rate that is a tensor may be changed in place before the row is closed.
+            lr = float(groups[0]["lr"]) if on_cpu else math.nan
+            if len(groups) > 1 or not on_cpu:
                 self._record_rates(optimizer)
             state.stepped = False
             if position == group:
-                if precision.scaler:
+                if scaler is not None:
                     precision.unscale(optimizer)
                     t_unscaled = t_measured = mark()
-                if calls["on_gradients"]:
+                if on_gradients:
                     fire("on_gradients", state)
                     t_measured = mark()
-                state.stepped = self._step(optimizer)
+                if state.skip_reasons or scaler is not None:
+                    state.stepped = self._step_or_skip(optimizer)
+                else:
+                    optimizer.step()
+                    state.stepped = True
                 t_stepped = t_updated = mark()
-                if state.stepped and calls["on_update"]:
+                if state.stepped and on_update:
                     fire("on_update", state)
                     t_updated = mark()
                 optimizer.zero_grad(set_to_none=True)
-                state.forget_gradients()
+                if on_gradients or on_update:
+                    state.forget_gradients()
             state.iteration += 1
             state.phase_iteration += 1
             state.samples += state.batch_size
             state.step += state.stepped
             t_cleared = mark()
-            if calls["on_step"]:
+            if on_step:
                 fire("on_step", state)
             marks = (
                 t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, t_counted, t_backward,
@@ -164,12 +172,13 @@ class Iterations:
         evaluation came before the phase."""
         state, task, clock, precision = self.state, self.task, self.clock, self.precision
         forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
-        calls, fire, mark, record = self.plan.calls, self.plan.fire, clock.mark, self.recorder.append
+        fire, mark, record = self.plan.fire, clock.mark, self.recorder.append
+        on_iteration_start, on_batch, on_forward, on_loss, *_, on_step = self._calls()
         self._begin_rows(epoch, "loss")
         ended = clock.restart()
         while True:
             t_begun = t_started = mark()
-            if calls["on_iteration_start"]:
+            if on_iteration_start:
                 fire("on_iteration_start", state)
                 t_started = mark()
             batch = next(batches)
@@ -177,12 +186,12 @@ class Iterations:
             state.batch = batch = to_device(batch, state.device)
             state.batch_size = task.batch_size(batch)
             t_moved = t_batch = mark()
-            if calls["on_batch"]:
+            if on_batch:
                 fire("on_batch", state)
                 t_batch = mark()
             state.output = forward(state.module, state.batch)
             t_forward = t_output = mark()
-            if calls["on_forward"]:
+            if on_forward:
                 fire("on_forward", state)
                 t_output = mark()
             state.loss = loss_of(state.output, state.batch)
@@ -194,11 +203,11 @@ class Iterations:
             if self._has_metrics:
                 self._count_metrics()
             t_loss = t_counted = mark()
-            if calls["on_loss"]:
+            if on_loss:
                 fire("on_loss", state)
                 t_counted = mark()
             state.phase_iteration += 1
-            if calls["on_step"]:
+            if on_step:
                 fire("on_step", state)
             marks = (t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, *[t_counted] * 8)
             times = clock.close(state.row, ended, marks)
@@ -240,7 +249,11 @@ class Iterations:
                 lr = group["lr"]
                 self.state.row[f"lr_{index}" if index else "lr"] = lr.clone() if isinstance(lr, Tensor) else lr
 
-    def _step(self, optimizer: torch.optim.Optimizer) -> bool:
+    def _calls(self) -> list[tuple[Call, ...]]:
+        """The hooks' calls of each event of an iteration: empty for those that no hook wants."""
+        return [self.plan.calls[event] for event in WITHIN_ITERATION]
+
+    def _step_or_skip(self, optimizer: torch.optim.Optimizer) -> bool:
         """The optimizer step; False where it was left out."""
         if not self.state.skip_reasons:
             return self.precision.step(optimizer)

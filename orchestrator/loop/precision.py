@@ -38,9 +38,9 @@ class Precision:
 
         return under_autocast
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Differentiates the loss, scaled where fp16 needs it."""
-        (self.scaler.scale(loss) if self.scaler else loss).backward()  # type: ignore[no-untyped-call]
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss as it is to be differentiated: scaled where fp16 needs it."""
+        return self.scaler.scale(loss) if self.scaler else loss
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Gives the gradients their true size."""

@@ -27,7 +27,7 @@ def test_without_a_scaler_every_step_is_made(name: str) -> None:
     precision = Precision(name, CPU)
     linear, optimizer = layer()
     before = linear.weight.detach().clone()
-    precision.backward(linear(torch.ones(1, 3)).sum())
+    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
     precision.unscale(optimizer)
     assert precision.scaler is None
     assert precision.step(optimizer)
@@ -38,7 +38,7 @@ def test_fp16_gives_hooks_the_true_gradients_and_steps_with_them() -> None:
     precision = Precision("fp16", CPU)
     linear, optimizer = layer()
     before = linear.weight.detach().clone()
-    precision.backward(linear(torch.ones(1, 3)).sum())
+    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
     assert precision.scaler is not None
     assert linear.weight.grad is not None
     assert torch.equal(linear.weight.grad, torch.full((2, 3), 65536.0))
@@ -52,7 +52,7 @@ def test_fp16_says_that_an_overflow_was_left_out_and_halves_the_scale() -> None:
     precision = Precision("fp16", CPU)
     linear, optimizer = layer()
     before = linear.weight.detach().clone()
-    precision.backward(linear(torch.ones(1, 3)).sum() * float("inf"))
+    precision.scaled(linear(torch.ones(1, 3)).sum() * float("inf")).backward()
     precision.unscale(optimizer)
     assert not precision.step(optimizer)
     assert precision.scaler is not None
@@ -64,7 +64,7 @@ def test_a_scale_that_grows_is_no_overflow() -> None:
     precision = Precision("fp16", CPU)
     precision.scaler = torch.amp.GradScaler("cpu", growth_interval=1)
     linear, optimizer = layer()
-    precision.backward(linear(torch.ones(1, 3)).sum())
+    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
     precision.unscale(optimizer)
     assert precision.step(optimizer)
     assert precision.scaler.get_scale() == 131072
@@ -74,10 +74,10 @@ def test_after_a_skipped_step_the_scaler_takes_the_next_one() -> None:
     precision = Precision("fp16", CPU)
     linear, optimizer = layer()
     for _ in range(2):
-        precision.backward(linear(torch.ones(1, 3)).sum())
+        precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
         precision.unscale(optimizer)
         precision.skip()
         optimizer.zero_grad()
-    precision.backward(linear(torch.ones(1, 3)).sum())
+    precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
     precision.unscale(optimizer)
     assert precision.step(optimizer)
