@@ -170,14 +170,16 @@ def spans(times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     return {**charged, "checkpoint_s": saving, "other_s": work - saving, "step_s": times[:, -1] - times[:, 1]}
 
 
-def span(name: str, times: Sequence[float]) -> float:
-    """As `spans`, one of them and of a single row."""
+def span(name: str, numbers: Sequence[float], first: int, count: int) -> float:
+    """As `spans`, one of them and of a single row, whose `count` times begin at `first` among other numbers."""
     if name == "step_s":
-        return times[-1] - times[len(times) > 2]
+        return numbers[first + count - 1] - numbers[first + (count > 2)]
     if name == "checkpoint_s":
-        return times[0]
-    total = sum(times[place + 2] - times[place + 1] for place in _PLACES[name])
-    return total - times[0] if name == "other_s" else total
+        return numbers[first]
+    total = 0.0
+    for place in _PLACES[name]:
+        total += numbers[first + place + 2] - numbers[first + place + 1]
+    return total - numbers[first] if name == "other_s" else total
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -37,7 +37,7 @@ class IterationLayout:
 
     def __init__(self, read: tuple[str, ...], timed: tuple[str, ...]) -> None:
         self._single = {name: place for place, name in enumerate((*PLACES, *read))}
-        self._times = slice(len(self._single), len(self._single) + (_TIMES if len(timed) > 1 else 2))
+        self._times = _TIMES if len(timed) > 1 else 2
         self.names = (*self._single, *timed)
 
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
@@ -49,7 +49,7 @@ class IterationLayout:
         """One of the columns, of the row whose numbers begin at `first`."""
         place = self._single.get(name)
         if place is None:
-            return span(name, numbers[first + self._times.start : first + self._times.stop])
+            return span(name, numbers, first + len(self._single), self._times)
         return int(numbers[first + place]) if place < len(PLACES) else numbers[first + place]
 
 

@@ -40,7 +40,7 @@ def numbers_of(time: Time, clock: Clock, seconds: list[float], began: float) -> 
 
 def columns(*rows: Sequence[float]) -> dict[str, list[float]]:
     found = {name: values.tolist() for name, values in spans(np.array(rows)).items()}
-    assert {name: [span(name, row) for row in rows] for name in found} == found
+    assert {name: [span(name, [7.0, *row], 1, len(row)) for row in rows] for name in found} == found
     return found
 
 
