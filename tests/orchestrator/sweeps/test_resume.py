@@ -23,7 +23,7 @@ base: points.yaml
 name: kept
 workers: {count: 1}
 hooks:
-  accident: {type: "mishaps:Accident", rank: 0, step: 13, once: happened}
+  accident: {type: "shaky:Accident", rank: 0, step: 13, once: happened}
   checkpoint: {every: 4 steps, keep: 2}
 sweep:
   metric: val/loss
@@ -54,7 +54,7 @@ class Breaks(Hook):
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in {"circle.py": TASK, "mishaps.py": HOOKS, "points.yaml": EXPERIMENT, "kept.yaml": SWEEP}.items():
+    for name, text in {"circle.py": TASK, "shaky.py": HOOKS, "points.yaml": EXPERIMENT, "kept.yaml": SWEEP}.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -66,7 +66,7 @@ def losses(done: Any) -> list[list[float]]:
 
 def test_a_killed_sweep_ends_as_an_undisturbed_one_and_runs_nothing_twice(outside: Path) -> None:
     command = [sys.executable, "-m", "orchestrator", "sweep", "kept.yaml", "--local", "hooks.accident.after=1"]
-    (outside / "mishaps.py").write_text(
+    (outside / "shaky.py").write_text(
         HOOKS.replace('once: str = ""\n', 'once: str = ""\n    after: int = 0\n').replace(
             "or Path(self.once).exists():", "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:"
         )
