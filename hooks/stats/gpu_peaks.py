@@ -21,8 +21,8 @@ PEAKS: dict[tuple[str, ...], dict[str, float]] = {
     ("H200",): {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12},
     ("B200",): {"bf16": 2250e12, "fp16": 2250e12, "tf32": 1125e12, "fp32": 75e12},
 }
-"""FLOPs a second without sparsity, sums kept in fp32, by words of the device's name. Source: NVIDIA's data sheets (V100,
-T4, A10, A100, L4, L40S, H100, H200, DGX B200), and its Ampere GA102 and Ada architecture papers for the GeForce cards."""
+"""FLOPs a second without sparsity, sums kept in fp32, by words of the device's name. They are NVIDIA's published peaks as
+remembered and were not checked against its data sheets: say `peak_flops` where MFU must be right."""
 
 
 def peak_flops(device_name: str, kind: str) -> float | None:
