@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
@@ -65,6 +65,22 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return type(batch)(to_device(value, device) for value in batch)  # type: ignore[call-arg]
     return batch
+
+
+def batches_of(loader: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a loader. One that loads in this very process is not asked for its iterator: what that does around
+    each batch, for processes that are not there and for a profiler, would cost more than all of the loop's own work."""
+    if type(loader) is DataLoader and loader.num_workers == 0 and not loader.pin_memory and loader.batch_sampler is not None:
+        dataset: Any = loader.dataset
+        if not isinstance(dataset, IterableDataset):
+            return map(loader.collate_fn, _samples(dataset, loader.batch_sampler))
+    return iter(loader)
+
+
+def _samples(dataset: Any, batches: Iterable[list[int]]) -> Iterator[list[Any]]:
+    """The samples of each batch, fetched all at once by a dataset that can."""
+    fetch = getattr(dataset, "__getitems__", None)
+    return map(fetch, batches) if fetch else ([dataset[index] for index in indices] for indices in batches)
 
 
 class Data:
@@ -126,7 +142,7 @@ class Data:
         """The training batches of this rank from `offset` on, which counts the samples of all ranks."""
         self.sampler.offset = offset
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
-        return iter(self.loaders["train"])
+        return batches_of(self.loaders["train"])
 
     def close(self) -> None:
         """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and slowly."""

@@ -23,7 +23,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.errors import WorkersDisagree
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.clock import clock_for
-from orchestrator.loop.data import Data
+from orchestrator.loop.data import Data, batches_of
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import restore_random_state, seed_all
@@ -387,7 +387,7 @@ class Loop:
             meters = {name: meter.to(state.device) for name, meter in self.task.meters().items()}
             with weights(), torch.no_grad():
                 state.module.eval()
-                iterations = self.iterations.evaluate(iter(loader), meters, begun, epoch)
+                iterations = self.iterations.evaluate(batches_of(loader), meters, begun, epoch)
                 for _ in range(len(loader)):
                     next(iterations)
             state.module.train()

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from hooks import HOOKS, Hook, Rhythm, State
 from orchestrator.loop.clock import SPANS
+from orchestrator.loop.iterations import clearing
 from orchestrator.loop.loop import Loop
 from tests.tasks import Points, Rows, experiment
 
@@ -142,3 +143,30 @@ def test_a_hook_may_put_another_batch_in_the_place_of_the_one_that_was_fetched()
     rows_of(Points(), {"zeros": Zeros(), "outputs": hook})
     assert {len(rows) for rows in hook.rows.values()} == {1}
     assert {name.split()[0] for name in hook.rows} == {"train", "val"}
+
+
+def test_gradients_are_cleared_as_the_optimizer_would_of_all_its_groups() -> None:
+    first, second, other = (nn.Linear(2, 1) for _ in range(3))
+    optimizer = SGD(first.parameters())
+    clear = clearing(optimizer)
+    optimizer.add_param_group({"params": list(second.parameters())})
+    for module in (first, second, other):
+        module(torch.ones(1, 2)).backward()
+    clear()
+    assert all(parameter.grad is None for module in (first, second) for parameter in module.parameters())
+    assert all(parameter.grad is not None for parameter in other.parameters())
+
+
+@pytest.mark.parametrize("patched", [False, True], ids=["a class's own", "an instance's own"])
+def test_an_optimizer_that_clears_its_own_way_is_asked_to(patched: bool) -> None:
+    asked: list[bool] = []
+
+    class Keeping(SGD):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            asked.append(set_to_none)
+
+    optimizer = (SGD if patched else Keeping)(nn.Linear(2, 1).parameters())
+    if patched:
+        optimizer.zero_grad = lambda set_to_none=True: asked.append(set_to_none)  # type: ignore[method-assign]
+    clearing(optimizer)()
+    assert asked == [True]
