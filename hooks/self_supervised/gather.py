@@ -28,8 +28,14 @@ def batch_sizes(state: State) -> list[int]:
 def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     """Joins the rows of all ranks in rank order: (sizes[rank], ...) becomes (sum(sizes), ...), without gradients.
 
-    Collective; `sizes` may differ from rank to rank, and every rank must give the same ones.
+    Collective; `sizes` may differ from rank to rank, and every rank must give the same ones. Raises ValueError where
+    this rank has another number of rows than its size says.
     """
+    own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
+    if len(rows) != own:
+        raise ValueError(
+            f"this rank has {len(rows)} rows for a batch of {own} samples: the task's batch_size must count samples, not views or crops"
+        )
     if len(sizes) == 1:
         return rows.detach()
     padded = functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, max(sizes) - len(rows))).contiguous()

@@ -172,7 +172,7 @@ class CountsViews(Clouds):
 
 
 def test_a_task_that_counts_views_for_samples_is_told() -> None:
-    with pytest.raises(HookError, match="batch_size gives 3 for a batch of 8 indices"):
+    with pytest.raises(HookError, match="has 8 rows for a batch of 3 samples: the task's batch_size must count samples"):
         train(CountsViews(prototypes=0), {"deepcluster": DeepCluster(clusters=[4])})
 
 
