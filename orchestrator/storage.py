@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from orchestrator.errors import UsageError
+
+
+class FileState(NamedTuple):
+    """How far a file has grown, and when it was last written."""
+
+    size_bytes: int
+    modified: float | None
+    """Seconds since 1970, by the clock of whoever keeps the file; None where that does not say."""
 
 
 class Storage:
@@ -50,12 +58,22 @@ class Storage:
         selector = FileSelector(self._path(folder), allow_not_found=True)
         return sorted(info.base_name for info in self._fs.get_file_info(selector))
 
-    def read(self, name: str) -> bytes:
-        """A file's bytes; raises FileNotFoundError where there is none."""
+    def files(self, folder: str = "") -> dict[str, FileState]:
+        """The files in a folder by name, sorted, without the folders in it; empty where there is none."""
         if self.local:
-            return (self.local / name).read_bytes()
-        with self._fs.open_input_stream(self._path(name)) as stream:
-            return cast(bytes, stream.read())
+            path = self.local / folder
+            return dict(sorted(_files_in(path))) if path.is_dir() else {}
+        from pyarrow.fs import FileSelector
+
+        selector = FileSelector(self._path(folder), allow_not_found=True)
+        found = [info for info in self._fs.get_file_info(selector) if info.is_file]
+        return {info.base_name: FileState(info.size, _seconds(info.mtime_ns)) for info in sorted(found, key=lambda info: info.base_name)}
+
+    def read(self, name: str, start: int = 0) -> bytes:
+        """A file's bytes, from a place on; raises FileNotFoundError where there is none."""
+        with open(self.local / name, "rb") if self.local else self._fs.open_input_file(self._path(name)) as file:
+            file.seek(start)
+            return cast(bytes, file.read())
 
     def open(self, name: str) -> Any:
         """A file to read parts of, as pyarrow takes it; raises FileNotFoundError where there is none."""
@@ -137,6 +155,20 @@ class Storage:
         from pyarrow import fs
 
         fs.copy_files(str(folder), self._path(to), source_filesystem=fs.LocalFileSystem(), destination_filesystem=self._fs)
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def _files_in(folder: Path) -> Iterator[tuple[str, FileState]]:
+    """The files of a local folder; one that goes while they are looked at is none."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_file():
+                    state = entry.stat()
+                    yield entry.name, FileState(state.st_size, state.st_mtime)
 
 
 def _sync_folder(folder: Path) -> None:

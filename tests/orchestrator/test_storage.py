@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,20 @@ def test_what_is_written_is_read(storage: Storage) -> None:
     assert storage.read("c.bin") == b"\x00\xff"
     assert storage.names() == ["a", "c.bin"]
     assert storage.names("a") == ["b.txt"]
+
+
+def test_a_file_that_grew_is_read_from_where_it_was(storage: Storage) -> None:
+    before = time.time()
+    storage.write("a/x", "0123456789")
+    storage.write("a/b/y", "in a folder")
+    assert storage.read("a/x", 7) == b"789"
+    assert storage.read("a/x", 10) == b""
+    files = storage.files("a")
+    assert {name: state.size_bytes for name, state in files.items()} == {"x": 10}
+    modified = files["x"].modified
+    # fsspec's memory does not say; a file system's clock ticks in coarser steps than Python's.
+    assert modified is None if storage.local is None else before - 1 <= modified <= time.time()
+    assert storage.files("nowhere") == {}
 
 
 def test_nothing_is_there_before(storage: Storage) -> None:
