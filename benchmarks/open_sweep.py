@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
-from orchestrator.loop.clock import SPANS
+from orchestrator.stats.spans import SPANS
 from orchestrator.stats.tables import COMPACTED, ROW_GROUP
 from orchestrator.stats.usage import with_usage
 from orchestrator.sweeps.folder import trial_name

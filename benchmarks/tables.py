@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import print_table
-from orchestrator.loop.clock import SPANS
 from orchestrator.runs.folder import RunFolder
+from orchestrator.stats.spans import SPANS
 from orchestrator.stats.tables import compact
 
 READ = """

@@ -149,6 +149,7 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator", ("ray", "torch", "pydantic", "pandas")),
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
+        ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch")),
     ],
 )
 def test_nothing_heavy_comes_along(statement: str, without: tuple[str, ...]) -> None:

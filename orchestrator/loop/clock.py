@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orchestrator.stats.spans import SPANS
+
 INTERVALS = (
-    "other_s",  # since the iteration before ended; what saving took of it is taken out
+    "other_s",  # since the iteration before ended; what saving and waiting took of it is taken out
     "hooks_s",  # on_iteration_start
     "data_wait_s",
     "to_device_s",
@@ -22,6 +24,7 @@ INTERVALS = (
     "loss_s",
     "hooks_s",  # on_loss
     "backward_s",
+    "all_reduce_wait_s",
     "hooks_s",  # on_backward
     "optimizer_s",  # unscaling
     "hooks_s",  # on_gradients
@@ -31,18 +34,6 @@ INTERVALS = (
     "hooks_s",  # on_step
 )
 """What the time between each two of an iteration's marks is charged to, in their order."""
-SPANS = (
-    "data_wait_s",
-    "to_device_s",
-    "forward_s",
-    "loss_s",
-    "backward_s",
-    "optimizer_s",
-    "hooks_s",
-    "checkpoint_s",
-    "other_s",
-)
-"""The spans of an iteration, which add up to its wall time."""
 _CHARGED = tuple(span for span in SPANS if span in INTERVALS)
 _ORDER = [index for span in _CHARGED for index, name in enumerate(INTERVALS) if name == span]
 _FIRST = [[INTERVALS[index] for index in _ORDER].index(span) for span in _CHARGED]
@@ -63,6 +54,8 @@ class Clock:
         """The wall time of the last iteration."""
         self.checkpoint_s = 0.0
         """What was spent on saving since the last iteration ended."""
+        self.waiting_s = 0.0
+        """What was spent waiting for the other ranks since then."""
 
     @property
     def mark(self) -> Callable[[], Any]:
@@ -76,18 +69,19 @@ class Clock:
 
     def restart(self) -> float:
         """Begins at this moment: what came before belongs to no iteration."""
-        self.checkpoint_s = 0.0
+        self.checkpoint_s = self.waiting_s = 0.0
         return perf_counter()
 
     def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
         """Ends the iteration that began at `last`. Returns the numbers that say how its time passed, of which the last
-        is its end: with what saving took before and all marks if recording, else `last` and the end."""
+        is its end: with what saving and waiting took before and all marks if recording, else `last` and the end."""
         ended = perf_counter()
         self.iteration_s = ended - last
         if not self.recording:
             return last, ended
-        saving, self.checkpoint_s = self.checkpoint_s, 0.0
-        return saving, last, *marks, ended
+        saving, waiting = self.checkpoint_s, self.waiting_s
+        self.checkpoint_s = self.waiting_s = 0.0
+        return saving, waiting, last, *marks, ended
 
 
 class DeviceSpan:
@@ -116,7 +110,8 @@ class CudaClock(Clock):
     """The phase clock on the device's own time line: a mark is an event, and nothing waits for it.
 
     Host time would charge the device's work to whichever call happens to wait for it. The events are read when rows
-    are flushed; `step_s` and `checkpoint_s` stay host wall time.
+    are flushed; `step_s` and `checkpoint_s` stay host wall time. Where the host waits between two iterations the device
+    may have work to do; its idle time is in `other_s`.
     """
 
     def __init__(self) -> None:
@@ -164,22 +159,27 @@ def spans(times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """The spans, and `step_s`, the wall time that they add up to, of rows of what `Clock.close` returned."""
     if times.shape[1] == 2:
         return {"step_s": times[:, 1] - times[:, 0]}
-    intervals = times[:, 2:] - times[:, 1:-1]
+    intervals = times[:, 3:] - times[:, 2:-1]
     charged = dict(zip(_CHARGED, np.add.reduceat(intervals[:, _ORDER], _FIRST, axis=1).T, strict=True))
-    saving, work = times[:, 0], charged.pop("other_s")
-    return {**charged, "checkpoint_s": saving, "other_s": work - saving, "step_s": times[:, -1] - times[:, 1]}
+    saving, waiting = times[:, 0], times[:, 1]
+    charged["all_reduce_wait_s"] = charged["all_reduce_wait_s"] + waiting
+    charged["other_s"] = charged["other_s"] - saving - waiting
+    return {**charged, "checkpoint_s": saving, "step_s": times[:, -1] - times[:, 2]}
 
 
 def span(name: str, numbers: Sequence[float], first: int, count: int) -> float:
     """As `spans`, one of them and of a single row, whose `count` times begin at `first` among other numbers."""
     if name == "step_s":
-        return numbers[first + count - 1] - numbers[first + (count > 2)]
+        return numbers[first + count - 1] - numbers[first + 2 * (count > 2)]
+    saving, waiting = numbers[first], numbers[first + 1]
     if name == "checkpoint_s":
-        return numbers[first]
+        return saving
     total = 0.0
     for place in _PLACES[name]:
-        total += numbers[first + place + 2] - numbers[first + place + 1]
-    return total - numbers[first] if name == "other_s" else total
+        total += numbers[first + place + 3] - numbers[first + place + 2]
+    if name == "all_reduce_wait_s":
+        return total + waiting
+    return total - saving - waiting if name == "other_s" else total
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from orchestrator.stats.spans import SPANS
+
 COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
 
 
@@ -60,8 +62,6 @@ def by_phase(rows: pd.DataFrame) -> pd.DataFrame:
 def by_span(rows: pd.DataFrame) -> pd.DataFrame:
     """Per span of the iteration: seconds over all rows, their share of all iterations' time, median and p95 of an
     iteration, and the rank whose median is highest."""
-    from orchestrator.loop.clock import SPANS
-
     columns = [name for name in SPANS if name in rows]
     table = pd.DataFrame({"seconds": rows[columns].sum()})
     table["share"] = table["seconds"] / (rows["step_s"].sum() if "step_s" in rows else np.nan)

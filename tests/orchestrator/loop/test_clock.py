@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from orchestrator.loop import clock as clock_module
-from orchestrator.loop.clock import INTERVALS, SPANS, Clock, CudaClock, DeviceSpan, clock_for, span, spans
+from orchestrator.loop.clock import INTERVALS, Clock, CudaClock, DeviceSpan, clock_for, span, spans
+from orchestrator.stats.spans import SPANS
 
 
 class Time:

@@ -10,9 +10,9 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 
 from hooks import HOOKS, Hook, Rhythm, State
-from orchestrator.loop.clock import SPANS
 from orchestrator.loop.iterations import clearing
 from orchestrator.loop.loop import Loop
+from orchestrator.stats.spans import SPANS
 from tests.tasks import Points, Rows, experiment
 
 

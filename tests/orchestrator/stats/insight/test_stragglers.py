@@ -16,12 +16,12 @@ from torch.utils.data import Dataset
 
 from hooks import Hook, State
 from orchestrator.loop import iterations
-from orchestrator.loop.clock import SPANS as CLOCK_SPANS
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.stats.insight.exchanges import SPANS, exchanges_of
 from orchestrator.stats.insight.stragglers import IN_ITERATION, stragglers
 from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.spans import SPANS as CLOCK_SPANS
 from tests.orchestrator.stats.insight.runs import BACKWARD_S, costs, slower, training
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment

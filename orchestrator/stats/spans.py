@@ -1,0 +1,14 @@
+"""The spans of an iteration, by name: what the clock measures and the tables sum up."""
+
+SPANS = (
+    "data_wait_s",
+    "to_device_s",
+    "forward_s",
+    "loss_s",
+    "backward_s",
+    "optimizer_s",
+    "hooks_s",
+    "checkpoint_s",
+    "other_s",
+)
+"""They add up to the iteration's wall time."""
