@@ -114,10 +114,17 @@ class RunFolder:
         """Numbers a new attempt and writes down where it begins. Rank 0."""
         numbers = [entry["attempt"] for entry in self.attempts()]
         attempt = Attempt(max(numbers, default=-1) + 1, checkpoint, position)
-        description = {**attempt.describe(), "started": now(), **about}
-        self.storage.write(f"stats/attempt={attempt.number}/attempt.json", json.dumps(description, indent=1))
+        self._describe_attempt(attempt.number, {**attempt.describe(), "started": now(), **about})
         self._end_last_line()
         return attempt
+
+    def describe_attempt(self, number: int, **about: Any) -> None:
+        """Adds what has become known of an attempt. Rank 0."""
+        known = next(attempt for attempt in self.attempts() if attempt["attempt"] == number)
+        self._describe_attempt(number, {**known, **about})
+
+    def _describe_attempt(self, number: int, description: Mapping[str, Any]) -> None:
+        self.storage.write(f"stats/attempt={number}/attempt.json", json.dumps(description, indent=1))
 
     @staticmethod
     def rank_folder(attempt: int, rank: int) -> str:

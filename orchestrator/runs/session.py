@@ -90,6 +90,8 @@ class Session:
             name=folder.name,
             stop_asked=self._stop_asked,
         )
+        if world.is_master:
+            folder.describe_attempt(attempt.number, epoch_iterations=loop.data.epoch_length())
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
         training = loop.run()

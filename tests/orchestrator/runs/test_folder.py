@@ -111,6 +111,16 @@ def test_attempts_are_numbered_and_say_where_they_began(tmp_path: Path) -> None:
     assert two["position"]["stage"] == Stage.TRAINED
 
 
+def test_what_becomes_known_of_an_attempt_is_added(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    for _ in range(2):
+        folder.begin_attempt(None, None, {"world_size": 2})
+    folder.describe_attempt(1, epoch_iterations=7)
+    first, second = folder.attempts()
+    assert "epoch_iterations" not in first
+    assert (second["attempt"], second["world_size"], second["epoch_iterations"]) == (1, 2, 7)
+
+
 def test_attempts_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     folder = make(tmp_path)
     for _ in range(12):
