@@ -26,7 +26,8 @@ from orchestrator.runs.display import TerminalDisplay, say
 from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, refuse_unless_fits
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
-from orchestrator.sweeps.folder import open_sweep_folder, trial_folders, trial_name
+from orchestrator.stats.tables import COMPACTED, compact
+from orchestrator.sweeps.folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
 from orchestrator.sweeps.history import History, replay
 from orchestrator.sweeps.past import Past, count_left, left_behind
 from orchestrator.sweeps.result import Sweep
@@ -89,6 +90,9 @@ def resume_sweep(path: str | Path, *, failed: bool = False, accept_changes: bool
     assert settings is not None
     past = left_behind(folder, settings, failed_again=failed)
     if not count_left(settings, past):
+        if folder.status() in ("lost", "interrupted"):
+            say(f"All {len(past)} trials of {folder} are over; nothing is left but to write that down.")
+            return _concluded(folder, experiment)
         tried = sum(trial.failed for trial in past.values())
         hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
         raise UsageError(f"all {len(past)} trials of {folder} are over; there is nothing to resume{hint}")
@@ -141,7 +145,6 @@ def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Pas
     """Runs what is left of a sweep, and writes down how that went."""
     settings = experiment.sweep
     assert settings is not None
-    about = folder.about()
     try:
         interrupted = _drive(folder, experiment, settings, past, address)
     except BaseException as error:
@@ -149,12 +152,27 @@ def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Pas
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
             raise
         raise RunError(f"{type(error).__name__}: {error}") from error
-    if isinstance(settings.scheduler, Population):
+    return _concluded(folder, experiment, interrupted)
+
+
+def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = False) -> Sweep:
+    """What no trial is trained in any more: its tables joined, its end written down."""
+    assert experiment.sweep is not None
+    folder.storage.delete(SCRATCH)
+    _join_rows(folder)
+    if isinstance(experiment.sweep.scheduler, Population):
         _write_replay(folder, experiment)
     done = Sweep(folder)
-    ended_by_failure = about["fail_fast"] and failed_trials(done) > 0
+    ended_by_failure = folder.about()["fail_fast"] and failed_trials(done) > 0
     folder.update(status="interrupted" if interrupted else "failed" if ended_by_failure else "finished", ended=now())
     return done
+
+
+def _join_rows(sweep: RunFolder) -> None:
+    """Joins what the ranks of each trial that is over have written, where that has not been done."""
+    for folder in trial_folders(sweep):
+        if folder.about()["status"] in ENDED and not folder.storage.exists(COMPACTED["rows"]):
+            compact(folder.storage, folder.attempts())
 
 
 def _write_replay(folder: RunFolder, experiment: Experiment) -> None:

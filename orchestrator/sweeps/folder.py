@@ -10,6 +10,9 @@ from orchestrator.config.load import to_yaml, with_overrides
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.runs.folder import RunFolder, driver_identity
 
+SCRATCH = ".tune"
+"""What Tune writes into a sweep's folder for itself, while the sweep is under way."""
+
 
 def trial_name(number: int) -> str:
     """What a trial is called."""

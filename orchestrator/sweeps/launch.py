@@ -13,9 +13,8 @@ from ray.tune.result import TIME_TOTAL_S
 from orchestrator.config.experiment import Workers
 from orchestrator.config.sweep import Sweep
 from orchestrator.runs.failures import DIED
-from orchestrator.runs.folder import ENDED, RunFolder
-from orchestrator.stats.tables import COMPACTED, compact
-from orchestrator.sweeps.folder import end_trial, trial_folder, trial_folders, trial_name
+from orchestrator.runs.folder import RunFolder
+from orchestrator.sweeps.folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.history import History
 from orchestrator.sweeps.past import Past, count_left, seconds_used
 from orchestrator.sweeps.schedulers import make_scheduler, seeded
@@ -53,7 +52,7 @@ def launch(
         run_config=tune.RunConfig(
             # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
             name=f"tune-{uuid.uuid4().hex[:8]}",
-            storage_path=f"{location}/.tune",
+            storage_path=f"{location}/{SCRATCH}",
             stop=ending,
             callbacks=[_Watching(location, watcher, ending)],
             failure_config=tune.FailureConfig(max_failures=max_failures),
@@ -67,8 +66,9 @@ def launch(
         with seeded(settings.seed + len(past)):
             tuner.fit()
     finally:
-        sweep.storage.delete(".tune")
-    _end_all(sweep, ending)
+        sweep.storage.delete(SCRATCH)
+    for folder in trial_folders(sweep):
+        end_trial(folder, *ending.of(folder.name))
 
 
 def _trainable(experiment: dict[str, Any], import_paths: tuple[str, ...], workers: Workers, location: str) -> Any:
@@ -103,15 +103,6 @@ def _is_mistake(trial: RunFolder) -> bool:
         return False
     about = trial.about()
     return about["status"] == "failed" and bool(about.get("mistake"))
-
-
-def _end_all(sweep: RunFolder, ending: _Ending) -> None:
-    """Writes down how those trials ended that were cut off, and joins the rows of all that are over."""
-    for folder in trial_folders(sweep):
-        status, reason = ending.of(folder.name)
-        end_trial(folder, status, reason)
-        if folder.about()["status"] in ENDED and not folder.storage.exists(COMPACTED["rows"]):
-            compact(folder.storage, folder.attempts())
 
 
 class _OfThisDriver:

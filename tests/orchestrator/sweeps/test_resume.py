@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume_sweep, sweep
@@ -101,6 +103,32 @@ def interrupted_after_one(outside: Path) -> Path:
         (folder / f"trials/trial-000{number}").rmdir()
     RunFolder(folder).update(status="interrupted")
     return folder
+
+
+def as_its_rank_wrote_them(trial: Path) -> None:
+    """Puts a trial's rows back where they were before they were joined."""
+    rows = pq.read_table(trial / "stats.parquet")
+    with pa.OSFile(str(trial / "stats/attempt=0/rank=0/rows-0000.arrow"), "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+        stream.write_table(rows)
+    (trial / "stats.parquet").unlink()
+
+
+def test_a_driver_lost_after_the_last_trial_leaves_a_sweep_that_resume_only_ends(outside: Path) -> None:
+    done = sweep(load_experiment("kept.yaml", ["hooks.accident=null", "epochs=1"]), "runs", local=True)
+    folder, trials = RunFolder(done.path), [run.folder.about() for run in done.runs]
+    rows = len(done.stats)
+    as_its_rank_wrote_them(outside / "runs/kept/trials/trial-0002")
+    folder.storage.write(".tune/notes", "left behind")
+    folder.update(status="running", boot="an earlier one", ended=None)
+    ended = resume_sweep(done.path)
+    assert ended.status == "finished"
+    assert folder.about()["ended"] is not None
+    assert [run.folder.about() for run in ended.runs] == trials
+    assert len(ended.stats) == rows
+    assert (outside / "runs/kept/trials/trial-0002/stats.parquet").exists()
+    assert not (outside / "runs/kept/.tune").exists()
+    with pytest.raises(UsageError, match=r"all 3 trials of .* are over"):
+        resume_sweep(done.path)
 
 
 def test_a_changed_file_is_shown_and_refused_unless_it_is_accepted(outside: Path) -> None:
