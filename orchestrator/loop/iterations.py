@@ -19,6 +19,7 @@ from hooks.state import State
 from orchestrator.loop.clock import INTERVALS, Clock, span, spans
 from orchestrator.loop.data import to_device
 from orchestrator.loop.means import Means
+from orchestrator.loop.own_backward import OwnBackward
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
@@ -28,8 +29,8 @@ logger = logging.getLogger("hookyard")
 
 PLACES = ("iteration", "step", "samples", "batch_size")
 """The numbers with which the row of every iteration begins."""
-_TIMES = len(INTERVALS) + 2
-"""The numbers that a clock that records gives: what saving took, and the marks around the intervals."""
+_TIMES = len(INTERVALS) + 3
+"""The numbers that a clock that records gives: what saving and waiting took, and the marks around the intervals."""
 
 
 class IterationLayout:
@@ -66,6 +67,7 @@ class Iterations:
         self.task, self.state, self.plan = task, state, plan
         self.clock, self.precision, self.recorder = clock, precision, recorder
         self.means = Means()
+        self._own_backward = OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
         self._on_cpu = state.device.type == "cpu"
         self._has_metrics = type(task).metrics is not Task.metrics
         state.recent = recorder.recent
@@ -78,6 +80,7 @@ class Iterations:
         fire, mark, record, means, on_cpu = self.plan.fire, clock.mark, self.recorder.append, self.means, self._on_cpu
         (on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step) = self._calls()
         scaler, groups, clear_gradients = precision.scaler, optimizer.param_groups, clearing(optimizer)
+        own_backward = self._own_backward
         self._begin_rows(state.epoch, "loss", "lr")
         position, group, ended = 1, 1, clock.restart()
         while True:
@@ -114,7 +117,9 @@ class Iterations:
                 t_counted = mark()
             share = state.loss if group == 1 else state.loss / group
             (share if scaler is None else precision.scaled(share)).backward()  # type: ignore[no-untyped-call]
-            t_backward = t_gradients = mark()
+            t_own = t_backward = t_gradients = mark()
+            if own_backward is not None:
+                t_own = own_backward.take(t_backward)
             if on_backward:
                 fire("on_backward", state)
                 t_gradients = mark()
@@ -151,7 +156,7 @@ class Iterations:
             if on_step:
                 fire("on_step", state)
             marks = (
-                t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, t_counted, t_backward,
+                t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, t_counted, t_own, t_backward,
                 t_gradients, t_unscaled, t_measured, t_stepped, t_updated, t_cleared,
             )  # fmt: skip
             times = clock.close(state.row, ended, marks)
@@ -209,7 +214,7 @@ class Iterations:
             state.phase_iteration += 1
             if on_step:
                 fire("on_step", state)
-            marks = (t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, *[t_counted] * 8)
+            marks = (t_begun, t_started, t_fetched, t_moved, t_batch, t_forward, t_output, t_loss, *[t_counted] * 9)
             times = clock.close(state.row, ended, marks)
             ended = times[-1]
             place = begun + state.phase_iteration, state.step, state.samples, state.batch_size

@@ -88,7 +88,7 @@ class Loop:
         self.stage = Stage.REPORTED
         self.eval_iterations = 0
         self._stop_asked = stop_asked
-        self._agreement = Agreement(self.world)
+        self._agreement = Agreement(self.world, self.clock)
         self._iterator: Iterator[Any] | None = None
         self._stopped: tuple[str, ...] = ()
         self._interrupted = False
@@ -347,7 +347,7 @@ class Loop:
         """Whether the run ends here, in the middle of a phase, agreed over ranks; saves what is needed to go on."""
         state = self.state
         asked = bool(state.stop_reasons or state.pause_reasons) or self._stop_asked()
-        if not self._agreement.reached(state.iteration, asked, self.clock.iteration_s):
+        if not self._agreement.reached(state.iteration, asked):
             return False
         self._agree_on_stop()
         if self._stopped:

@@ -6,6 +6,7 @@ SPANS = (
     "forward_s",
     "loss_s",
     "backward_s",
+    "all_reduce_wait_s",
     "optimizer_s",
     "hooks_s",
     "checkpoint_s",

@@ -10,15 +10,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.stats.insight.robust import Floats
+from orchestrator.stats.spans import SPANS
 
 OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
 """Spans in which a rank does its own work and waits for no other."""
 MAY_WAIT = ("hooks_s", "checkpoint_s", "other_s")
 """Spans in which a rank may also wait for others, in a collective hook, a barrier or a question; the later the likelier."""
-SPANS = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "backward_s", "optimizer_s", *MAY_WAIT)
-"""All spans of an iteration."""
 WAIT = "all_reduce_wait_s"
-"""The part of `backward_s` spent waiting for other ranks, where it is measured."""
+"""The span in which a rank waits for the others. In a table without it `backward_s` has the waiting in it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Exchanges:
     nodes: tuple[str, ...]
     """Where each rank ran."""
     local: dict[str, Floats]
-    """What each rank spent on its own, by span; of `backward_s` only where the waiting in it is measured."""
+    """What each rank spent on its own, by span; `backward_s` only where the waiting is not in it."""
     wait: Floats
     """Waiting for the other ranks: measured, or else `backward_s` above the shortest of all ranks."""
     step: Floats
@@ -58,7 +57,7 @@ def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
     Iterations that share an optimizer step are taken together, as their ranks meet once. What not all ranks have is
     left out.
     """
-    spans = [name for name in (*SPANS, WAIT) if name in stats and stats[name].notna().any()]
+    spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
         return None
     rows = stats[stats["phase"] == "train"].sort_values(["rank", "iteration"])
@@ -72,11 +71,11 @@ def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
         return None
     ranks = tuple(int(rank) for rank in wide["step_s"].columns)
     column = {name: wide[name].to_numpy(dtype=float) for name in ("step_s", *spans)}
-    backward, measured = column.get("backward_s", np.zeros_like(column["step_s"])), WAIT in spans
-    wait = np.clip(column[WAIT], 0, None) if measured else backward - backward.min(axis=1, keepdims=True)
+    backward = column.get("backward_s", np.zeros_like(column["step_s"]))
+    wait = column.get(WAIT, backward - backward.min(axis=1, keepdims=True))
     local = {name: column[name] for name in (*OWN_WORK, *MAY_WAIT) if name in column}
-    if measured:
-        local["backward_s"] = backward - wait
+    if WAIT in column:
+        local["backward_s"] = backward
     where = stats.drop_duplicates("rank", keep="last").set_index("rank")
     nodes = tuple(str(where.loc[rank, "node"]) if "node" in where else "" for rank in ranks)
     iterations = wide["iteration"].max(axis=1).to_numpy(dtype=np.int64)

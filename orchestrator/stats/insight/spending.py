@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.insight import quantities
-from orchestrator.stats.insight.exchanges import SPANS, rank_of_most
+from orchestrator.stats.insight.exchanges import rank_of_most
 from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.spans import SPANS
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
 """From which share of the time on there is a verdict."""

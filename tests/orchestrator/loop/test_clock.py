@@ -62,7 +62,7 @@ def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
     first = numbers_of(time, clock, [1.0] * len(INTERVALS), clock.restart())
     time.now += 5.0
     second = numbers_of(time, clock, [1.0] * len(INTERVALS), first[-1])
-    assert columns(first, second)["step_s"] == [17.0, 22.0]
+    assert columns(first, second)["step_s"] == [18.0, 23.0]
     assert columns(first, second)["other_s"] == [1.0, 6.0]
 
 
@@ -75,16 +75,31 @@ def test_saving_is_no_work_of_the_loop_and_counts_once(time: Time) -> None:
     first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
     second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
     found = columns(first, second)
-    assert (found["checkpoint_s"], found["other_s"], found["step_s"]) == ([3.0, 0.0], [0.5, 0.5], [11.5, 8.5])
+    assert (found["checkpoint_s"], found["other_s"], found["step_s"]) == ([3.0, 0.0], [0.5, 0.5], [12.0, 9.0])
+
+
+def test_waiting_between_iterations_is_added_to_that_in_them_and_counts_once(time: Time) -> None:
+    clock = Clock()
+    clock.recording = True
+    ended = clock.restart()
+    time.now += 5.0
+    clock.checkpoint_s += 3.0
+    clock.waiting_s += 2.0
+    first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
+    second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
+    found = columns(first, second)
+    assert (found["all_reduce_wait_s"], found["other_s"]) == ([2.5, 0.5], [0.5, 0.5])
+    assert (found["checkpoint_s"], found["step_s"]) == ([3.0, 0.0], [14.0, 9.0])
 
 
 def test_restart_leaves_out_what_came_before(time: Time) -> None:
     clock = Clock()
     clock.recording = True
-    clock.checkpoint_s = 7.0
+    clock.checkpoint_s, clock.waiting_s = 7.0, 2.0
     time.now += 50.0
     found = columns(numbers_of(time, clock, [1.0] + [0.0] * (len(INTERVALS) - 1), clock.restart()))
     assert (found["step_s"], found["other_s"], found["checkpoint_s"]) == ([1.0], [1.0], [0.0])
+    assert found["all_reduce_wait_s"] == [0.0]
 
 
 def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> None:
@@ -92,7 +107,7 @@ def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> N
     began = clock.restart()
     time.now += 3.0
     assert clock.mark() == 0.0
-    assert columns(clock.close({}, began, [0.0] * 16)) == {"step_s": [3.0]}
+    assert columns(clock.close({}, began, [0.0] * 17)) == {"step_s": [3.0]}
     assert clock.iteration_s == 3.0
 
 

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.loop import world as world_module
+from orchestrator.loop.clock import Clock
 from orchestrator.loop.world import Agreement, World
 from tests.ranks import on_ranks
 
@@ -60,12 +61,19 @@ class Two:
         return [max(pair) for pair in zip(values, self.other, strict=True)]
 
 
+def agreement_of(world: Two, iteration_s: float = 1.0) -> Agreement:
+    """With a clock whose last iteration took so long."""
+    clock = Clock()
+    clock.iteration_s = iteration_s
+    return Agreement(cast(World, world), clock)
+
+
 def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
     """The iterations at which the ranks ask each other."""
-    agreement, found = Agreement(cast(World, world)), []
+    agreement, found = agreement_of(world, iteration_s), []
     for iteration in range(1, iterations + 1):
         before = world.calls
-        agreement.reached(iteration, False, iteration_s)
+        agreement.reached(iteration, False)
         if world.calls > before:
             found.append(iteration)
     return found
@@ -81,11 +89,24 @@ def test_ranks_ask_each_other_about_every_quarter_of_a_second(monkeypatch: pytes
 
 
 def test_what_another_rank_was_asked_is_heard() -> None:
-    assert Agreement(cast(World, Two(asked=True))).reached(1, False, 1.0)
-    assert not Agreement(cast(World, Two())).reached(1, False, 1.0)
+    assert agreement_of(Two(asked=True)).reached(1, False)
+    assert not agreement_of(Two()).reached(1, False)
 
 
 def test_a_rank_alone_hears_at_once() -> None:
-    agreement = Agreement(World())
-    assert not agreement.reached(1, False, 1e-6)
-    assert agreement.reached(2, True, 1e-6)
+    clock = Clock()
+    agreement = Agreement(World(), clock)
+    assert not agreement.reached(1, False)
+    assert agreement.reached(2, True)
+    assert clock.waiting_s == 0
+
+
+def test_what_a_rank_waits_for_the_answer_is_told_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank answers after three seconds, each of the two times it is asked."""
+    now = iter([100.0, 103.0, 200.0, 203.0])
+    monkeypatch.setattr(world_module, "perf_counter", lambda: next(now))
+    clock = Clock()
+    clock.iteration_s = 0.25
+    agreement = Agreement(cast(World, Two()), clock)
+    assert [agreement.reached(iteration, False) for iteration in (1, 2)] == [False, False]
+    assert clock.waiting_s == 6.0

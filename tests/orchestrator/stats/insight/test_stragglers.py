@@ -18,11 +18,11 @@ from hooks import Hook, State
 from orchestrator.loop import iterations
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.stats.insight.exchanges import SPANS, exchanges_of
+from orchestrator.stats.insight.exchanges import MAY_WAIT, OWN_WORK, WAIT, exchanges_of
 from orchestrator.stats.insight.stragglers import IN_ITERATION, stragglers
 from orchestrator.stats.insight.verdict import Verdict
-from orchestrator.stats.spans import SPANS as CLOCK_SPANS
-from tests.orchestrator.stats.insight.runs import BACKWARD_S, costs, slower, training
+from orchestrator.stats.spans import SPANS
+from tests.orchestrator.stats.insight.runs import costs, slower, training, unmeasured
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment
 
@@ -37,20 +37,22 @@ def named(verdicts: list[Verdict]) -> list[tuple[Any, ...]]:
     return [(verdict.numbers["rank"], verdict.numbers["span"], verdict.numbers["pattern"]) for verdict in verdicts]
 
 
-def test_the_spans_are_the_clocks() -> None:
-    assert set(SPANS) == set(CLOCK_SPANS)
+def test_every_span_is_own_work_or_waiting() -> None:
+    assert {*OWN_WORK, *MAY_WAIT, "backward_s", WAIT} == set(SPANS)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 9])
 def test_ranks_that_are_alike_get_no_verdict(ranks: int) -> None:
     assert found(training(ranks)) == []
+    assert found(unmeasured(training(ranks))) == []
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 9])
 @pytest.mark.parametrize("span", ["data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s", "hooks_s", "other_s"])
 def test_the_slow_rank_is_named_and_those_that_wait_for_it_are_not(ranks: int, span: str) -> None:
-    (verdict,) = found(training(ranks, change=slower(span, ranks - 1, 0.01)))
-    assert named([verdict]) == [(ranks - 1, span, "chronic")]
+    stats = training(ranks, change=slower(span, ranks - 1, 0.01))
+    (verdict,) = found(stats)
+    assert named([verdict]) == named(found(unmeasured(stats))) == [(ranks - 1, span, "chronic")]
     assert verdict.numbers["node"] == f"node{(ranks - 1) // 2}"
     assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.05)
     assert verdict.weight == pytest.approx(0.01 / 0.11, rel=0.05)
@@ -59,9 +61,11 @@ def test_the_slow_rank_is_named_and_those_that_wait_for_it_are_not(ranks: int, s
 
 
 def test_the_scores_are_shares_of_the_best_rank_and_of_its_own_best() -> None:
-    """All own work but the backward pass is 46 ms, and 69 ms on rank 1 from the first iteration to the last."""
-    (verdict,) = found(training(change=slower("forward_s", 1, 0.023)))
-    assert verdict.numbers["relative_score"] == pytest.approx(46 / 69, rel=0.01)
+    """Own work is 100 ms, and 123 ms on rank 1 from the first iteration to the last; 46 and 69 ms without the backward pass."""
+    stats = training(change=slower("forward_s", 1, 0.023))
+    (verdict,), (without,) = found(stats), found(unmeasured(stats))
+    assert verdict.numbers["relative_score"] == pytest.approx(100 / 123, rel=0.01)
+    assert without.numbers["relative_score"] == pytest.approx(46 / 69, rel=0.01)
     assert verdict.numbers["individual_score"] == pytest.approx(1, rel=0.01)
     assert verdict.numbers["slowest_share"] == 1
 
@@ -71,7 +75,7 @@ def test_a_rank_that_becomes_slower_drifts() -> None:
     assert named([verdict]) == [(2, "forward_s", "drifting")]
     assert verdict.numbers["lost_s"] == pytest.approx(0.01, rel=0.1)
     # the last of 20 stretches is 19.5 to 0.5 twentieths of 20 ms further than the first
-    assert verdict.numbers["individual_score"] == pytest.approx((46 + 0.5) / (46 + 19.5), rel=0.02)
+    assert verdict.numbers["individual_score"] == pytest.approx((100 + 0.5) / (100 + 19.5), rel=0.02)
 
 
 def test_a_rank_that_becomes_slower_at_once_drifts_too() -> None:
@@ -125,7 +129,7 @@ def test_a_rank_that_waits_in_a_hook_is_a_victim() -> None:
         own["hooks_s"][:, 0] += 0.03
 
     stats = training(2, change=change)
-    stats["backward_s"] = BACKWARD_S
+    stats["all_reduce_wait_s"] = 0.0
     assert named(found(stats)) == [(1, "data_wait_s", "chronic")]
 
 
@@ -137,19 +141,15 @@ def test_a_rank_that_waits_between_iterations_is_a_victim() -> None:
         own["other_s"][:, 0] += 0.03
 
     stats = training(2, change=change)
-    stats["backward_s"] = BACKWARD_S
+    stats["all_reduce_wait_s"] = 0.0
     assert named(found(stats)) == [(1, "hooks_s", "chronic")]
 
 
 def test_a_slow_backward_pass_shows_where_the_wait_is_measured() -> None:
     """Without the measure nobody's spans differ, and nobody is blamed."""
-    stats = training(3)
-    stats["backward_s"] += 0.02
-    stats["step_s"] += 0.02
-    assert found(stats) == []
-    wait = stats["backward_s"] - BACKWARD_S
-    stats["all_reduce_wait_s"] = np.where(stats["rank"] == 2, 0, wait)
+    stats = training(3, change=slower("backward_s", 2, 0.02))
     assert named(found(stats)) == [(2, "backward_s", "chronic")]
+    assert found(unmeasured(stats)) == []
 
 
 def test_the_hook_is_named_from_the_ledger() -> None:

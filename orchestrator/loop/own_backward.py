@@ -1,0 +1,40 @@
+"""The end of a rank's own backward pass, after which it waits for the gradients of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from orchestrator.loop.clock import Clock
+
+
+class OwnBackward:
+    """Takes a mark of the clock where a rank is through with its own backward pass. Worker process.
+
+    `DistributedDataParallel` sends gradients while the pass is under way, and waits for those that are not there yet in
+    a callback that autograd calls at the pass's end. Autograd calls such callbacks in the order in which they were asked
+    for, and this one is asked for before any bucket of gradients can be complete. So what passes between its mark and the end of
+    the pass is waiting for other ranks, and the part of the transfer that the pass did not hide. Gradients are only looked
+    on, and nothing is sent. On CUDA autograd makes the stream of the caller wait for the kernels of the pass before it
+    calls back, so that an event of that stream stands between them and the waiting.
+    """
+
+    def __init__(self, model: DistributedDataParallel, clock: Clock) -> None:
+        self._clock, self._ended = clock, None
+        # Any will do, as DDP demands a gradient of each in each pass; hooks of a tensor come before DDP is given it.
+        next(parameter for parameter in model.parameters() if parameter.requires_grad).register_hook(self._in_backward)
+
+    def _in_backward(self, gradient: Tensor) -> None:
+        if self._clock.recording:
+            Variable._execution_engine.queue_callback(self._at_end)  # type: ignore[attr-defined]
+
+    def _at_end(self) -> None:
+        self._ended: Any = self._clock.mark()
+
+    def take(self, default: Any) -> Any:
+        """The mark of the pass that just ended; the default where none was taken."""
+        ended, self._ended = self._ended, None
+        return default if ended is None else ended
