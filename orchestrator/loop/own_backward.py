@@ -16,23 +16,25 @@ class OwnBackward:
 
     `DistributedDataParallel` sends gradients while the pass is under way, and waits for those that are not there yet in
     a callback that autograd calls at the pass's end. Autograd calls such callbacks in the order in which they were asked
-    for, and this one is asked for before any bucket of gradients can be complete. So what passes between its mark and the end of
-    the pass is waiting for other ranks, and the part of the transfer that the pass did not hide. Gradients are only looked
-    on, and nothing is sent. On CUDA autograd makes the stream of the caller wait for the kernels of the pass before it
-    calls back, so that an event of that stream stands between them and the waiting.
+    for, and this one is asked for before the last gradient is there. So what passes between its mark and the end of the
+    pass is waiting for other ranks, and the part of the transfer that the pass did not hide. No gradient is touched and
+    nothing is sent. On CUDA autograd makes the stream of the caller wait for the kernels of the pass before it calls
+    back, so that an event of that stream stands between them and the waiting.
     """
 
     def __init__(self, model: DistributedDataParallel, clock: Clock) -> None:
-        self._clock, self._ended = clock, None
-        # Any will do, as DDP demands a gradient of each in each pass; hooks of a tensor come before DDP is given it.
-        next(parameter for parameter in model.parameters() if parameter.requires_grad).register_hook(self._in_backward)
+        self._clock = clock
+        self._ended: Any = None
+        # Any will do, as DDP demands a gradient of each in each pass; a tensor's hooks come before DDP is given its gradient.
+        parameter = next(parameter for parameter in model.parameters() if parameter.requires_grad)
+        parameter.register_hook(self._in_backward)  # type: ignore[no-untyped-call]
 
     def _in_backward(self, gradient: Tensor) -> None:
         if self._clock.recording:
-            Variable._execution_engine.queue_callback(self._at_end)  # type: ignore[attr-defined]
+            Variable._execution_engine.queue_callback(self._at_end)
 
     def _at_end(self) -> None:
-        self._ended: Any = self._clock.mark()
+        self._ended = self._clock.mark()
 
     def take(self, default: Any) -> Any:
         """The mark of the pass that just ended; the default where none was taken."""

@@ -223,18 +223,21 @@ class _Slowed(Points):
 
 
 class _Slow(Hook):
-    def on_batch(self, state: State) -> None:
+    """Comes after the gradients, so that the others wait where the ranks ask each other, or for the next gradients."""
+
+    def on_step(self, state: State) -> None:
         time.sleep(0.03)
 
 
 class _Nothing(Hook):
-    def on_batch(self, state: State) -> None: ...
+    def on_step(self, state: State) -> None: ...
 
 
 class _Recording(Hook):
     """Makes the loop's clock record its spans, as perf_stats does."""
 
     def on_start(self, state: State) -> None:
+        assert state.clock is not None
         state.clock.recording = True
 
 
@@ -256,6 +259,9 @@ def test_real_ranks_the_slow_one_is_named_with_its_span() -> None:
     for span in ("data_wait_s", "forward_s", "hooks_s"):
         stats = pd.DataFrame([row for rows in ranks for row in rows[span]])
         assert stats["iteration"].nunique() == 40
+        assert stats[list(SPANS)].sum(axis=1).to_numpy() == pytest.approx(stats["step_s"], abs=1e-9)
+        waits = stats.groupby("rank")["all_reduce_wait_s"].median()
+        assert waits[0] > 0.02 > waits[1]
         lasting = [verdict for verdict in found(stats) if verdict.numbers["pattern"] in ("chronic", "drifting")]
         assert [(verdict.numbers["rank"], verdict.numbers["span"]) for verdict in lasting] == [(1, span)]
         assert lasting[0].numbers["lost_s"] > 0.02
