@@ -4,6 +4,7 @@ HookyardError
 ├── UsageError          the call is wrong: a name that exists, a flag that does not fit (exit code 2)
 │   └── ConfigError     a YAML file or an override is wrong: every problem, with its place (exit code 2)
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged
+├── StorageError        a storage stays away or refuses (exit code 1)
 └── RunError            a run failed (exit code 1)
     └── WorkersDisagree the ranks do not run the same plan
 """
@@ -52,6 +53,10 @@ class ConfigError(UsageError):
 
 class CheckpointError(HookyardError):
     """A checkpoint is missing, incomplete or damaged."""
+
+
+class StorageError(HookyardError):
+    """A storage stays away, for longer than it is waited for, or refuses."""
 
 
 class RunError(HookyardError):

@@ -112,15 +112,15 @@ class CheckpointStore:
         """
         folder, _, name = path.rpartition("/")
         here = self.names()
-        if folder == str(self.storage):
+        if folder == self.storage.path:
             kept = here[: here.index(self.manifest(name)["name"]) + 1]
         else:
-            self._copy(CheckpointStore(Storage(folder)), name)
+            self._copy(CheckpointStore(self.storage.at(folder)), name)
             kept = [name]
         index = self.index()
         index["owners"] = {owner: [one for one in names if one in kept] for owner, names in index["owners"].items()}
         index["owners"]["run"] = [name]
-        index["labels"] = {label: one for label, one in index["labels"].items() if one in kept and folder == str(self.storage)}
+        index["labels"] = {label: one for label, one in index["labels"].items() if one in kept and folder == self.storage.path}
         self._write_index(index)
         for other in set(here) - set(kept):
             self.storage.delete(other)
@@ -163,8 +163,8 @@ class CheckpointStore:
     # Reading
 
     def path(self, name: str) -> str:
-        """Where a checkpoint lies."""
-        return f"{self.storage}/{name}"
+        """Where a checkpoint lies, without the options and keys of a URL."""
+        return f"{self.storage.path}/{name}"
 
     def manifest(self, name: str) -> dict[str, Any]:
         """A checkpoint's manifest; raises CheckpointError where there is none, or no whole one."""

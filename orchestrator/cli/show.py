@@ -120,7 +120,7 @@ def _told(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "path": sweep.path,
         "status": sweep.status,
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
-        "best": f"{sweep.path}/trials/{best}" if best else None,
+        "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": judged[best] if best else None,
         "importance": importance(trials, metric, mode, "variance").to_dict() if len(judged) >= ENOUGH else {},
         "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if known else [],

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from orchestrator.storage import without_credentials
+
 _PACKAGES = ("hookyard", "torch", "ray", "pandas", "pyarrow", "numpy", "pydantic", "tensorboard")
 _ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAY_ADDRESS", "NCCL_DEBUG", "PYTHONHASHSEED")
 _DIFF_LIMIT = 200_000
@@ -18,7 +20,7 @@ _DIFF_LIMIT = 200_000
 def captured(folder: Path) -> dict[str, Any]:
     """Command line, versions, git state of a folder, and the few environment variables that matter. Driver."""
     return {
-        "argv": sys.argv,
+        "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.errors import UsageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
 
 DEFAULT_STORAGE = "runs"
@@ -45,15 +45,21 @@ class RunFolder:
     checkpoints; each rank its own files under `stats/`.
     """
 
-    def __init__(self, storage: str | Path, name: str = "") -> None:
-        self.storage = Storage(storage) / name if name else Storage(storage)
-        self.name = name or self.storage.location.rstrip("/").rsplit("/", 1)[-1]
+    def __init__(self, storage: str | Path | Storage, name: str = "") -> None:
+        around = storage if isinstance(storage, Storage) else Storage(storage)
+        self.storage = around / name if name else around
+        self.name = self.storage.name
 
     def __str__(self) -> str:
         return str(self.storage)
 
+    @property
+    def location(self) -> str:
+        """With everything it takes to open it in another process; `str` gives what may be shown."""
+        return self.storage.location
+
     @classmethod
-    def create(cls, storage: str | Path, name: str, experiment: str, about: Mapping[str, Any]) -> RunFolder:
+    def create(cls, storage: str | Path | Storage, name: str, experiment: str, about: Mapping[str, Any]) -> RunFolder:
         """Makes a new run; raises UsageError where the name is taken, so that nothing is resumed or lost by accident."""
         folder = cls(storage, name)
         if folder.storage.names():
@@ -61,7 +67,10 @@ class RunFolder:
                 f"{folder} exists already. To go on with it: hookyard resume {folder}\n"
                 "To start another run beside it, give a --name."
             )
-        folder.storage.write("experiment.yaml", experiment)
+        try:
+            folder.storage.write("experiment.yaml", experiment)
+        except StorageError as error:
+            raise UsageError(f"{error}. Nothing was started.") from error
         folder.write_about({"name": name, "status": "running", "started": now(), **driver_identity(), **about})
         return folder
 
@@ -69,8 +78,9 @@ class RunFolder:
     def open(cls, path: str | Path) -> RunFolder:
         """A run that exists; raises UsageError where there is none."""
         folder = cls(path)
+        folder.storage.reach()
         if not folder.storage.exists("run.json"):
-            raise UsageError(f"{path} is no run: it has no run.json. `hookyard ls` lists the runs there are.")
+            raise UsageError(f"{folder} is no run: it has no run.json. `hookyard ls` lists the runs there are.")
         return folder
 
     # run.json
@@ -203,9 +213,10 @@ def _alive(pid: int) -> bool:
 
 def list_runs(storage: str | Path) -> list[tuple[RunFolder, dict[str, Any]]]:
     """The runs and sweeps in a storage, newest last."""
-    found = []
-    for name in Storage(storage).names():
-        folder = RunFolder(storage, name)
+    found, around = [], Storage(storage)
+    around.reach()
+    for name in around.names():
+        folder = RunFolder(around, name)
         if folder.storage.exists("run.json"):
             found.append((folder, folder.about()))
     return sorted(found, key=lambda entry: str(entry[1].get("started")))

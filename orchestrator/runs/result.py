@@ -111,8 +111,8 @@ class Run:
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine."""
         store = self._store()
-        path = store.path(store.resolve(label))
-        return Path(path) if store.storage.local else path
+        found = store.storage / store.resolve(label)
+        return found.local or str(found)
 
     def _store(self) -> CheckpointStore:
         from orchestrator.checkpoint.store import CheckpointStore

@@ -27,6 +27,7 @@ from orchestrator.runs.environment import Ray, Resources, chosen_address, local_
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.stats.tables import COMPACTED, compact
+from orchestrator.storage import Storage
 from orchestrator.sweeps.folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
 from orchestrator.sweeps.history import History, replay
 from orchestrator.sweeps.past import Past, count_left, left_behind
@@ -59,6 +60,7 @@ def sweep(
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
     address = chosen_address(address)
+    Storage(storage).reach()
     _refuse_what_is_missing(settings, local)
     if address is None and not local:
         refuse_unless_fits(_asked(experiment), local_resources(), f"each trial of {experiment.name}")
@@ -222,7 +224,7 @@ def _drive(
             from orchestrator.sweeps.inprocess import run_trials
 
             watcher = Watcher(display, settings, past)
-            run_trials(experiment, settings, str(folder), watcher, lambda: interrupts.asked, past=past, fail_fast=fail_fast)
+            run_trials(experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=fail_fast)
             return interrupts.asked
         display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
         with Ray(address) as ray:
@@ -238,7 +240,7 @@ def _drive(
                 experiment.import_paths,
                 settings,
                 experiment.workers,
-                str(folder),
+                folder.location,
                 at_once,
                 past=past,
                 max_failures=experiment.max_failures,

@@ -9,6 +9,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_yaml, with_overrides
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.runs.folder import RunFolder, driver_identity
+from orchestrator.storage import Storage
 
 SCRATCH = ".tune"
 """What Tune writes into a sweep's folder for itself, while the sweep is under way."""
@@ -26,7 +27,7 @@ def trial_number(folder: RunFolder) -> int:
 
 def trial_folder(location: str, number: int) -> RunFolder:
     """A trial's run."""
-    return RunFolder(f"{location}/trials", trial_name(number))
+    return RunFolder(Storage(location) / "trials", trial_name(number))
 
 
 def begin_trial(location: str, number: int, sweep: Experiment, values: dict[str, Any]) -> tuple[Experiment, RunFolder]:
@@ -47,8 +48,7 @@ def open_or_create_trial(location: str, number: int, experiment: Experiment, val
         folder.update(status="running", error=None, values=values, **driver_identity())
         return folder
     about = {"trial": folder.name, "values": values, "import_paths": list(experiment.import_paths), "local": False}
-    storage = str(folder).rsplit("/", 1)[0]
-    return RunFolder.create(storage, folder.name, to_yaml(experiment), about)
+    return RunFolder.create(Storage(location) / "trials", folder.name, to_yaml(experiment), about)
 
 
 def taking_over(folder: RunFolder, given: str | None) -> str | None:
@@ -70,7 +70,7 @@ def end_trial(folder: RunFolder, status: str, reason: str) -> None:
 
 def trial_folders(sweep: RunFolder) -> list[RunFolder]:
     """The trials of a sweep, in order."""
-    folders = [RunFolder(f"{sweep}/trials", name) for name in sweep.storage.names("trials")]
+    folders = [RunFolder(sweep.storage / "trials", name) for name in sweep.storage.names("trials")]
     return [folder for folder in folders if folder.storage.exists("run.json")]
 
 

@@ -81,7 +81,7 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     Raises UsageError where there is no such trial, ConfigError where a value cannot change in flight.
     """
     exploits = lineage(History(sweep).read(), trial)
-    folder = RunFolder(f"{sweep}/trials/{trial}")
+    folder = RunFolder(sweep.storage / "trials", trial)
     if not folder.storage.exists("run.json"):
         raise UsageError(f"{sweep} has no trial '{trial}'")
     first = exploits[0].before if exploits else folder.about()["values"]

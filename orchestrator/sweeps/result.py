@@ -68,7 +68,7 @@ class Sweep:
     def trial(self, trial: int | str) -> Run:
         """A trial as a run, by its number or its name; raises UsageError where there is none."""
         name = trial_name(trial) if isinstance(trial, int) else trial
-        folder = RunFolder(f"{self.folder}/trials/{name}")
+        folder = RunFolder(self.folder.storage / "trials", name)
         if not folder.storage.exists("run.json"):
             names = [folder.name for folder in trial_folders(self.folder)]
             there = f"there are {names[0]} to {names[-1]}" if names else "it has none yet"

@@ -195,6 +195,6 @@ def test_a_location_that_nobody_knows_is_refused_by_name() -> None:
 
 def test_pyarrows_own_locations_need_no_fsspec(tmp_path: Path) -> None:
     storage = Storage("mock:///bucket/runs")
-    assert isinstance(storage._fs, pyarrow.fs.FileSystem)
+    assert isinstance(storage.filesystem, pyarrow.fs.FileSystem)
     assert storage.local is None
     assert storage.names() == []

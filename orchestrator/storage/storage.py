@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from orchestrator.errors import UsageError
+from orchestrator.storage.location import is_url, joined, opened_like, split_options, without_credentials
+from orchestrator.storage.remote import Outgoing, Remote
 
 
 class FileState(NamedTuple):
@@ -24,20 +27,51 @@ class Storage:
     """A folder on this machine, or under any location pyarrow or fsspec knows (`s3://bucket/runs`).
 
     Runs in every process. Local files are written beside their place, synced and renamed, so that no reader ever meets
-    half a file; object stores do this by themselves.
+    half a file; what goes elsewhere is sent whole, and again while that does not answer. Raises StorageError where it
+    stays away or refuses, and UsageError for a location that nobody knows.
     """
 
     def __init__(self, location: str | Path) -> None:
-        self.location = str(location)
-        self._fs, root = _filesystem(self.location)
-        self.root = root
-        self.local = Path(root) if self._fs is None else None
+        given = str(location)
+        folder = given.removeprefix("file://")
+        self.local = None if is_url(folder) else Path(folder).expanduser().absolute()
+        self.location = str(self.local or given)
+        """With everything it takes to open it again, such as keys: to be handed over, never to be shown."""
+        self._remote: Any = None if self.local else Remote(given)
+        self.root: str = self._remote.root if self._remote else str(self.local)
+
+    def at(self, path: str) -> Storage:
+        """The storage at another path, as `path` gives it, with the options and keys of this one."""
+        return Storage(opened_like(self.location, path))
 
     def __truediv__(self, part: str) -> Storage:
-        return Storage(f"{self.location.rstrip('/')}/{part}")
+        inside = copy.copy(self)
+        inside.location, inside.root = joined(self.location, part), f"{self.root}/{part}"
+        inside.local = self.local / part if self.local else None
+        return inside
 
     def __str__(self) -> str:
-        return str(self.local) if self.local else self.location
+        return without_credentials(self.location)
+
+    @property
+    def path(self) -> str:
+        """Where it lies, without options and keys: to be written down."""
+        return split_options(str(self))[0]
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def filesystem(self) -> Any:
+        """pyarrow's file system, in which `root` lies; None for a folder of this machine."""
+        return self._remote and self._remote.filesystem
+
+    def reach(self) -> None:
+        """Asks once, before anything is begun; raises UsageError where nobody answers. Needless for a folder."""
+        if self._remote:
+            self._remote.reach()
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
@@ -46,39 +80,37 @@ class Storage:
         """Whether a file or folder is there."""
         if self.local:
             return (self.local / name).exists()
-        return bool(self._fs.get_file_info(self._path(name)).type.value)
+        path = self._path(name)
+        return bool(self._remote.ask(lambda there: there.get_file_info(path).type.value))
 
     def names(self, folder: str = "") -> list[str]:
         """The names in a folder, sorted; empty where there is none."""
         if self.local:
             path = self.local / folder
             return sorted(os.listdir(path)) if path.is_dir() else []
-        from pyarrow.fs import FileSelector
-
-        selector = FileSelector(self._path(folder), allow_not_found=True)
-        return sorted(info.base_name for info in self._fs.get_file_info(selector))
+        return sorted(info.base_name for info in self._remote.infos(self._path(folder)))
 
     def files(self, folder: str = "") -> dict[str, FileState]:
         """The files in a folder by name, sorted, without the folders in it; empty where there is none."""
         if self.local:
             path = self.local / folder
             return dict(sorted(_files_in(path))) if path.is_dir() else {}
-        from pyarrow.fs import FileSelector
-
-        selector = FileSelector(self._path(folder), allow_not_found=True)
-        found = [info for info in self._fs.get_file_info(selector) if info.is_file]
+        found = [info for info in self._remote.infos(self._path(folder)) if info.is_file]
         return {info.base_name: FileState(info.size, _seconds(info.mtime_ns)) for info in sorted(found, key=lambda info: info.base_name)}
 
     def read(self, name: str, start: int = 0) -> bytes:
         """A file's bytes, from a place on; raises FileNotFoundError where there is none."""
-        with open(self.local / name, "rb") if self.local else self._fs.open_input_file(self._path(name)) as file:
+        if self.local is None:
+            return cast(bytes, self._remote.read(self._path(name), start))
+        with open(self.local / name, "rb") as file:
             file.seek(start)
-            return cast(bytes, file.read())
+            return file.read()
 
     def open(self, name: str) -> Any:
         """A file to read parts of, as pyarrow takes it; raises FileNotFoundError where there is none."""
         if self.local is None:
-            return self._fs.open_input_file(self._path(name))
+            path = self._path(name)
+            return self._remote.ask(lambda there: there.open_input_file(path))
         from pyarrow import OSFile
 
         return OSFile(str(self.local / name))
@@ -87,12 +119,9 @@ class Storage:
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """A file to write; it appears whole, when the block ends without an error."""
         if self.local is None:
-            try:
-                with self._fs.open_output_stream(self._path(name)) as stream:
-                    yield stream
-            except BaseException:
-                self.delete(name)
-                raise
+            with tempfile.TemporaryFile() as file:
+                yield file
+                self._remote.send(file, self._path(name))
             return
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +154,7 @@ class Storage:
     def open_stream(self, name: str) -> IO[bytes]:
         """A file that grows: on a local disk what is flushed can be read at once, on an object store once it is closed."""
         if self.local is None:
-            return cast(IO[bytes], self._fs.open_output_stream(self._path(name)))
+            return cast(IO[bytes], Outgoing(self._remote, self._path(name)))
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "wb")
@@ -136,7 +165,7 @@ class Storage:
             os.replace(self.local / name, self.local / to)
             _sync_folder(self.local)
         else:
-            self._fs.move(self._path(name), self._path(to))
+            self._remote.filesystem.move(self._path(name), self._path(to))
 
     def delete(self, name: str) -> None:
         """Removes a file or a folder with all in it; nothing where there is none."""
@@ -146,15 +175,15 @@ class Storage:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        elif self.exists(name):
-            info = self._fs.get_file_info(self._path(name))
-            (self._fs.delete_dir if info.type.name == "Directory" else self._fs.delete_file)(info.path)
+        else:
+            self._remote.delete(self._path(name))
 
     def upload(self, folder: Path, to: str = "") -> None:
         """Copies a local folder here."""
-        from pyarrow import fs
-
-        fs.copy_files(str(folder), self._path(to), source_filesystem=fs.LocalFileSystem(), destination_filesystem=self._fs)
+        if self.local:
+            shutil.copytree(folder, self.local / to, dirs_exist_ok=True)
+        else:
+            self._remote.upload(folder, self._path(to))
 
 
 def _seconds(nanoseconds: int | None) -> float | None:
@@ -177,26 +206,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _filesystem(location: str) -> tuple[Any, str]:
-    if "://" not in location:
-        return None, str(Path(location).expanduser().absolute())
-    if location.startswith("file://"):
-        return None, location.removeprefix("file://")
-    from pyarrow import fs
-
-    try:
-        found, root = fs.FileSystem.from_uri(location)
-    except Exception as from_pyarrow:
-        try:
-            import fsspec
-
-            system, root = fsspec.core.url_to_fs(location)
-            found = fs.PyFileSystem(fs.FSSpecHandler(system))
-        except Exception as from_fsspec:
-            raise UsageError(
-                f"storage '{location}' cannot be opened: {from_pyarrow}; {from_fsspec}. "
-                "Give a folder, or a URL that pyarrow or an installed fsspec package knows."
-            ) from from_fsspec
-    return found, root.rstrip("/")

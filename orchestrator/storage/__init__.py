@@ -1,0 +1,6 @@
+"""Storage: files under a folder or a URL, read and written the same way. Imports neither ray nor torch."""
+
+from orchestrator.storage.location import without_credentials
+from orchestrator.storage.storage import FileState, Storage
+
+__all__ = ["FileState", "Storage", "without_credentials"]

@@ -1,0 +1,178 @@
+"""A file system that another machine keeps, asked again while it does not answer."""
+
+from __future__ import annotations
+
+import io
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import IO, Any, TypeVar, cast
+
+from orchestrator.errors import StorageError, UsageError
+from orchestrator.storage.location import secrets_in, split_options, without_credentials
+
+T = TypeVar("T")
+
+PATIENCE_S = 120.0
+"""How long a storage that does not answer is asked again before it is given up."""
+LONGEST_PAUSE_S = 8.0
+_PIECE_BYTES = 8 * 2**20
+
+REFUSALS = (
+    *("ACCESS_DENIED", "SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID", "INVALID_SIGNATURE"),
+    *("UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "VALIDATION", "NO_SUCH_BUCKET", "HTTP status 301", "HTTP status 400"),
+)
+"""Words of an answer that would be the same a second later."""
+
+_log = logging.getLogger("hookyard")
+
+
+class Remote:
+    """An object store, or whatever else pyarrow or fsspec reaches. Runs in every process; shared by the parts of a storage.
+
+    What is written lies on this machine's disk until it is sent, so that it can be sent again. Every call is repeated
+    while the store does not answer, for PATIENCE_S; once given up, it is asked only once a call until it answers.
+    Raises StorageError where it stays away or refuses.
+    """
+
+    def __init__(self, location: str, *, clock: Callable[[], float] = monotonic, pause: Callable[[float], None] = sleep) -> None:
+        self.filesystem, root = _opened(location)
+        self.root = root.rstrip("/")
+        self._name = without_credentials(split_options(location)[0])
+        self._clock, self._pause = clock, pause
+        self._given_up = False
+
+    def ask(self, call: Callable[[Any], T]) -> T:
+        """What a call of the file system gives. Call it with nothing that may not be done twice."""
+        until, wait = self._clock() + PATIENCE_S, 0.25
+        while True:
+            try:
+                answer = call(self.filesystem)
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise
+            except OSError as error:
+                self._give_up_unless(error, self._clock() + wait < until)
+                self._pause(wait)
+                wait = min(2 * wait, LONGEST_PAUSE_S)
+                continue
+            self._given_up = False
+            return answer
+
+    def _give_up_unless(self, error: OSError, time_is_left: bool) -> None:
+        if isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS):
+            raise StorageError(
+                f"storage {self._name} refuses: {without_credentials(str(error))}. Check its name, and the credentials this "
+                "process has (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the machine's own role)"
+            ) from error
+        if self._given_up or not time_is_left:
+            self._given_up = True
+            raise StorageError(
+                f"storage {self._name} does not answer, and was asked for {PATIENCE_S:g} s: {without_credentials(str(error))}. "
+                "Check the endpoint (AWS_ENDPOINT_URL) and the network; when it is back, hookyard resume goes on from the "
+                "last checkpoint"
+            ) from error
+        _log.warning("storage %s does not answer, and is asked again: %s", self._name, without_credentials(str(error)))
+
+    def reach(self) -> None:
+        """Asks once whether the store is there; raises UsageError where it is not, or refuses."""
+        try:
+            self.filesystem.get_file_info(self.root)
+        except OSError as error:
+            raise UsageError(
+                f"storage {self._name} cannot be reached: {without_credentials(str(error))}. Nothing was started. Check its "
+                "name, the endpoint (AWS_ENDPOINT_URL), the network and the credentials (AWS_ACCESS_KEY_ID ...)"
+            ) from error
+
+    def infos(self, path: str) -> list[Any]:
+        """What lies in a folder; nothing where there is none."""
+        from pyarrow.fs import FileSelector
+
+        return self.ask(lambda there: cast(list[Any], there.get_file_info(FileSelector(path, allow_not_found=True))))
+
+    def read(self, path: str, start: int) -> bytes:
+        """A file's bytes, from a place on."""
+
+        def take(filesystem: Any) -> bytes:
+            with filesystem.open_input_file(path) as file:
+                file.seek(start)
+                return cast(bytes, file.read())
+
+        return self.ask(take)
+
+    def send(self, file: IO[bytes], path: str) -> None:
+        """Puts a local file into its place, whole."""
+
+        def put(filesystem: Any) -> None:
+            file.seek(0)
+            with filesystem.open_output_stream(path) as stream:
+                shutil.copyfileobj(file, stream, _PIECE_BYTES)
+
+        try:
+            self.ask(put)
+        except StorageError:
+            # A stream that broke off may have left the part that it had sent.
+            with suppress(OSError):
+                self.filesystem.delete_file(path)
+            raise
+
+    def delete(self, path: str) -> None:
+        """Removes a file or a folder with all in it; nothing where there is none."""
+
+        def remove(filesystem: Any) -> None:
+            info = filesystem.get_file_info(path)
+            with suppress(FileNotFoundError):
+                if info.type.name != "NotFound":
+                    (filesystem.delete_dir if info.type.name == "Directory" else filesystem.delete_file)(info.path)
+
+        self.ask(remove)
+
+    def upload(self, folder: Path, path: str) -> None:
+        """Copies a local folder."""
+        from pyarrow import fs
+
+        here = fs.LocalFileSystem()
+        self.ask(lambda there: fs.copy_files(str(folder), path, source_filesystem=here, destination_filesystem=there))
+
+
+class Outgoing(io.BufferedRandom):
+    """A file on this machine's disk that is sent when it is closed."""
+
+    def __init__(self, remote: Remote, path: str) -> None:
+        super().__init__(cast(io.RawIOBase, tempfile.TemporaryFile(buffering=0)))  # noqa: SIM115, closed with this one
+        self._remote, self._path = remote, path
+
+    def close(self) -> None:
+        """Sends the file; raises StorageError where that cannot be done."""
+        if self.closed:
+            return
+        try:
+            self.flush()
+            self._remote.send(self, self._path)
+        finally:
+            super().close()
+
+
+def _opened(location: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(location)
+    except Exception as from_pyarrow:
+        try:
+            import fsspec
+
+            system, root = fsspec.core.url_to_fs(location)
+            found = fs.PyFileSystem(fs.FSSpecHandler(system)), root
+        except Exception as from_fsspec:
+            reasons = without_credentials(f"{from_pyarrow}; {from_fsspec}")
+            for secret in secrets_in(location):
+                reasons = reasons.replace(secret, "***")
+            raise UsageError(
+                f"storage '{without_credentials(location)}' cannot be opened: {reasons}. "
+                "Give a folder, or a URL that pyarrow or an installed fsspec package knows."
+            ) from None
+    return found
