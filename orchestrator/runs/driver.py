@@ -21,6 +21,7 @@ from orchestrator.runs.interrupts import Interrupts
 from orchestrator.runs.result import Run
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
+from orchestrator.storage import Storage
 
 POLL_S = 0.2
 
@@ -56,6 +57,7 @@ def run(
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
     address = chosen_address(address)
+    Storage(storage).reach()
     if not local:
         _refuse_unless_fits(experiment, address)
     about = {
@@ -101,7 +103,7 @@ def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
 
 
 def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str | None) -> Run:
-    assignment = Assignment(resolved(experiment), experiment.import_paths, str(folder))
+    assignment = Assignment(resolved(experiment), experiment.import_paths, folder.location)
     pushed: dict[str, list[bytes]] = {}
     try:
         with TerminalDisplay(folder.storage) as display, Interrupts(resume_command(folder)) as interrupts:
