@@ -14,6 +14,7 @@ from orchestrator.cli.show import show
 from orchestrator.cli.stats import stats
 from orchestrator.cli.sweep import sweep
 from orchestrator.cli.validate import validate
+from orchestrator.cli.watch import watch
 
 app = typer.Typer(
     cls=Verbs,
@@ -23,5 +24,5 @@ app = typer.Typer(
     help="Runs hooked PyTorch experiments on Ray, sweeps over anything in them, and keeps what every rank measured.",
 )
 
-for verb in (run, sweep, resume, ls, show, stats, compare, doctor, validate, hooks, schema):
+for verb in (run, sweep, resume, watch, ls, show, stats, compare, doctor, validate, hooks, schema):
     app.command()(verb)

@@ -1,0 +1,101 @@
+"""`hookyard watch RUN`, `hookyard watch SWEEP`"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.errors import FAILED, INTERRUPTED, SOME_FAILED
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from orchestrator.runs.folder import RunFolder
+
+_WIDTH = 160
+"""Columns of a frame that no terminal shows."""
+_CODES = {"failed": FAILED, "lost": FAILED, "interrupted": INTERRUPTED}
+
+
+def watch(
+    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")],
+    once: Annotated[bool, typer.Option("--once", help="Print how it stands, and leave.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Shows how a run or a sweep fares until it ends, from its files alone; exits as that did."""
+    from rich.console import Console
+
+    from orchestrator.runs.folder import RunFolder
+
+    folder = RunFolder.open(run)
+    look, frame = _sweep(folder) if "sweep" in folder.about() else _run(folder)
+    view = look()
+    if as_json:
+        print_json(_plain(asdict(view)))
+    elif once or not sys.stdout.isatty():
+        Console(width=None if sys.stdout.isatty() else _WIDTH).print(frame(view, None))
+    else:
+        try:
+            view = _watch(Console(), folder, look, frame, view)
+        except KeyboardInterrupt:
+            typer.echo(f"{folder} goes on without being watched", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(_code(view))
+
+
+def _run(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
+    from orchestrator.runs.frame import run_frame
+    from orchestrator.runs.live import LiveRun
+
+    return LiveRun(folder).look, lambda view, lines: run_frame(view)
+
+
+def _sweep(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
+    from orchestrator.sweeps.frame import sweep_frame
+    from orchestrator.sweeps.live import LiveSweep
+
+    return LiveSweep(folder).look, sweep_frame
+
+
+def _watch(
+    console: Console, folder: RunFolder, look: Callable[[], Any], frame: Callable[[Any, int | None], RenderableType], view: Any
+) -> Any:
+    """Draws anew until it is over; Ctrl-C leaves."""
+    from rich.live import Live
+
+    from orchestrator.runs.live import look_every_s
+
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(frame(view, console.height), refresh=True)
+            if view.status != "running":
+                return view
+            try:
+                time.sleep(look_every_s(folder.storage))
+                view = look()
+            except OSError:
+                # What is written anew or joined at this moment is there at the next look; what was removed is not.
+                type(folder).open(str(folder))
+
+
+def _code(view: Any) -> int:
+    if view.status in _CODES:
+        return _CODES[view.status]
+    return SOME_FAILED if getattr(view, "failed", 0) and view.status != "running" else 0
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no number that is none: it is null."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,73 @@
+"""Progress: how much of training is done, and when the rest will be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+_REPORTS, _APART_S = 10, 10.0
+"""The time to come is reckoned from the last reports once they are so far apart: their times are whole seconds."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far training has come."""
+
+    phase: str | None = None
+    epoch: int | None = None
+    """The one under way, from 0."""
+    step: int = 0
+    iteration: int = 0
+    """Training iterations completed."""
+
+
+@dataclass(frozen=True)
+class Progress(Place):
+    """How far training has come on its way. What is not known is None."""
+
+    epochs: int | None = None
+    """Of the whole run, where its length is said in epochs."""
+    steps: int | None = None
+    """Of the whole run, where its length is said in steps."""
+    share: float | None = None
+    """How much is done, from 0 to 1."""
+    eta_s: float | None = None
+    """Seconds to the end of training at the present pace."""
+
+
+def progress(
+    experiment: Mapping[str, Any], attempt: Mapping[str, Any], place: Place, reports: Sequence[Mapping[str, Any]], step_s: float | None
+) -> Progress:
+    """How far a run is. `experiment` is its resolved experiment, `attempt` the present one as `attempt.json` has it,
+    `reports` those that count, `step_s` what an iteration takes."""
+    to_come = _iterations_to_come(experiment, attempt, place)
+    total = None if to_come is None else place.iteration + to_come
+    share = place.iteration / total if total else None
+    pace = _seconds_per_iteration([report for report in reports if report["attempt"] == attempt["attempt"]], step_s)
+    eta_s = None if to_come is None or pace is None else to_come * pace
+    return Progress(place.phase, place.epoch, place.step, place.iteration, experiment["epochs"], experiment["steps"], share, eta_s)
+
+
+def _iterations_to_come(experiment: Mapping[str, Any], attempt: Mapping[str, Any], place: Place) -> int | None:
+    if experiment["steps"] is not None:
+        return int(max(0, experiment["steps"] - place.step) * experiment["accumulate"])
+    length = attempt.get("epoch_iterations")
+    if length is None:
+        return None
+    start = attempt["position"] or {"epoch": 0, "offset": 0, "iteration": 0}
+    # Another number of ranks may have begun the epoch: what they consumed is counted in samples.
+    begun = start["epoch"] * length + start["offset"] // (experiment["batch_size"] * attempt["world_size"])
+    return max(0, int(experiment["epochs"] * length - begun - (place.iteration - start["iteration"])))
+
+
+def _seconds_per_iteration(reports: Sequence[Mapping[str, Any]], step_s: float | None) -> float | None:
+    """What an iteration takes with its part of validation and saving, as far as the reports of this attempt tell."""
+    last = [report for report in reports if "time" in report][-_REPORTS:]
+    if len(last) > 1:
+        seconds = (datetime.fromisoformat(last[-1]["time"]) - datetime.fromisoformat(last[0]["time"])).total_seconds()
+        iterations = last[-1]["iteration"] - last[0]["iteration"]
+        if seconds >= _APART_S and iterations:
+            return float(seconds / iterations)
+    return step_s

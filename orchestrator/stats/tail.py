@@ -1,0 +1,156 @@
+"""Tails: what was written to growing files since the last look. Each byte is read once."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from time import time
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.stats.tables import COMPACTED, load
+from orchestrator.storage import FileState, Storage
+
+WINDOW = 400
+"""Training rows of each rank that are kept, at least: what is going on now."""
+_READ_BYTES = 2**20
+"""An object store is read in pieces of this size."""
+
+
+class LineTail:
+    """The lines of JSON that were added to a file; a line that is not whole yet waits for its end."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        self._end = 0
+
+    def look(self, state: FileState | None) -> list[dict[str, Any]]:
+        """The new lines; `state` is what the storage says of the file. What a kill cut short is left out."""
+        if state is None or state.size_bytes <= self._end:
+            return []
+        added = self._storage.read(self._name, self._end)
+        whole = added[: added.rfind(b"\n") + 1]
+        self._end += len(whole)
+        return list(_parsed(whole))
+
+
+def _parsed(lines: bytes) -> Iterator[dict[str, Any]]:
+    for line in lines.split(b"\n"):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+class RankTail:
+    """The newest rows that one rank wrote in one attempt, and the peaks of its memory."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage, self._folder = storage, folder
+        self._sizes: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._schemas: dict[str, pa.Schema] = {}
+        self._window: deque[pa.RecordBatch] = deque()
+        self._kept = 0
+        self.newest: dict[str, Any] = {}
+        """The last row."""
+        self.trained = 0
+        """Training iterations completed, as its rows tell."""
+        self.written: float | None = None
+        """When it was written, in seconds since 1970."""
+        self.peaks: dict[str, float] = {}
+        """The largest value of each column that ends in `_bytes`."""
+
+    @property
+    def window(self) -> list[pa.RecordBatch]:
+        """The batches that hold the last WINDOW rows of training, or all there are."""
+        return list(self._window)
+
+    def look(self) -> None:
+        """Takes what was written since the last look."""
+        files = self._storage.files(self._folder)
+        for name in [name for name in files if name.startswith("rows-") and name.endswith(".arrow")]:
+            size, modified = files[name]
+            if size == self._sizes.get(name):
+                continue
+            self._sizes[name] = size
+            for batch in self._new_batches(name):
+                self.take(batch)
+            self.written = time() if modified is None else modified
+
+    def _new_batches(self, name: str) -> Iterator[pa.RecordBatch]:
+        """The whole batches behind what was read of a stream; what is being written now comes with a later look."""
+        with self._storage.open(f"{self._folder}/{name}") as file:
+            begin = self._ends.get(name, 0)
+            file.seek(begin)
+            stream = file if self._storage.local else pa.BufferedInputStream(file, _READ_BYTES)
+            try:
+                if begin == 0:
+                    self._schemas[name] = pa.ipc.read_schema(pa.ipc.read_message(stream))
+                    self._ends[name] = stream.tell()
+                while True:
+                    batch = pa.ipc.read_record_batch(pa.ipc.read_message(stream), self._schemas[name])
+                    self._ends[name] = stream.tell()
+                    yield batch
+            except (EOFError, pa.ArrowInvalid, OSError):
+                return
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Takes rows, of one phase and in the order in which they were made."""
+        if not batch.num_rows:
+            return
+        self.newest = batch.slice(batch.num_rows - 1).to_pylist()[0]
+        for name in batch.schema.names:
+            peak = pc.max(batch.column(name)).as_py() if name.endswith("_bytes") else None
+            if peak is not None:
+                self.peaks[name] = max(peak, self.peaks.get(name, peak))
+        if self.newest["phase"] != "train":
+            return
+        self.trained = self.newest["iteration"]
+        self._window.append(batch)
+        self._kept += batch.num_rows
+        while self._kept - self._window[0].num_rows >= WINDOW:
+            self._kept -= self._window.popleft().num_rows
+
+
+class AttemptTail:
+    """The newest rows of all ranks of one attempt. `folder` is its own under `stats/`."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage, self._folder = storage, folder
+        self._ranks: dict[int, RankTail] = {}
+
+    @property
+    def ranks(self) -> dict[int, RankTail]:
+        """The ranks that have written rows, by number."""
+        return {rank: tail for rank, tail in sorted(self._ranks.items()) if tail.newest}
+
+    def look(self) -> None:
+        """Takes what was written since the last look, by new ranks too."""
+        for name in self._storage.names(self._folder):
+            rank = int(name.removeprefix("rank=")) if name.startswith("rank=") else None
+            if rank is not None and rank not in self._ranks:
+                self._ranks[rank] = RankTail(self._storage, f"{self._folder}/{name}")
+        for tail in self._ranks.values():
+            tail.look()
+
+    def take_joined(self, attempts: Sequence[Mapping[str, Any]], iteration: int) -> None:
+        """Takes the last training rows of a run whose ranks' files are joined; `iteration` is the one it ended with."""
+        if not self._storage.exists(COMPACTED["rows"]):
+            return
+        rows = load(self._storage, attempts, None, f"phase == 'train' and iteration > {iteration - WINDOW}")
+        for rank, own in rows.astype({"phase": str, "node": str}).groupby("rank"):
+            tail = self._ranks.setdefault(int(str(rank)), RankTail(self._storage, f"{self._folder}/rank={rank}"))
+            tail.take(pa.RecordBatch.from_pandas(own, preserve_index=False))
+
+    def training_rows(self) -> pd.DataFrame:
+        """The last WINDOW training rows of every rank."""
+        batches = [pa.Table.from_batches([batch]) for tail in self.ranks.values() for batch in tail.window]
+        if not batches:
+            return pd.DataFrame()
+        rows: pd.DataFrame = pa.concat_tables(batches, promote_options="permissive").to_pandas()
+        return rows[rows["phase"] == "train"].groupby("rank").tail(WINDOW)
