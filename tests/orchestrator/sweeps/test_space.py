@@ -152,25 +152,3 @@ def test_what_pb2_chooses_is_put_into_its_domain() -> None:
     assert clipped(settings, {"hooks.ema.decay": float(np.float32(0.999)), "batch_size": 8}) == {"hooks.ema.decay": 0.999, "batch_size": 8}
     assert float(np.float32(0.999)) > 0.999
     assert bounds(settings) == {"hooks.ema.decay": [0.5, 0.999]}
-
-
-def optimum(decay: float) -> float:
-    """A known function of a hook's field: best at 0.7."""
-    return -((decay - 0.7) ** 2)
-
-
-def test_a_population_that_copies_its_best_and_mutates_comes_near_the_optimum() -> None:
-    """Exploit and explore by hand, as Tune's PBT does it: the worst quarter takes a value of the best quarter, mutated."""
-    space = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}}
-    gains = []
-    for seed in range(5):
-        settings = sweep(space, scheduler="pbt", trials=8, seed=seed)
-        random = np.random.RandomState(seed)
-        population = random_points(settings)
-        begun = np.mean([abs(one["hooks.ema.decay"] - 0.7) for one in population])
-        for _ in range(15):
-            population.sort(key=lambda one: optimum(one["hooks.ema.decay"]))
-            population[:2] = [mutated(settings, population[-1 - place], random) for place in range(2)]
-            assert all(0 <= one["hooks.ema.decay"] <= 0.99 for one in population)
-        gains.append(begun / np.median([abs(one["hooks.ema.decay"] - 0.7) for one in population]))
-    assert np.median(gains) > 2
