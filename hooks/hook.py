@@ -145,6 +145,10 @@ class Hook:
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `rank_state_dict` gave on this rank."""
 
+    def needs_whole_model(self) -> str:
+        """Why this hook cannot work where each rank has a part of the model (`strategy: fsdp`); empty where it can."""
+        return ""
+
     def handles(self, event: str) -> bool:
         """Whether this hook overrides an event."""
         return getattr(type(self), event) is not getattr(Hook, event)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from hooks import shards
+
 RECENT = 1000
 """How many rows back `State.recent` reaches."""
 
@@ -138,6 +140,7 @@ class State:
     skip_reasons: list[str] = field(default_factory=list)
     _gradient_norm: Tensor | None = None
     _parameters: list[nn.Parameter] | None = None
+    _sharded: bool = False
 
     @property
     def is_master(self) -> bool:
@@ -166,16 +169,25 @@ class State:
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """The gradients there are, in the order of the module's parameters."""
+        """The gradients there are, in the order of the module's parameters; where ranks share the model out among them,
+        this rank's parts."""
         if self._parameters is None:
             self._parameters = list(self.module.parameters())
-        return [p.grad for p in self._parameters if p.grad is not None]
+            self._sharded = any(map(shards.is_sharded, self._parameters))
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
 
-    def gradient_norm(self) -> Tensor:
-        """The global 2-norm of the gradients, computed once per step; valid from `on_gradients` to the step's end."""
+    def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
+        """The global norm of the gradients; the 2-norm is computed once per step, and is valid from `on_gradients` to the
+        step's end. Every rank must ask alike: with `strategy: fsdp` it is a collective."""
+        if norm_type != 2.0:
+            return self._joined(torch.nn.utils.get_total_norm(self.gradients(), norm_type), norm_type)
         if self._gradient_norm is None:
-            self._gradient_norm = _norm(self.gradients())
+            self._gradient_norm = self._joined(_norm(self.gradients()), norm_type)
         return self._gradient_norm
+
+    def _joined(self, norm: Tensor, norm_type: float) -> Tensor:
+        return shards.norm_of_parts(norm, norm_type) if self._sharded else norm
 
     def forget_gradients(self) -> None:
         """Drops what `gradient_norm` remembered: call after changing gradients, as the loop does after each step."""

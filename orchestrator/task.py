@@ -77,6 +77,19 @@ class Task(ABC):
 
         return DataLoader(dataset, batch_sampler=batches, collate_fn=self.collate, **options)
 
+    def fsdp_units(self, model: nn.Module) -> Iterable[nn.Module]:
+        """With `strategy: fsdp`, the submodules whose parameters are gathered together when they are called, and let go
+        after; what is in none of them is gathered for the whole forward pass.
+
+        Here the members of every `ModuleList` (a transformer's blocks), or, where there is none, of every `Sequential`."""
+        from torch import nn
+
+        def members(kind: type[nn.Module]) -> list[nn.Module]:
+            containers = [module for module in model.modules() if isinstance(module, kind)]
+            return [member for one in containers for member in one.children() if type(member) is not kind]
+
+        return members(nn.ModuleList) or members(nn.Sequential)
+
     def required_hooks(self) -> Mapping[str, Any]:
         """Hooks this task cannot do without: a name to what YAML would say of it; the experiment may refine them."""
         return {}

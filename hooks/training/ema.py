@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
-from hooks import batch_statistics, coalesced
+from hooks import batch_statistics, coalesced, shards
 from hooks.hook import Hook
 from hooks.rhythm import Rhythm
 from hooks.state import State
@@ -26,9 +26,9 @@ class EMA(Hook):
     """Averages the weights after each optimizer step: average = decay * average + (1 - decay) * weight.
 
     The first update is a copy. Averages of bf16 and fp16 weights are kept in fp32, where a decay near 1 still moves
-    them; integers are never averaged. Every rank does the same work on the same weights. `applied` puts the averages
-    into the module and takes them out again; the weights in training, and in the checkpoint's `model`, are always the
-    raw ones. A checkpoint gets a record of its own under the hook's name: `model` (a state dict with the averages),
+    them; integers are never averaged. Every rank does the same work on the same weights; with `strategy: fsdp` each
+    averages its own shards, without communication. `applied` puts the averages into the module and takes them out
+    again; the weights in training, and in the checkpoint's `model`, are always the raw ones. A checkpoint gets a record of its own under the hook's name: `model` (a state dict with the averages),
     `updates`, `decay`. Resumed without such a record, the average starts from the restored weights.
     Raises ValueError at start for buffers that cannot be recomputed. Source: MMEngine EMAHook, VISSL EmaHook,
     torch.optim.swa_utils.AveragedModel (the same numbers; this keeps its lists of tensors from step to step).
@@ -66,6 +66,7 @@ class EMA(Hook):
         self._names: list[str] = []
         self._parameters: list[nn.Parameter] = []
         self._averages: list[Tensor] = []
+        """Of a sharded parameter, that of this rank's shard."""
         self._alike: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._unlike: list[tuple[Tensor, Tensor]] = []
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
@@ -108,15 +109,25 @@ class EMA(Hook):
         if state.phase == "train" and state.world_size > 1:
             coalesced.average(average for _, average in self._buffers.values())
 
+    def needs_whole_model(self) -> str:
+        return "buffers: recompute runs the model over each rank's own batches" if self.buffers == "recompute" else ""
+
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         with self.applied(state):
-            model = state.module.state_dict()
+            # What is in the memory of a shard now is gone when the raw weights come back.
+            model = {n: t.clone() if shards.is_sharded(t) else t for n, t in state.module.state_dict().items()}
         checkpoint[self._label] = {
             "model": model,
             "updates": self._updates,
             "decay": self.decay,
-            "exact": {name: average for name, average in self._named_averages() if average.dtype != model[name].dtype},
+            "exact": self._exact(model),
         }
+
+    def _exact(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The averages that are kept in another type than the weights."""
+        parameters = dict(zip(self._names, self._parameters, strict=True))
+        exact = {name: average for name, average in self._named_averages() if average.dtype != model[name].dtype}
+        return {name: shards.of_parts(average, parameters.get(name, average)) for name, average in exact.items()}
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"buffers": {name: average for name, (_, average) in self._buffers.items()}} if self._buffers else {}
@@ -153,8 +164,9 @@ class EMA(Hook):
         """The first update; from here on the same lists of tensors are averaged."""
         named = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
         self._names, self._parameters = list(named), list(named.values())
-        self._averages = [self._copy(parameter) for parameter in self._parameters]
-        pairs = list(zip(self._averages, self._parameters, strict=True))
+        weights = [shards.local(parameter) for parameter in self._parameters]
+        self._averages = [self._copy(weight) for weight in weights]
+        pairs = list(zip(self._averages, weights, strict=True))
         alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
         self._alike = [a for a, _ in alike], [p for _, p in alike]
         self._unlike = [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)]
@@ -171,11 +183,13 @@ class EMA(Hook):
             yield name, average
 
     def _restore(self, values: Mapping[str, Tensor]) -> None:
+        parameters = dict(zip(self._names, self._parameters, strict=True))
         for name, average in self._named_averages():
-            if name not in values or values[name].shape != average.shape:
+            whole = parameters.get(name, average)
+            if name not in values or values[name].shape != whole.shape:
                 found = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
-                raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(average.shape)}")
-            average.copy_(values[name])
+                raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(whole.shape)}")
+            average.copy_(shards.local(shards.like(values[name], whole)))
 
     # Using them
 
@@ -183,8 +197,8 @@ class EMA(Hook):
     def applied(self, state: State) -> Iterator[None]:
         """Within it `state.module` has the averages; the raw weights come back at its end, also after an error.
 
-        Tensors are exchanged, not copied, and optimizer and wrappers keep their Parameter objects. Collective where
-        buffers are recomputed. Before the first update nothing changes. Raises RuntimeError when nested.
+        Tensors are exchanged, not copied (but for shards, whose memory FSDP gathers from), and optimizer and wrappers keep
+        their Parameter objects. Collective where buffers are recomputed. Before the first update nothing changes. Raises RuntimeError when nested.
         """
         if self._in_use:
             raise RuntimeError("the averaged weights are in the model already; leave applied() before entering it again")
@@ -193,16 +207,16 @@ class EMA(Hook):
             return
         self._in_use = True
         slots = self._exchanged_buffers(state.module)
-        raw_weights = [parameter.data for parameter in self._parameters]
+        raw_weights = [_raw(parameter) for parameter in self._parameters]
         raw_buffers = [owner[name] for owner, name in slots]
         try:
             for parameter, average in zip(self._parameters, self._averages, strict=True):
-                parameter.data = average.to(parameter.data)
+                _put(parameter, average)
             self._put_buffers(state, slots)
             yield
         finally:
             for parameter, raw in zip(self._parameters, raw_weights, strict=True):
-                parameter.data = raw
+                _put(parameter, raw)
             for (owner, name), raw in zip(slots, raw_buffers, strict=True):
                 owner[name] = raw
             self._in_use = False
@@ -224,6 +238,19 @@ class EMA(Hook):
                 self._recomputed = self._updates, [owner[name] for owner, name in slots]
             for (owner, name), buffer in zip(slots, self._recomputed[1], strict=True):
                 owner[name] = buffer
+
+
+def _raw(parameter: nn.Parameter) -> Tensor:
+    """A parameter's tensor, to be put back: of a shard a copy, as its memory will hold something else."""
+    return shards.local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
+
+
+def _put(parameter: nn.Parameter, value: Tensor) -> None:
+    """Makes a tensor, of the shard's shape where there is one, the parameter's."""
+    if shards.is_sharded(parameter):
+        shards.local(parameter).copy_(value)
+    else:
+        parameter.data = value.to(parameter.data)
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Slot]]:

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Gt
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
 from hooks.hook import Hook, Priority
 from hooks.state import State
@@ -21,8 +20,9 @@ _EPSILON = 1e-6
 class GradientClip(Hook):
     """Clips the global gradient norm, or every element, and records the norm there was before.
 
-    Acts once per optimizer step, on accumulated and unscaled gradients. Every rank does the same; no communication,
-    no synchronization with the device. Records grad_norm. Source: MMEngine OptimWrapper, VISSL GradClipHook.
+    Acts once per optimizer step, on accumulated and unscaled gradients. Every rank does the same; no synchronization with
+    the device, and no communication but, with `strategy: fsdp`, of one number. Records grad_norm.
+    Source: MMEngine OptimWrapper, VISSL GradClipHook.
     """
 
     max_norm: Annotated[float, Gt(0)] = 1.0
@@ -37,7 +37,7 @@ class GradientClip(Hook):
 
     def on_gradients(self, state: State) -> None:
         gradients = state.gradients()
-        norm = state.gradient_norm() if self.norm_type == 2.0 else get_total_norm(gradients, self.norm_type)
+        norm = state.gradient_norm(self.norm_type)
         state.record(grad_norm=norm)
         if self.max_value is not None:
             torch._foreach_clamp_min_(gradients, -self.max_value)

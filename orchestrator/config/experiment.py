@@ -35,6 +35,8 @@ class Workers(Model):
     """Whether each rank gets a GPU."""
     cpus: Annotated[float, Gt(0)] = 1
     """CPUs asked of Ray for each rank."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """How ranks share the model: each has all of it, or each has a part of every parameter (torch's fully_shard)."""
 
 
 class Loader(Model):

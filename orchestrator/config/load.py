@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from orchestrator.config.changes import unchangeable
-from orchestrator.config.components import check_optimizer, make_hooks, make_task
+from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, wrong_length
 from orchestrator.config.imports import did_you_mean, extend_import_path
 from orchestrator.config.overrides import apply_overrides, set_path
@@ -162,11 +162,23 @@ def _components(data: Mapping[str, Any], problems: list[Problem]) -> dict[str, A
     if isinstance(name, str) and isinstance(arguments, dict):
         made = _attempt(problems, make_task, name, arguments)
     task, task_args = made or (None, arguments)
-    hooks = {}
+    hooks: dict[str, MadeHook | None] = {}
     if isinstance(entries, dict):
         hooks = _attempt(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
+    problems.extend(_sharding_problems(data, hooks))
     _attempt(problems, _check_optimizer, data)
     return {"task_args": task_args, "hooks": {name: one.entry if one else None for name, one in hooks.items()}}
+
+
+def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | None]) -> list[Problem]:
+    """What cannot be where ranks share out the model among them."""
+    workers = data.get("workers")
+    if not isinstance(workers, dict) or workers.get("strategy") != "fsdp":
+        return []
+    reasons = {f"hooks.{name}": one.hook.needs_whole_model() for name, one in hooks.items() if one}
+    if data.get("precision") == "fp16":
+        reasons["precision"] = "each rank would scale the loss by its own shards' overflows; bf16 needs no scale"
+    return [Problem(path, f"cannot be with workers.strategy: fsdp: {reason}") for path, reason in reasons.items() if reason]
 
 
 def _with_default_optimizer(data: dict[str, Any]) -> dict[str, Any]:

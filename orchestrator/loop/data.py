@@ -148,6 +148,11 @@ class Data:
         """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and slowly."""
         self.loaders.clear()
 
+    def first_sample(self, phase: str) -> Any:
+        """A batch of the first sample of a phase, on the device, the same on each rank and each time."""
+        loader = self._task.loader(self._datasets[phase], BatchSampler([0], 1, drop_last=False), phase, {"generator": self._generator})
+        return to_device(next(drawn_aside(loader, self._experiment.seed)), self._world.device)
+
     def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
         """This rank's batches of a phase once, on the device, the same each time: in the order of the dataset, or
         shuffled; neither the training order nor its random numbers are disturbed."""

@@ -21,6 +21,7 @@ from orchestrator.loop.data import to_device
 from orchestrator.loop.means import Means
 from orchestrator.loop.own_backward import OwnBackward
 from orchestrator.loop.precision import Precision
+from orchestrator.loop.strategy import exchange_gradients
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
@@ -236,9 +237,7 @@ class Iterations:
             position += 1
         else:
             position, group = 1, min(state.accumulate, state.phase_length - state.phase_iteration)
-        if isinstance(state.model, DistributedDataParallel):
-            # What DDP's no_sync() sets, which as a context would have to lie around half the iteration.
-            state.model.require_backward_grad_sync = position == group
+        exchange_gradients(state.model, position == group)
         return position, group
 
     def _count_metrics(self) -> None:

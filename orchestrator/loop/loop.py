@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from hooks.hook import Hook
 from hooks.plan import Plan
@@ -28,6 +27,7 @@ from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import restore_random_state, seed_all
 from orchestrator.loop.saving import Saving
+from orchestrator.loop.strategy import is_sharded, replicated, sharded
 from orchestrator.loop.world import Agreement, World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
@@ -111,12 +111,8 @@ class Loop:
     def _make_state(
         self, artifacts: Path, display: Display | None, config: Mapping[str, Any], name: str, store: CheckpointStore | None
     ) -> State:
-        module = self.task.model().to(self.world.device)
-        model: torch.nn.Module = module
-        if self.world.world_size > 1 and any(p.requires_grad for p in module.parameters()):
-            devices = [self.world.device] if self.world.device.type == "cuda" else None
-            # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass.
-            model = DistributedDataParallel(module, device_ids=devices, broadcast_buffers=False)
+        module = self.task.model()
+        model = self._shared(module)
         optimizer = build_optimizer(self.experiment, self.task, module)
         return State(
             rank=self.world.rank,
@@ -143,6 +139,14 @@ class Loop:
             clock=self.clock,
             display=display,
         )
+
+    def _shared(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The model on this rank's device, as the training step calls it: shared with the other ranks."""
+        if self.world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
+            return module.to(self.world.device)
+        if self.experiment.workers.strategy == "fsdp":
+            return sharded(module, self.task.fsdp_units(module), self.world, self.experiment.precision)
+        return replicated(module.to(self.world.device), self.world)
 
     def _forward(self, model: torch.nn.Module, batch: Any) -> Any:
         with self.precision.autocast():
@@ -390,12 +394,21 @@ class Loop:
                 iterations = self.iterations.evaluate(batches_of(loader), meters, begun, epoch)
                 for _ in range(len(loader)):
                     next(iterations)
+                self._take_part(phase)
             state.module.train()
             state.metrics |= self.iterations.reduce(f"{phase}/{label}" if label else phase, self.world, meters)
         if phase == "val":
             self.eval_iterations = begun + state.phase_iteration
         self.plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = trained, self._epoch_length
+
+    def _take_part(self, phase: str) -> None:
+        """Where the model is sharded, calls it as often as the rank with most batches does, which needs everybody's shards."""
+        if not is_sharded(self.state.module):
+            return
+        missing = int(max(self.world.gather(len(self.data.loaders[phase])))) - len(self.data.loaders[phase])
+        for _ in range(missing):
+            self._forward(self.state.module, self.data.first_sample(phase))
 
     def _restore_randomness_unless_mid_phase(self) -> None:
         if self.stage is not Stage.TRAIN:

@@ -1,0 +1,61 @@
+"""The strategy: how the ranks of a run share one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from hooks import shards
+from orchestrator.loop.world import World
+
+
+def replicated(module: nn.Module, world: World) -> nn.Module:
+    """DDP around the module: each rank has all of it, and gradients are averaged while the backward pass runs."""
+    devices = [world.device] if world.device.type == "cuda" else None
+    # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass.
+    return DistributedDataParallel(module, device_ids=devices, broadcast_buffers=False)
+
+
+def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precision: str) -> nn.Module:
+    """The module itself, its parameters replaced by DTensors of which each rank has a part along the first dimension.
+
+    A unit's parameters are gathered together and let go after it, in the backward pass too; so is what is left over of
+    the module. With bf16 they are gathered and multiplied in bf16, while shards, optimizer and the sums of gradients
+    are fp32; what normalizes with running statistics stays fp32. Buffers are whole on each rank.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(world.device.type, (world.world_size,))
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = half if precision == "bf16" else MixedPrecisionPolicy()
+    chosen = set(units)
+    # From the inside out, as what is sharded already is no part of what is around it.
+    for part in reversed([*module.modules()]):
+        if part is module or not any(True for _ in part.parameters()):
+            continue
+        # Let go at the end of each call, the module's own too: a hook may change shards between two of them.
+        if precision == "bf16" and isinstance(part, _NormBase):
+            fully_shard(part, mesh=mesh, reshard_after_forward=True)
+        elif part in chosen:
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    return module
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether ranks have parts of the module, so that all of them must take part whenever one calls it."""
+    return any(shards.is_sharded(parameter) for parameter in module.parameters())
+
+
+def exchange_gradients(model: nn.Module, now: bool) -> None:
+    """Says whether the next backward pass exchanges gradients with the other ranks, or adds them up on each."""
+    if isinstance(model, DistributedDataParallel):
+        # What DDP's no_sync() sets, which as a context would have to lie around half the iteration.
+        model.require_backward_grad_sync = now
+    elif callable(exchange := getattr(model, "set_requires_gradient_sync", None)):
+        exchange(now)
