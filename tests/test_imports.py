@@ -21,6 +21,7 @@ LAYERS = (
     ("orchestrator.config", "orchestrator.loop", "orchestrator.checkpoint", "orchestrator.stats"),
     ("orchestrator.runs",),
     ("orchestrator.sweeps",),
+    ("orchestrator.report",),
     ("orchestrator.cluster",),
     ("orchestrator.cli",),
     ("orchestrator.__main__",),

@@ -7,6 +7,7 @@ from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Verbs
 from orchestrator.cli.hooks import hooks
 from orchestrator.cli.ls import ls
+from orchestrator.cli.report import report
 from orchestrator.cli.resume import resume
 from orchestrator.cli.run import run
 from orchestrator.cli.schema import schema
@@ -24,5 +25,5 @@ app = typer.Typer(
     help="Runs hooked PyTorch experiments on Ray, sweeps over anything in them, and keeps what every rank measured.",
 )
 
-for verb in (run, sweep, resume, watch, ls, show, stats, compare, doctor, validate, hooks, schema):
+for verb in (run, sweep, resume, watch, ls, show, stats, compare, doctor, report, validate, hooks, schema):
     app.command()(verb)

@@ -1,0 +1,23 @@
+"""Reports: one HTML file of a run or a sweep, which opens without a network. Driver process; knows pandas and neither ray nor torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.runs.folder import RunFolder
+
+
+def report(folder: RunFolder) -> str:
+    """The page of a run or of a sweep, under way or over."""
+    from orchestrator.runs.folder import now
+
+    if "sweep" in folder.about():
+        from orchestrator.report.sweep import read_sweep, sweep_page
+        from orchestrator.sweeps.result import Sweep
+
+        return sweep_page(read_sweep(Sweep(folder)), now())
+    from orchestrator.report.run import read_run, run_page
+    from orchestrator.runs.result import Run
+
+    return run_page(read_run(Run(folder)), now())

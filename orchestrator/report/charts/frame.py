@@ -1,0 +1,93 @@
+"""The frame of every chart: figure, axes, legend, and what is drawn in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from orchestrator.report.axes import Axis
+from orchestrator.report.markup import Content, Markup, element
+
+WIDTH, HEIGHT = 2000, 1000
+"""The drawing's own coordinates, from the upper left. It is stretched to the room there is; lines keep their width."""
+
+
+def figure(title: str, drawn: Content, *, note: str = "", legend: Content = None, data: Content = None, wide: bool = False) -> Markup:
+    """A chart with its title, a sentence on how to read it, and its data as a table."""
+    caption = element("figcaption", element("b", title), element("span", note, class_="note") if note else None)
+    table = element("details", element("summary", "The data as a table"), data, class_="data") if data else None
+    return element("figure", caption, legend, drawn, table, class_="chart wide" if wide else "chart")
+
+
+def plot(drawing: Iterable[Content], x: Axis, y: Axis, label: str, *, over: Content = None, **attributes: str | float | None) -> Markup:
+    """The drawing between its axes. `label` is what a screen reader says of it, `over` lies above it."""
+    lines = [_line(0, place, WIDTH, place) for place in _up(y.places([value for value, _ in y.ticks]))]
+    drawn = element(
+        "svg", *lines, *drawing, viewBox=f"0 0 {WIDTH} {HEIGHT}", preserveAspectRatio="none", role="img", aria_label=label
+    )
+    labels = [*_labels("y", "top", 1 - y.places([value for value, _ in y.ticks]), y), *_labels("x", "left", x.places([value for value, _ in x.ticks]), x)]
+    return element("div", element("div", drawn, over, *labels, class_="area"), **{"class_": "plot", **attributes})
+
+
+def legend(entries: Iterable[tuple[int, str]]) -> Markup:
+    """Which colour stands for what."""
+    items = [element("li", element("span", class_=f"key k{kind}"), name) for kind, name in entries]
+    return element("ul", *items, class_="legend", aria_hidden="true")
+
+
+def path(x: ArrayLike, y: ArrayLike) -> str:
+    """A line through places on both axes, interrupted where either is NaN."""
+    across, down = np.asarray(x, dtype=float) * WIDTH, _up(y)
+    parts, drawing = [], False
+    for at, height in zip(across.tolist(), down.tolist(), strict=True):
+        if at != at or height != height:
+            drawing = False
+            continue
+        parts.append(f"{'L' if drawing else 'M'}{at:.0f},{height:.0f}")
+        drawing = True
+    return "".join(parts)
+
+
+def band(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> str:
+    """The stretch between two lines, without the places where either is NaN."""
+    across, lower, upper = (np.asarray(values, dtype=float) for values in (x, low, high))
+    known = np.isfinite(across) & np.isfinite(lower) & np.isfinite(upper)
+    if not known.any():
+        return ""
+    there = path(across[known], upper[known])
+    return f"{there}L{path(across[known][::-1], lower[known][::-1])[1:]}Z"
+
+
+def dots(x: ArrayLike, y: ArrayLike) -> str:
+    """A path that is a dot at each place: a line of no length with round ends stays round however it is stretched."""
+    places = zip((np.asarray(x, dtype=float) * WIDTH).tolist(), _up(y).tolist(), strict=True)
+    return "".join(f"M{at:.0f},{height:.0f}h0" for at, height in places if at == at and height == height)
+
+
+def _up(places: ArrayLike) -> NDArray[np.float64]:
+    """Heights from above, of places from below."""
+    heights: NDArray[np.float64] = (1 - np.asarray(places, dtype=float)) * HEIGHT
+    return heights
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> Markup:
+    return element("path", d=f"M{x1:.0f},{y1:.0f}L{x2:.0f},{y2:.0f}", class_="grid")
+
+
+def _labels(side: str, edge: str, places: Sequence[float] | NDArray[np.float64], axis: Axis) -> Iterable[Markup]:
+    for place, (_, text) in zip(places, axis.ticks, strict=True):
+        yield element("span", text, class_=side, style=f"{edge}:{place:.2%}", aria_hidden="true")
+
+
+def choice(name: str, panels: Sequence[tuple[str, Markup]]) -> Markup:
+    """Several panels of which one is shown, chosen by its name. Needs no script."""
+    if len(panels) == 1:
+        return panels[0][1]
+    pieces: list[Content] = []
+    for place, (title, panel) in enumerate(panels):
+        key = f"{name}-{place}"
+        chosen = element("input", type="radio", name=name, id=key, checked=place == 0)
+        pieces += [chosen, element("label", title, for_=key), element("div", panel, class_="panel")]
+    return element("div", *pieces, class_="choice")

@@ -1,0 +1,88 @@
+"""Heat maps: one picture of a table of numbers, with the numbers beside it for looking from near by."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.report import axes, palette, units
+from orchestrator.report.binning import Grid
+from orchestrator.report.charts import frame
+from orchestrator.report.markup import Markup, element
+from orchestrator.report.tables import table
+
+TOP = 0.95
+"""The share of cells that the colours tell apart; those above it have the last colour."""
+
+
+def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: str, note: str = "") -> Markup:
+    """A picture of a grid, its first row above; `column` tells the unit."""
+    known = grid.values[np.isfinite(grid.values)]
+    low, top, most = float(known.min()), float(np.quantile(known, TOP)), float(known.max())
+    row, place = (int(part) for part in np.unravel_index(np.nanargmax(grid.values), grid.values.shape))
+    worst = f"{row_name} {grid.rows[row, place]} at {column_name} {grid.columns[row, place]}"
+    picture = element(
+        "img", src=f"data:image/png;base64,{_base64(png(_shades(grid.values, low, top)))}", alt="", class_="heat",
+        data_values=_base64(grid.values.astype("<f4").tobytes()), data_rows=_base64(grid.rows.astype("<i4").tobytes()),
+        data_columns=_base64(grid.columns.astype("<i4").tobytes()), data_width=grid.values.shape[1], data_height=grid.values.shape[0],
+        data_row=row_name, data_column=column_name, data_unit=units.unit(column),
+    )  # fmt: skip
+    x = axes.categories([units.number(int(last)) for _, last in grid.column_groups], most=6)
+    y = axes.categories(_stretches(grid.row_groups)[::-1])
+    label = f"{title}: heat map of {len(grid.row_groups)} by {len(grid.column_groups)} cells; the largest is {units.told(column, most)}, {worst}"
+    scale = element(
+        "p", units.told(column, low), element("span", class_="shades"), f"{units.told(column, top)}{' and more' if most > top else ''}", class_="scale"
+    )
+    said = f"{note} The largest is {units.told(column, most)}: {worst}."
+    return frame.figure(title, frame.plot([], x, y, label, over=picture, style=f"--rows:{len(grid.row_groups)}", class_="plot short"), note=said.strip(), legend=scale, data=_table(title, column, grid, row_name, column_name), wide=True)
+
+
+def _table(title: str, column: str, grid: Grid, row_name: str, column_name: str) -> Markup:
+    """Each row of the picture in a few numbers."""
+    rows = []
+    for name, values, origin, at in zip(_stretches(grid.row_groups), grid.values, grid.rows, grid.columns, strict=True):
+        if np.isfinite(values).any():
+            largest = int(np.nanargmax(values))
+            rows.append((name, float(np.nanmedian(values)), float(values[largest]), int(origin[largest]), int(at[largest])))
+    columns = (row_name, f"median/{column}", f"largest/{column}", "of", "at")
+    headings = {columns[1]: "median of its cells", columns[2]: "largest", "of": f"of {row_name}", "at": f"at {column_name}"}
+    return table(title, columns, rows, headings=headings)
+
+
+def _stretches(groups: NDArray[np.int64]) -> list[str]:
+    return [str(last) if first == last else f"{first}-{last}" for first, last in groups.tolist()]
+
+
+def _shades(values: NDArray[np.float64], low: float, top: float) -> NDArray[np.uint8]:
+    """Which colour each value has, from 1 on; 0 is none."""
+    span = top - low if top > low else 1.0
+    places = np.clip((values - low) / span, 0, 1) * (palette.SHADES - 1)
+    return np.where(np.isfinite(values), np.nan_to_num(places).round() + 1, 0).astype(np.uint8)
+
+
+def png(shades: NDArray[np.uint8]) -> bytes:
+    """A picture with a pixel for each number: 0 is transparent, the others are the palette's shades. Source: PNG, third edition."""
+    height, width = shades.shape
+    colours = np.concatenate([[[0, 0, 0]], palette.shades()]).astype(np.uint8)
+    # Each line begins with the filter it was put through: 0 is none.
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), shades], axis=1)
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", colours.tobytes()),
+        (b"tRNS", b"\0"),
+        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,99 @@
+"""Lines over steps or iterations, with the band between the smallest and the largest of what was taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.report import axes
+from orchestrator.report.binning import Envelope
+from orchestrator.report.charts import frame
+from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.tables import table
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: where its points lie, and which band goes with it."""
+
+    name: str
+    x: Any
+    y: Any
+    low: Any = None
+    high: Any = None
+    kind: int = 0
+    """Which of the palette's colours."""
+    dotted: bool = False
+    """Whether its points are few enough to be marked."""
+    trial: str | None = None
+    """Which trial it is of, for highlighting."""
+
+
+def line_of(name: str, found: Envelope, kind: int = 0) -> Line:
+    """The line of an envelope's means in its band."""
+    return Line(name, found.at, found.mean, found.low, found.high, kind)
+
+
+def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "", *, from_zero: bool = False) -> Markup:
+    """A chart of some lines that share their axes; `column` tells the unit, `x_name` what lies across."""
+    x = axes.whole(x_name, np.concatenate([np.asarray(line.x, dtype=float) for line in drawn]))
+    y = axes.axis(column, np.concatenate([np.asarray(part, dtype=float) for line in drawn for part in _parts(line).values()]), from_zero=from_zero)
+    notes = [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]
+    label = f"{title}: {', '.join(line.name for line in drawn[:9])} over {x_name}, from {y.low:.4g} to {y.high:.4g}"
+    picture = frame.plot([_drawn(line, x, y) for line in drawn], x, y, label, data_low=x.low, data_high=x.high, tabindex=0)
+    return frame.figure(
+        title,
+        picture,
+        note=" ".join(filter(None, notes)),
+        legend=frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 else None,
+        data=_table(title, column, drawn, x_name),
+    )
+
+
+def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
+    """A chart of the lines of many trials, each of which can be picked; the first is drawn strongest."""
+    x = axes.whole(x_name, np.concatenate([np.asarray(line.x, dtype=float) for line in drawn]))
+    y = axes.axis(column, np.concatenate([np.asarray(line.y, dtype=float) for line in drawn]))
+    label = f"{title} of {len(drawn)} trials over {x_name}, from {y.low:.4g} to {y.high:.4g}"
+    # What is drawn last lies above.
+    picture = frame.plot([_drawn(line, x, y) for line in reversed(drawn)], x, y, label)
+    notes = [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]
+    rows = [(line.trial, at, value) for line in drawn for at, value in zip(line.x, line.y, strict=True)]
+    data = table(title, ("trial", x_name, column), rows)
+    return frame.figure(title, picture, note=" ".join(filter(None, notes)), data=data)
+
+
+def _drawn(line: Line, x: axes.Axis, y: axes.Axis) -> Markup:
+    across, height = x.places(line.x), y.places(line.y)
+    low, high = (None, None) if line.low is None else (y.places(line.low), y.places(line.high))
+    pieces = [
+        element("title", line.name) if line.trial else None,
+        element("path", d=frame.band(across, low, high), class_="band") if low is not None and high is not None else None,
+        element("path", d=frame.path(across, height), class_="line"),
+        element("path", d=frame.dots(across, height), class_="dots") if line.dotted or len(across) == 1 else None,
+    ]
+    return element("g", together(pieces), class_=f"k{line.kind}", data_trial=line.trial)
+
+
+def _parts(line: Line) -> dict[str, Any]:
+    """The columns a line has in the table."""
+    if line.low is None:
+        return {line.name: line.y}
+    return {f"{line.name}, smallest": line.low, line.name: line.y, f"{line.name}, largest": line.high}
+
+
+def _table(title: str, column: str, drawn: Sequence[Line], x_name: str) -> Markup:
+    """A row for each place where any line has a point."""
+    cells: dict[float, dict[str, Any]] = {}
+    for line in drawn:
+        for name, values in _parts(line).items():
+            for at, value in zip(np.asarray(line.x).tolist(), np.asarray(values, dtype=float).tolist(), strict=True):
+                cells.setdefault(at, {})[name] = value
+    names = list(dict.fromkeys(name for line in drawn for name in _parts(line)))
+    # The column's name stands before each heading for its unit's sake alone.
+    columns = [x_name, *(f"{place}/{column}" for place in range(len(names)))]
+    rows = [[int(at) if float(at).is_integer() else at, *(cells[at].get(name) for name in names)] for at in sorted(cells)]
+    return table(title, columns, rows, headings=dict(zip(columns[1:], names, strict=True)))

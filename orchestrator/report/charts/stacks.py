@@ -1,0 +1,58 @@
+"""Stacked bars: of each thing the parts that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from orchestrator.report import axes, units
+from orchestrator.report.charts import frame
+from orchestrator.report.markup import Markup, element
+from orchestrator.report.tables import table
+
+_GAP, _WIDEST = 0.15, 0.12
+"""Between bars, of the room each has; and the widest a bar gets, of the whole."""
+
+
+def stacks(title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, note: str = "") -> Markup:
+    """A bar for each row of `parts`, made of its columns from the lowest up, whose names tell the unit.
+
+    `kinds` is the colour of each column, `name` what the rows are.
+    """
+    labels = [str(label) for label in parts.index]
+    columns = [str(column) for column in parts.columns]
+    x = axes.categories(labels, most=12)
+    y = axes.axis(columns[0], parts.clip(lower=0).sum(axis=1), from_zero=True)
+    total = parts.sum(axis=1)
+    longest = str(total.idxmax())
+    label = f"{title}: {len(labels)} bars; the longest is {name} {longest} with {units.told(columns[0], float(total.max()))}"
+    drawing = [_bar(place, labels[place], parts.iloc[place], kinds, x, y) for place in range(len(labels))]
+    rows: Sequence[Sequence[object]] = [(each, *values.tolist(), float(values.sum())) for each, (_, values) in zip(labels, parts.iterrows(), strict=True)]
+    return frame.figure(
+        title,
+        frame.plot(drawing, x, y, label),
+        note=note,
+        legend=frame.legend((kinds[column], column) for column in columns),
+        data=table(title, (name, *columns, "total_s"), rows, headings={"total_s": "total"}),
+        wide=True,
+    )
+
+
+def _bar(place: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis) -> Markup:
+    room = 1 / (x.high - x.low)
+    width = min(room * (1 - _GAP), _WIDEST)
+    left = (float(x.places([place])[0]) - width / 2) * frame.WIDTH
+    pieces, base, total = [], 0.0, float(values.sum())
+    for column, value in values.items():
+        if value > 0:
+            foot, head = (float(at) * frame.HEIGHT for at in y.places([base, base + value]))
+            told = f"{label}: {column} {units.told(str(column), float(value))} ({value / total:.1%})"
+            pieces.append(
+                element(
+                    "rect", element("title", told), x=round(left, 1), width=round(width * frame.WIDTH, 1),
+                    y=round(frame.HEIGHT - head, 1), height=round(head - foot, 1), class_=f"part k{kinds[str(column)]}",
+                )
+            )  # fmt: skip
+            base += float(value)
+    return element("g", *pieces)

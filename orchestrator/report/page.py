@@ -1,0 +1,91 @@
+"""The page: one document with all it needs in it. Nothing is fetched, and no text in it can become a script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from orchestrator.report import palette
+from orchestrator.report.markup import Content, Markup, element, together
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page under a heading of its own."""
+
+    id: str
+    title: str
+    content: Content
+    note: str = ""
+    """A sentence below the heading."""
+
+
+def page(title: str, header: Content, sections: Sequence[Section], made: str) -> str:
+    """The whole document; `header` is what stands above all sections, `made` when and from what it was made."""
+    style, script = _resource("style.css"), _resource("script.js")
+    links = [element("a", section.title, href=f"#{section.id}") for section in sections]
+    theme = element("label", "Theme ", element("select", *(element("option", name) for name in ("system", "light", "dark")), id="theme"), hidden=True)
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
+        element("title", title),
+        element("style", Markup(f"{palette.stylesheet()}\n{style}")),
+    )
+    body = element(
+        "body",
+        element("a", "Skip to the content", href="#content", class_="skip"),
+        element("nav", element("div", *links, class_="links"), theme, aria_label="Sections"),
+        element("main", element("header", header), *map(_section, sections), id="content"),
+        element("footer", made),
+        element("div", id="tip", role="status", hidden=True),
+        element("div", element("a", id="picked-name"), element("button", "show all", type="button", id="unpick"), id="picked", hidden=True),
+        element("script", Markup(script)),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _section(section: Section) -> Markup:
+    heading = element("h2", section.title, id=f"{section.id}-title")
+    note = element("p", section.note, class_="note") if section.note else None
+    return element("section", heading, note, section.content, id=section.id, aria_labelledby=f"{section.id}-title")
+
+
+def nothing(words: str) -> Markup:
+    """What stands where there is nothing to show."""
+    return element("p", words, class_="nothing")
+
+
+def tiles(entries: Sequence[tuple[str, Content, str]]) -> Markup:
+    """The few numbers of a headline: what it is, its value, and a word on it."""
+    drawn = [element("div", element("dt", name), element("dd", value, element("small", word) if word else None)) for name, value, word in entries]
+    return element("dl", *drawn, class_="tiles")
+
+
+def status(word: str) -> Markup:
+    """A run's status as a badge."""
+    return element("span", word, class_=f"status {word}")
+
+
+def preformatted(summary: str, text: str, *, opened: bool = False) -> Markup:
+    """Text as it is, folded below a line."""
+    return element("details", element("summary", summary), element("pre", text, tabindex=0), open=opened)
+
+
+def commands(*lines: str) -> Markup:
+    """Commands to copy."""
+    return together(element("p", element("code", line)) for line in lines)
+
+
+def _policy(script: str) -> str:
+    """Only this very script runs, and nothing is loaded from anywhere."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+
+
+def _resource(name: str) -> str:
+    return resources.files("orchestrator.report").joinpath(name).read_text()

@@ -1,0 +1,133 @@
+"""A run's page: its tables in, one HTML document out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.report import page, units
+from orchestrator.report.markup import Content, Markup, element, together
+from orchestrator.report.views.experiment import experiment
+from orchestrator.report.views.hooks import hooks
+from orchestrator.report.views.learning import best, learning
+from orchestrator.report.views.memory import memory
+from orchestrator.report.views.recorded import recorded
+from orchestrator.report.views.time import own_work, time
+from orchestrator.report.views.verdicts import verdicts
+from orchestrator.stats.insight import diagnose
+from orchestrator.stats.insight.exchanges import rank_of_most
+
+if TYPE_CHECKING:
+    from orchestrator.runs.result import Run
+
+Tile = tuple[str, Content, str]
+HEADLINES = 4
+"""The most metrics in the headline."""
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """All that a run's page is made of."""
+
+    name: str
+    path: str
+    status: str
+    about: Mapping[str, Any]
+    """What `run.json` says."""
+    config: str
+    """`experiment.yaml` as it stands."""
+    attempts: Sequence[Mapping[str, Any]]
+    reports: Sequence[Mapping[str, Any]]
+    stats: pd.DataFrame
+    hook_costs: pd.DataFrame
+
+
+def read_run(run: Run) -> RunTables:
+    """The tables of a run, under way or over."""
+    folder = run.folder
+    config = folder.storage.read("experiment.yaml").decode() if folder.storage.exists("experiment.yaml") else ""
+    return RunTables(run.name, run.path, run.status, folder.about(), config, folder.attempts(), run.reports(), run.stats, run.hook_costs)
+
+
+def run_page(run: RunTables, made: str) -> str:
+    """The page; `made` says when it was made."""
+    sections = [
+        verdicts(diagnose(run.stats, run.hook_costs), run.path),
+        learning(run.stats, run.reports),
+        time(run.stats, run.reports),
+        memory(run.stats),
+        hooks(run.hook_costs, run.stats),
+        recorded(run.stats),
+        experiment(run.config, run.about, run.attempts),
+    ]
+    return page.page(f"{run.name} - Hookyard", headline(run), sections, f"Made by hookyard report at {made} from {run.path}.")
+
+
+def headline(run: RunTables) -> Markup:
+    """The run's name, how it went, what it reached and what it cost."""
+    error, stopped = run.about.get("error"), run.about.get("stopped")
+    return together(
+        [
+            element("h1", run.name, " ", page.status(run.status)),
+            element("p", f"Stopped: {'; '.join(map(str, stopped))}") if stopped else None,
+            element("pre", str(error), class_="failed", tabindex=0, aria_label="Error") if error else None,
+            page.tiles([*_reached(run.reports), *_cost(run.about, run.stats)]),
+        ]
+    )
+
+
+def _reached(reports: Sequence[Mapping[str, Any]]) -> list[Tile]:
+    """The metrics at their best, those of validation before others."""
+    names = [name for name in dict.fromkeys(name for report in reports for name in report) if "/" in name and not units.unit(name)]
+    names = [name for name in names if name.startswith(("val/", "test/"))] or [name for name in names if name.startswith("train/")]
+    found = [(name, report) for name in names if (report := best(name, reports)) is not None]
+    return [(f"best {name}", units.told(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}") for name, report in found[:HEADLINES]]
+
+
+def _cost(about: Mapping[str, Any], stats: pd.DataFrame) -> list[Tile]:
+    tiles: list[Tile] = []
+    wall = wall_s(about)
+    if wall is not None:
+        tiles.append(("wall time", units.told("wall_s", wall), "from start to end, in whole seconds"))
+    if not len(stats):
+        return tiles
+    ranks = int(stats["rank"].nunique())
+    if "step_s" in stats:
+        spent = float(stats["step_s"].sum())
+        tiles.append(("in iterations", f"{units.number(round(spent, 1))} rank-seconds", f"{len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"))
+    tiles += _peaks(stats)
+    slowest = slowest_rank(stats)
+    if slowest is not None:
+        rank, behind = slowest
+        tiles.append(("slowest rank", f"{rank}", f"its own work takes {behind:+.1%} to the others' median"))
+    return tiles
+
+
+def _peaks(stats: pd.DataFrame) -> list[Tile]:
+    columns = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
+    known = {name: what for name, what in columns.items() if name in stats and stats[name].notna().any()}
+    return [(what, units.told(name, float(stats[name].max())), f"rank {stats['rank'].to_numpy()[int(np.nanargmax(stats[name].to_numpy(dtype=float)))]}") for name, what in known.items()]
+
+
+def slowest_rank(stats: pd.DataFrame) -> tuple[int, float] | None:
+    """The rank whose own work takes longest, by the median of its training iterations, and by how much of the others'
+    median; None with one rank."""
+    training = stats[stats["phase"] == "train"]
+    if "step_s" not in training or training["rank"].nunique() < 2:
+        return None
+    medians = pd.Series(own_work(training)).groupby(training["rank"].to_numpy()).median()
+    rank = rank_of_most(medians)
+    others = float(medians.drop(rank).median())
+    return (rank, float(medians[rank]) / others - 1) if others > 0 else None
+
+
+def wall_s(about: Mapping[str, Any]) -> float | None:
+    """From the start to the end of a run, as its run.json has them; None while it has none."""
+    if not about.get("ended") or not about.get("started"):
+        return None
+    return (datetime.fromisoformat(about["ended"]) - datetime.fromisoformat(about["started"])).total_seconds()

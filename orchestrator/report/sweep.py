@@ -1,0 +1,126 @@
+"""A sweep's page: its tables in, one HTML document out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import yaml
+
+from orchestrator.report import page, units
+from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.run import Tile, wall_s
+from orchestrator.report.tables import table
+from orchestrator.report.views.comparison import coordinates, front, mattered, progress
+from orchestrator.report.views.experiment import experiment
+from orchestrator.report.views.trials import details, trials
+
+if TYPE_CHECKING:
+    from orchestrator.sweeps.result import Sweep
+
+Reports = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class SweepTables:
+    """All that a sweep's page is made of."""
+
+    name: str
+    path: str
+    status: str
+    about: Mapping[str, Any]
+    """What `run.json` says."""
+    config: str
+    """`experiment.yaml` as it stands."""
+    objectives: Mapping[str, str]
+    """Each metric with `max` or `min`; the first names the best trial."""
+    trials: pd.DataFrame
+    reports: Mapping[str, Reports]
+    """By trial."""
+    history: Sequence[Mapping[str, Any]]
+    """Who went on from whom, in a population."""
+
+
+def read_sweep(sweep: Sweep) -> SweepTables:
+    """The tables of a sweep, under way or over."""
+    from orchestrator.sweeps.history import History
+
+    storage = sweep.folder.storage
+    config = storage.read("experiment.yaml").decode() if storage.exists("experiment.yaml") else ""
+    reports = {run.name: run.reports() for run in sweep.runs}
+    history = [asdict(exploit) for exploit in History(sweep.folder).read()]
+    return SweepTables(sweep.name, sweep.path, sweep.status, sweep.folder.about(), config, dict(sweep.objectives), sweep.trials, reports, history)
+
+
+def sweep_page(sweep: SweepTables, made: str) -> str:
+    """The page; `made` says when it was made."""
+    ordered = best_first(sweep.trials, sweep.objectives)
+    sections = [
+        trials(ordered, sweep.objectives),
+        coordinates(ordered, sweep.objectives, logarithmic(sweep.config)),
+        mattered(ordered, sweep.objectives),
+        front(ordered, sweep.objectives),
+        progress(sweep.reports, sweep.objectives, list(map(str, ordered.index))),
+        *([_population(sweep.history)] if sweep.history else []),
+        details(ordered, sweep.objectives, sweep.path),
+        experiment(sweep.config, sweep.about),
+    ]
+    return page.page(f"{sweep.name} - Hookyard", _headline(sweep, ordered), sections, f"Made by hookyard report at {made} from {sweep.path}.")
+
+
+def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:
+    """The trials by the sweep's first metric; those without it at the end."""
+    metric, mode = next(iter(objectives.items()))
+    return trials.sort_values(metric, ascending=mode == "min", kind="stable") if metric in trials else trials
+
+
+def logarithmic(config: str) -> set[str]:
+    """The paths whose domain spreads evenly over magnitudes, as the sweep's file says."""
+    space = ((yaml.safe_load(config) or {}).get("sweep") or {}).get("space") or {}
+    return {path for path, domain in space.items() if isinstance(domain, dict) and any("log" in kind for kind in domain)}
+
+
+def _headline(sweep: SweepTables, ordered: pd.DataFrame) -> Markup:
+    metric, mode = next(iter(sweep.objectives.items()))
+    tiles: list[Tile] = []
+    if metric in ordered and ordered[metric].notna().any():
+        best = ordered.iloc[0]
+        trial = str(ordered.index[0])
+        tiles.append((f"best {metric} ({mode})", units.told(metric, float(best[metric])), trial))
+        values = ", ".join(f"{str(name).removeprefix('config/')} {units.told('', best[name])}" for name in ordered.columns if str(name).startswith("config/") and best[name] == best[name])
+        tiles.append(("best trial", element("a", trial, href=f"#{trial}"), values))
+    counts = ordered["status"].value_counts() if len(ordered) else pd.Series(dtype=int)
+    tiles.append(("trials", f"{len(ordered):,}", ", ".join(f"{count} {status}" for status, count in counts.items())))
+    wall = wall_s(sweep.about)
+    if wall is not None:
+        tiles.append(("wall time", units.told("wall_s", wall), "of the whole sweep"))
+    if "train_s" in ordered:
+        spent = float((ordered["train_s"] * ordered["ranks"]).sum())
+        tiles.append(("in training", f"{units.number(round(spent, 1))} rank-seconds", "of all trials: each trial's slowest rank times its ranks"))
+    if "peak_rss_bytes" in ordered and ordered["peak_rss_bytes"].notna().any():
+        tiles.append(("peak memory of a process", units.told("rss_bytes", float(ordered["peak_rss_bytes"].max())), str(ordered["peak_rss_bytes"].idxmax())))
+    error, stopped = sweep.about.get("error"), sweep.about.get("stopped")
+    return together(
+        [
+            element("h1", sweep.name, " ", page.status(sweep.status)),
+            element("p", f"Stopped: {'; '.join(map(str, stopped))}") if stopped else None,
+            element("pre", str(error), class_="failed", tabindex=0, aria_label="Error") if error else None,
+            page.tiles(tiles),
+        ]
+    )
+
+
+def _population(history: Sequence[Mapping[str, Any]]) -> page.Section:
+    """Who went on from whose weights, with which values."""
+    rows = []
+    for one in history:
+        changed = [f"{path}: {_text(one['before'].get(path))} to {_text(value)}" for path, value in one["after"].items() if one["before"].get(path) != value]
+        rows.append((one["trial"], one["source"], one["step"], one["score"], one["source_score"], "; ".join(changed) or "the same values"))
+    columns = ("trial", "from", "step", "score", "score of the other", "values")
+    return page.Section("population", "Who went on from whom", table("In the order in which it happened", columns, rows, class_="sortable"))
+
+
+def _text(value: Any) -> str:
+    return units.told("", value) or "null"

@@ -1,0 +1,77 @@
+"""The trials of a sweep beside each other: their values and what they led to, what mattered, and what no trial beats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.report import page
+from orchestrator.report.charts.lines import Line, curves
+from orchestrator.report.charts.parallel import parallel
+from orchestrator.report.charts.scatter import scatter
+from orchestrator.report.markup import element
+from orchestrator.report.tables import Share, table
+from orchestrator.report.views.learning import Reports
+from orchestrator.report.views.trials import CONFIG
+from orchestrator.sweeps.analysis import ENOUGH, importance, non_dominated
+
+COST = "step_s"
+"""What a sweep with a single metric is weighed against."""
+
+
+def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic: Collection[str]) -> page.Section:
+    """Parallel coordinates of values, metrics and the cost of a step; `logarithmic` are paths drawn over magnitudes."""
+    values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
+    shown = [*values, *(name for name in (*objectives, COST) if name in trials and trials[name].notna().any())]
+    if not values or len(trials) < 2 or len(shown) == len(values):
+        return page.Section("coordinates", "Values and what they led to", page.nothing("It takes two trials, and one that has reported."))
+    renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
+    metric, mode = next(iter(objectives.items()))
+    merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
+    drawn = parallel(f"{len(trials)} trials, from their values to what they reached", renamed, merit, logarithmic, f"The stronger a line, the better its {metric}.")
+    return page.Section("coordinates", "Values and what they led to", drawn)
+
+
+def mattered(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+    """Which parameters mattered for the sweep's first metric."""
+    metric, mode = next(iter(objectives.items()))
+    title, judged = "What mattered", int(trials[metric].notna().sum()) if metric in trials else 0
+    if judged < ENOUGH:
+        return page.Section("mattered", title, page.nothing(f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell."))
+    shares = importance(trials, metric, mode, "variance")
+    drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share"), [(name, Share(float(share))) for name, share in shares.items()], class_="shares")
+    return page.Section("mattered", title, drawn, "How far a parameter's values tell the ranks of the trials, less what chance would; by variance between groups.")
+
+
+def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+    """The trials that no other one beats: in the sweep's metrics, or in its metric and the time of a step."""
+    modes = dict(objectives) if len(objectives) > 1 else {COST: "min", **objectives}
+    title = "What no other trial beats"
+    known = trials.dropna(subset=[*modes]) if len(trials) and {*modes} <= {*trials.columns} else trials.iloc[:0]
+    if not len(known):
+        return page.Section("front", title, page.nothing(f"No trial has {' and '.join(modes)} yet."))
+    best = non_dominated(known, modes)
+    names = [*modes][:2]
+    words = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
+    drawn = scatter(f"{names[1]} against {names[0]}", known[names].astype(float), {str(name) for name in best.index}, f"Across: {names[0]}. Up: {names[1]}. Better is {words}.")
+    return page.Section("front", title, drawn)
+
+
+def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], order: Sequence[str]) -> page.Section:
+    """The curve of each of the sweep's metrics in every trial. `reports` is by trial, `order` has the best first."""
+    charts = [chart for metric in objectives if (chart := _curves(reports, metric, order)) is not None]
+    content: Any = element("div", *charts) if charts else page.nothing("No trial has reported yet.")
+    return page.Section("progress", "Curves of all trials", content)
+
+
+def _curves(reports: Mapping[str, Reports], metric: str, order: Sequence[str]) -> Any:
+    drawn: list[Line] = []
+    for trial in order:
+        points = [(report["step"], report[metric]) for report in reports.get(trial, ()) if isinstance(report.get(metric), int | float)]
+        if points:
+            steps, values = zip(*points, strict=True)
+            drawn.append(Line(trial, np.array(steps), np.array(values, dtype=float), kind=0 if drawn else 1, trial=trial))
+    return curves(metric, metric, drawn, "step", "The best trial in orange.") if drawn else None

@@ -1,0 +1,95 @@
+"""What was learned: the loss of every iteration, and each metric as it was reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.report import page, palette, units
+from orchestrator.report.binning import envelope
+from orchestrator.report.charts.lines import Line, line_of, lines
+from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.tables import table
+from orchestrator.stats.compare import SMALLER_IS_BETTER
+
+BINS = 240
+"""Into how many bins a column's iterations are put, for a chart."""
+PHASES = ("train", "val", "test")
+
+Reports = Sequence[Mapping[str, Any]]
+
+
+def learning(rows: pd.DataFrame, reports: Reports) -> page.Section:
+    """The loss and the metrics over optimizer steps. `rows` is the run's stats, `reports` its reports."""
+    by_name = metrics_of(reports)
+    charts = [_loss(rows, by_name.pop("loss", {}), reports), *(chart(name, phases, reports) for name, phases in by_name.items() if not units.unit(name))]
+    drawn = [found for found in charts if found is not None]
+    if not drawn:
+        return page.Section("learning", "Learning", page.nothing("No iteration and no report was recorded yet."))
+    return page.Section("learning", "Learning", together([element("div", *drawn, class_="charts"), _bests(reports)]))
+
+
+def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
+    """What was reported, by name and phase: `accuracy` -> `val` -> `val/accuracy`. What belongs to no phase is left out."""
+    found: dict[str, dict[str, str]] = {}
+    for full in dict.fromkeys(name for report in reports for name in report):
+        phase, _, name = full.partition("/")
+        if phase in PHASES:
+            found.setdefault(name, {})[phase] = full
+    return found
+
+
+def chart(name: str, phases: Mapping[str, str], reports: Reports) -> Markup | None:
+    """A metric's reports over steps, a line for each phase; None where none is a number."""
+    drawn = _reported(phases, reports)
+    return lines(name, name, drawn, "step") if drawn else None
+
+
+def best(name: str, reports: Reports) -> Mapping[str, Any] | None:
+    """The report in which a metric is best: smallest where its name says so, else largest; None where none has it."""
+    judged = [report for report in reports if units.is_number(report.get(name))]
+    if not judged:
+        return None
+    return (min if any(word in name.rsplit("/", 1)[-1] for word in SMALLER_IS_BETTER) else max)(judged, key=lambda report: report[name])
+
+
+def _loss(rows: pd.DataFrame, phases: Mapping[str, str], reports: Reports) -> Markup | None:
+    drawn, note = _reported(phases, reports), ""
+    training = rows[rows["phase"] == "train"] if "loss" in rows else rows.iloc[:0]
+    if len(training):
+        found = envelope(training["step"], training["loss"], BINS)
+        each = int(training["step"].nunique()) // max(len(found.at), 1)
+        ranks = int(training["rank"].nunique())
+        note = f"The band is from the smallest to the largest of {'a step' if each <= 1 else f'about {each} steps'} on {_ranks(ranks)}, the line their mean."
+        if found.left_out:
+            note += f" {found.left_out:,} values are not finite and not drawn."
+        if len(found.at):
+            drawn = [line_of("train, by step", found, kind=palette.BACK), *drawn]
+    return lines("loss", "loss", drawn, "step", note) if drawn else None
+
+
+def _ranks(count: int) -> str:
+    return "one rank" if count == 1 else f"all {count:,} ranks"
+
+
+def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
+    drawn = []
+    for phase, full in phases.items():
+        points = [(report["step"], report[full]) for report in reports if units.is_number(report.get(full)) and "step" in report]
+        if points:
+            steps, values = zip(*points, strict=True)
+            drawn.append(Line(phase, np.array(steps), np.array(values, dtype=float), kind=PHASES.index(phase), dotted=len(points) <= BINS // 4))
+    return drawn
+
+
+def _bests(reports: Reports) -> Markup | None:
+    rows = []
+    for phases in (phases for name, phases in metrics_of(reports).items() if not units.unit(name)):
+        for full in phases.values():
+            found, last = best(full, reports), next((report[full] for report in reversed(reports) if full in report), None)
+            if found is not None:
+                rows.append((full, found[full], found.get("epoch"), found.get("step"), last))
+    return table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows) if rows else None

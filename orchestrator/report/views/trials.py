@@ -1,0 +1,82 @@
+"""The trials of a sweep: one row each, and what each chose, reached and took when it is unfolded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from orchestrator.report import page, tables
+from orchestrator.report.markup import Markup, element, together
+
+CONFIG = "config/"
+ASIDE = ("last/", "train/", "memory/", "test/", "throughput/", "stats/")
+"""Columns that are folded away until they are chosen."""
+COSTS = ("step_s", "train_s", "samples_per_s", "peak_rss_bytes", "peak_allocated_bytes", "total_s", "data_wait_share")
+
+
+def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+    """The table of trials, the best first; the metrics it is judged by and what it took come right after its values."""
+    if not len(table):
+        return page.Section("trials", "Trials", page.nothing("No trial has begun yet."))
+    columns = ordered(table, objectives)
+    headings = {name: name.removeprefix(CONFIG) for name in columns}
+    rows = [(_link(str(trial)), *(_value(name, row[name]) for name in columns)) for trial, row in table[columns].iterrows()]
+    marks = [{"data_trial": str(trial)} for trial in table.index]
+    drawn = tables.table("Click on a heading to sort, on a row to follow a trial through all views", ("trial", *columns), rows, headings=headings, marks=marks, aside=[name for name in columns if _is_aside(name, objectives)], class_="sortable choosable")
+    return page.Section("trials", "Trials", drawn)
+
+
+def ordered(table: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
+    """The columns that hold something, those that matter first."""
+    known = [str(name) for name in table.columns if table[name].notna().any()]
+    first = ["status", *(name for name in known if name.startswith(CONFIG)), *objectives, *COSTS]
+    return [name for name in dict.fromkeys([*first, *known]) if name in known]
+
+
+def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
+    """Each trial folded below its name: its values, its metrics, its costs, its error, and how to look further."""
+    if not len(table):
+        return page.Section("details", "Trial by trial", page.nothing("No trial has begun yet."))
+    columns = ordered(table, objectives)
+    drawn = [_trial(str(trial), {name: row[name] for name in columns if row[name] is not None and row[name] == row[name]}, path) for trial, row in table.iterrows()]
+    return page.Section("details", "Trial by trial", together(drawn))
+
+
+def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
+    chosen = {key.removeprefix(CONFIG): value for key, value in values.items() if key.startswith(CONFIG)}
+    others = {key: value for key, value in values.items() if not key.startswith(CONFIG) and key != "error"}
+    folder = f"{path}/trials/{name}"
+    return element(
+        "details",
+        element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", ", ".join(f"{key} {_short(value)}" for key, value in chosen.items())),
+        element("pre", str(values["error"]), class_="failed", tabindex=0, aria_label=f"Error of {name}") if "error" in values else None,
+        element("div", tables.facts("Values", chosen), tables.facts("What it reached and took", others), class_="charts"),
+        page.commands(f"hookyard report {folder}", f"hookyard show {path} --trial {name} --yaml > again.yaml"),
+        class_="trial", id=name,
+    )  # fmt: skip
+
+
+def _link(trial: str) -> Markup:
+    return element("a", trial, href=f"#{trial}")
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "status":
+        return page.status(str(value))
+    return f"{value[:80]}…" if name == "error" and isinstance(value, str) and len(value) > 80 else _whole(value)
+
+
+def _whole(value: Any) -> Any:
+    """Counts that a column with empty cells has made floats of."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
+
+
+def _is_aside(name: str, objectives: Mapping[str, str]) -> bool:
+    return name not in objectives and (name.startswith(ASIDE) or name.endswith(("/samples_per_s", "/iteration_s", "/peak_rss_bytes", "/rss_bytes")))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,44 @@
+"""The verdicts of the doctor, with what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.report import page, tables
+from orchestrator.report.markup import Markup, element
+from orchestrator.stats.insight import Diagnosis, Verdict
+
+
+def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
+    """What the tables say of the run, the weightiest first; `path` is where the run lies."""
+    if diagnosis.healthy:
+        timed = diagnosis.signs.get("step_s") is not None
+        content = page.nothing("Nothing to say against this run." if timed else "The tables say too little to judge this run.")
+    else:
+        content = element("div", *(_card(number, verdict, path) for number, verdict in enumerate(diagnosis.verdicts, start=1)), class_="cards")
+    return page.Section("verdicts", "What the tables say", content, f"{diagnosis}. By hookyard doctor.")
+
+
+def _card(number: int, verdict: Verdict, path: str) -> Markup:
+    return element(
+        "article",
+        element("h3", f"{number}. {verdict.kind}"),
+        element("p", verdict.sentence),
+        element("p", "Try: ", verdict.advice),
+        element("p", "See: ", element("code", verdict.query.replace("RUN", path))) if verdict.query else None,
+        element("details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers))) if verdict.numbers else None,
+        class_="card",
+    )
+
+
+def evidence(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a verdict, with those by rank or by span each on a line of its own."""
+    found: dict[str, Any] = {}
+    for name, value in numbers.items():
+        if isinstance(value, Mapping):
+            # The unit comes last in a name: seconds_by_rank of rank 3 is as seconds.
+            found |= {f"{name}: {key}": tables.Quantity(name.partition("_by_")[0], inner) for key, inner in value.items()}
+        else:
+            found[name] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return found
