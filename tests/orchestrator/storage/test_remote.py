@@ -1,0 +1,157 @@
+"""A store that fails, as a stand-in that counts and a clock that does not tick; the real protocol is in test_s3."""
+
+from __future__ import annotations
+
+import gc
+import uuid
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import StorageError, UsageError
+from orchestrator.storage.remote import PATIENCE_S, Outgoing, Remote
+
+AWAY = "AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 7, Couldn't connect to server"
+
+
+class Time:
+    """A clock that only pauses move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Failing:
+    """A file system whose next calls fail."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self.errors: list[OSError] = []
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.calls += 1
+            if self.errors:
+                raise self.errors.pop(0)
+            return getattr(self._filesystem, name)(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def remote(time: Time) -> Remote:
+    remote = Remote(f"memory://{uuid.uuid4().hex}", clock=time, pause=time.pause)
+    remote.filesystem = Failing(remote.filesystem)
+    return remote
+
+
+def away(times: int) -> list[OSError]:
+    return [OSError(AWAY) for _ in range(times)]
+
+
+def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(remote: Remote, caplog: pytest.LogCaptureFixture) -> None:
+    path = f"{remote.root}/file"
+    remote.filesystem.errors = away(5)
+    remote.send(BytesIO(b"whole"), path)
+    remote.filesystem.errors = away(3)
+    assert remote.read(path, 2) == b"ole"
+    assert "does not answer, and is asked again" in caplog.text
+
+
+def test_it_is_given_up_after_its_time_with_what_to_do(remote: Remote, time: Time) -> None:
+    remote.filesystem.errors = away(10_000)
+    with pytest.raises(StorageError, match=rf"asked for {PATIENCE_S:g} s: .*curlCode: 7.*AWS_ENDPOINT_URL.*hookyard resume"):
+        remote.read(f"{remote.root}/file", 0)
+    assert PATIENCE_S - 8 <= time.now <= PATIENCE_S
+
+
+def test_what_was_given_up_is_asked_once_until_it_answers(remote: Remote, time: Time) -> None:
+    remote.filesystem.errors = away(10_000)
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            remote.infos(remote.root)
+    assert time.now <= PATIENCE_S
+    remote.filesystem.errors = []
+    assert remote.infos(remote.root) == []
+    remote.filesystem.errors = away(4)
+    assert remote.infos(remote.root) == [], "it has its patience again"
+
+
+@pytest.mark.parametrize(
+    "refusal", [OSError("AWS Error ACCESS_DENIED during HeadObject operation"), OSError("AWS Error NO_SUCH_BUCKET"), PermissionError("no")]
+)
+def test_a_refusal_is_told_at_once(remote: Remote, time: Time, refusal: OSError) -> None:
+    remote.filesystem.errors = [refusal]
+    with pytest.raises(StorageError, match=r"refuses: .*Check its name, and the credentials"):
+        remote.infos(remote.root)
+    assert time.now == 0
+
+
+def test_a_file_that_is_not_there_is_no_failure_of_the_store(remote: Remote, time: Time) -> None:
+    with pytest.raises(FileNotFoundError):
+        remote.read(f"{remote.root}/none", 0)
+    remote.delete(f"{remote.root}/none")
+    assert (remote.filesystem.calls, time.now) == (2, 0)
+
+
+def test_a_deletion_whose_answer_was_lost_is_done(remote: Remote) -> None:
+    remote.send(BytesIO(b"x"), f"{remote.root}/file")
+    remote.filesystem.errors = away(1)
+    remote.delete(f"{remote.root}/file")
+    assert remote.infos(remote.root) == []
+
+
+def test_before_anything_is_begun_it_is_asked_once(remote: Remote, time: Time) -> None:
+    remote.reach()
+    remote.filesystem.errors = away(1)
+    with pytest.raises(UsageError, match="cannot be reached: .*Nothing was started"):
+        remote.reach()
+    assert time.now == 0
+
+
+def test_a_stream_is_sent_when_it_is_closed_and_again_until_it_arrives(remote: Remote) -> None:
+    stream = Outgoing(remote, f"{remote.root}/rows")
+    stream.write(b"one")
+    stream.flush()
+    assert remote.filesystem.calls == 0
+    stream.write(b"two")
+    remote.filesystem.errors = away(2)
+    stream.close()
+    stream.close()
+    assert remote.read(f"{remote.root}/rows", 0) == b"onetwo"
+
+
+def test_a_stream_that_cannot_be_sent_is_closed_all_the_same(remote: Remote) -> None:
+    stream = Outgoing(remote, f"{remote.root}/rows")
+    stream.write(b"one")
+    remote.filesystem.errors = away(10_000)
+    with pytest.raises(StorageError):
+        stream.close()
+    assert stream.closed
+    calls = remote.filesystem.calls
+    del stream
+    gc.collect()
+    assert remote.filesystem.calls == calls
+
+
+@pytest.mark.parametrize("url", ["s3://AKIA:hunter2%zz@bucket/runs", "nowhere://AKIA:hunter2@bucket/runs?token=hunter2"])
+def test_a_location_that_cannot_be_opened_is_told_without_its_keys(url: str) -> None:
+    with pytest.raises(UsageError, match="cannot be opened") as told:
+        Remote(url)
+    assert "hunter2" not in str(told.value)
+    assert "AKIA" not in str(told.value)
+    assert told.value.__suppress_context__

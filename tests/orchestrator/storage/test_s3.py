@@ -1,0 +1,163 @@
+"""Runs on a real S3 server, moto's, on this machine's loopback."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from hooks import Hook, State
+from orchestrator import RunError, UsageError, open_run, resume, run
+from orchestrator.cli import app
+from orchestrator.storage import Storage
+from tests.tasks import described
+
+pytest.importorskip("moto", reason="needs moto, which the extra dev brings")
+boto3 = pytest.importorskip("boto3", reason="needs boto3, which moto brings")
+
+SECRET = "hunter2-of-the-bucket"
+
+
+class Server:
+    """An S3 server that can be stopped and started again where it was, with all it keeps."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port, verbose=False)
+        self._server.start()
+        _, self.port = self._server.get_host_and_port()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    client = boto3.client("s3")
+    if not client.list_buckets()["Buckets"]:
+        client.create_bucket(Bucket="bucket")
+    return "s3://bucket"
+
+
+@dataclass
+class Outage(Hook):
+    """Takes the server away after a step, and brings it back a moment later."""
+
+    step: int = 0
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step == self.step and self.server is not None:
+            self.server.stop()
+            threading.Timer(0.3, self.server.start).start()
+
+
+Outage.server = None  # type: ignore[attr-defined]
+
+
+@dataclass
+class Breaks(Hook):
+    """Raises after a step."""
+
+    step: int = 0
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step == self.step:
+            raise ArithmeticError("broken on purpose")
+
+
+def noisy(**hooks: dict[str, Any]) -> Any:
+    task_args = {"train": 44, "val": 11, "batch_norm": True, "dropout": 0.3, "noisy": True}
+    return described(task_args=task_args, batch_size=6, hooks={"checkpoint": {"best": "val/accuracy"}, "json_lines": {}, **hooks})
+
+
+def told(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
+    bucket: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Outage, "server", server)
+    there = run(noisy(outage={"type": "tests.orchestrator.storage.test_s3:Outage", "step": 8}), f"{bucket}/one", local=True)
+    here = run(noisy(), tmp_path, local=True)
+    assert there.status == "finished"
+    columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "loss", "lr"]
+    pd.testing.assert_frame_equal(there.stats[columns], here.stats[columns])
+    assert there.metrics["val/loss"].tolist() == here.metrics["val/loss"].tolist()
+    assert str(there.checkpoint("best")).removeprefix(there.path) == str(here.checkpoint("best")).removeprefix(here.path)
+    at_home = {path.relative_to(here.path).as_posix() for path in Path(here.path).rglob("*") if path.is_file()}
+    assert at_home - {"log.txt"} <= every_file(there.folder.storage)
+
+    assert [row["rows"] for row in told("stats", there.path, "--by", "rank")] == [16]
+    assert told("show", there.path)["checkpoints"] == ["epoch-0001", "epoch-0002"]
+    assert [entry["path"] for entry in told("ls", "--storage", f"{bucket}/one")] == [there.path]
+    assert told("doctor", there.path)["signs"]["ranks"] == 1
+
+
+def every_file(storage: Storage, folder: str = "") -> set[str]:
+    found = set()
+    for name in storage.names(folder):
+        inside = f"{folder}/{name}".lstrip("/")
+        found |= {inside} if name in storage.files(folder) else every_file(storage, inside)
+    return found
+
+
+def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_down(
+    bucket: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    options = f"?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{server.port}"
+    storage = f"s3://testing:{SECRET}@bucket/two"
+    monkeypatch.setattr("sys.argv", ["hookyard", "run", "points.yaml", "--storage", storage + options])
+    breaks = {"type": "tests.orchestrator.storage.test_s3:Breaks", "step": 11}
+    with pytest.raises(RunError):
+        run(noisy(breaks=breaks), storage + options, local=True)
+    cut = open_run(f"{storage}/points{options}")
+    assert cut.path == f"s3://bucket/two/points{options}"
+    text = cut.folder.storage.read("experiment.yaml").decode()
+    cut.folder.storage.write("experiment.yaml", text.replace("step: 11", "step: 1000"))
+    done = resume(f"{storage}/points{options}")
+    whole = run(noisy(), tmp_path, local=True)
+    assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
+    assert done.folder.about()["argv"][-1] == "s3://bucket/two" + options
+    files = {name: done.folder.storage.read(name) for name in every_file(done.folder.storage)}
+    assert len(files) > 10
+    assert [name for name, content in files.items() if SECRET.encode() in content] == []
+
+
+def test_a_bucket_that_is_not_there_is_refused_before_anything_is_begun(bucket: str) -> None:
+    with pytest.raises(UsageError, match=r"storage s3://nowhere/runs.* refuses: .*NO_SUCH_BUCKET.*Nothing was started"):
+        run(described(epochs=1), "s3://nowhere/runs", local=True)
