@@ -52,7 +52,8 @@ def launch(
         run_config=tune.RunConfig(
             # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
             name=f"tune-{uuid.uuid4().hex[:8]}",
-            storage_path=f"{location}/{SCRATCH}",
+            storage_path=f"{sweep.storage.root}/{SCRATCH}",
+            storage_filesystem=sweep.storage.filesystem,
             stop=ending,
             callbacks=[_Watching(location, watcher, ending)],
             failure_config=tune.FailureConfig(max_failures=max_failures),
