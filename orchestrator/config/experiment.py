@@ -102,6 +102,9 @@ class Experiment(Model):
     """Options of the data loaders."""
     workers: Workers = Workers()
     """The processes of one run."""
+    environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(default_factory=list)
+    """Names of environment variables that workers on a cluster get from where the run is started, such as API keys; their
+    values are written down nowhere."""
     hooks: dict[str, dict[str, Any] | bool | None] = Field(default_factory=dict)
     """Hooks by name, the defaults included once it is loaded; null or false switches one off."""
     changes: list[Change] = Field(default_factory=list)
