@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,14 @@ def chosen_address(address: str | None) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
+def passed_on(names: Iterable[str]) -> dict[str, str]:
+    """The environment variables that workers get, with their values here; raises UsageError for those that are not set."""
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise UsageError(f"the experiment's environment names {', '.join(missing)}, not set here: export them, or take them out")
+    return {name: os.environ[name] for name in names}
+
+
 def local_resources() -> Resources:
     """What this machine has, without asking Ray."""
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) if Path("/proc/driver/nvidia/gpus").exists() else 0
@@ -76,9 +85,11 @@ def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:
 class Ray:
     """Ray, started on this machine or joined at an address, and left again. Driver."""
 
-    def __init__(self, address: str | None = None, **local_options: Any) -> None:
+    def __init__(self, address: str | None = None, *, environment: Mapping[str, str] | None = None, **local_options: Any) -> None:
         self.address = chosen_address(address)
         self._options = local_options
+        # Only where there are some: Ray starts new processes for workers that need an environment of their own.
+        self._environment = {"runtime_env": {"env_vars": dict(environment)}} if environment else {}
 
     def __enter__(self) -> Any:
         set_environment(self.address)
@@ -90,7 +101,7 @@ class Ray:
         common = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             if self.address:
-                ray.init(address=self.address, **common)
+                ray.init(address=self.address, **common, **self._environment)
             else:
                 ray.init(address="local", include_dashboard=False, object_store_memory=200 * 2**20, **common, **self._options)
         except (ConnectionError, RuntimeError, ValueError) as error:
