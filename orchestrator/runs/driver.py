@@ -15,7 +15,7 @@ from orchestrator.config.load import experiment_from_dict, resolved, to_yaml
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
-from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, refuse_unless_fits
+from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, passed_on, refuse_unless_fits
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.runs.result import Run
@@ -141,7 +141,7 @@ def _on_ray(
     assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts, address: str | None, workers: int
 ) -> tuple[Outcome, dict[str, list[bytes]]]:
     display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
-    with Ray(address) as ray:
+    with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
         from orchestrator.runs.train_worker import fit
         from orchestrator.stats.collector import Collector
 
