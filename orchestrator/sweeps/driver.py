@@ -23,7 +23,7 @@ from orchestrator.config.sweep import Sweep as Settings
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
-from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, refuse_unless_fits
+from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, passed_on, refuse_unless_fits
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.stats.tables import COMPACTED, compact
@@ -227,7 +227,7 @@ def _drive(
             run_trials(experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=fail_fast)
             return interrupts.asked
         display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
-        with Ray(address) as ray:
+        with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
             from orchestrator.sweeps.launch import launch
 
             at_once = _concurrency(ray, experiment, settings)
