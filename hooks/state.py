@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import shards
-
-RECENT = 1000
-"""How many rows back `State.recent` reaches."""
+from hooks.recent import KeptRows, Recent
 
 
 class Checkpoints(Protocol):
@@ -110,7 +107,7 @@ class State:
     loss: Tensor | None = None
     row: dict[str, Any] = field(default_factory=dict)
     """The columns recorded for this iteration; write with `record`."""
-    recent: Sequence[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent: Recent = field(default_factory=KeptRows)
     """The last rows of this rank, oldest first, of all phases and without the present one: what a hook that shows
     something now and then looks back on, so that it need not be called at every iteration."""
     metrics: dict[str, float] = field(default_factory=dict)

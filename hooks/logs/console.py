@@ -16,8 +16,9 @@ from hooks.logs.lines import FORMATS, Moment, iterations_done
 from hooks.logs.readings import learning_rates
 from hooks.logs.remaining import Remaining
 from hooks.logs.windows import Size, Statistic, Windows
+from hooks.recent import RECENT
 from hooks.rhythm import paced_by
-from hooks.state import RECENT, State
+from hooks.state import State
 
 logger = logging.getLogger("hookyard")
 

@@ -15,8 +15,9 @@ from annotated_types import Ge, Le
 from hooks.hook import Hook, Priority, Ranks
 from hooks.logs.readings import learning_rates
 from hooks.logs.windows import Size, Statistic, Windows
+from hooks.recent import RECENT
 from hooks.rhythm import paced_by
-from hooks.state import RECENT, State
+from hooks.state import State
 
 FILE = "scalars.jsonl"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice, pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from hooks.state import RECENT, State
+from hooks.recent import RECENT, Recent
+from hooks.state import State
 
 _WARM_UP = 3
 """Iterations of a process that say nothing about the rest of the run."""
@@ -90,11 +90,12 @@ def iterations_to_come(state: State) -> int | None:
     return (state.max_epochs - state.epoch) * state.phase_length - state.phase_iteration
 
 
-def _newest(recent: Sequence[Mapping[str, Any]]) -> list[float]:
+def _newest(recent: Recent) -> list[float]:
     """The seconds of the newest training iterations. The first of a phase also waits for the loader's processes to start."""
     warm = len(recent) - _WARM_UP if len(recent) < RECENT else _NEWEST
-    return [
-        row["step_s"]
-        for row, before in islice(pairwise(reversed(recent)), max(0, min(warm, _NEWEST)))
-        if row["phase"] == "train" == before["phase"] and row["epoch"] == before["epoch"] and "step_s" in row
-    ]
+    if warm < 1:
+        return []
+    columns = recent.columns(min(warm, _NEWEST) + 1)
+    phases = list(zip(columns["phase"], columns["epoch"], strict=True))
+    seconds = columns.get("step_s", [])[1:]
+    return [value for value, phase, before in zip(seconds, phases[1:], phases, strict=False) if phase == before and phase[0] == "train"]

@@ -15,8 +15,9 @@ from hooks.logs.curves import Curves
 from hooks.logs.hyperparameters import flatten
 from hooks.logs.model_graph import add_graph
 from hooks.logs.windows import Size, Statistic
+from hooks.recent import RECENT
 from hooks.rhythm import Rhythm, paced_by
-from hooks.state import RECENT, State
+from hooks.state import State
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -16,8 +16,9 @@ from hooks.logs.curves import Curves
 from hooks.logs.hyperparameters import flatten
 from hooks.logs.outbox import Outbox
 from hooks.logs.windows import Size, Statistic
+from hooks.recent import RECENT
 from hooks.rhythm import paced_by
-from hooks.state import RECENT, State
+from hooks.state import State
 
 if TYPE_CHECKING:
     from wandb import Run

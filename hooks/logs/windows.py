@@ -7,13 +7,14 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import chain, islice
 from statistics import fmean, median
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from hooks.logs.readings import read
+from hooks.recent import KeptRows, Recent
 from hooks.state import State
 
 Method = Literal["mean", "median", "min", "max", "current"]
@@ -69,8 +70,9 @@ class Windows:
         self._windows: dict[str, dict[str, _Window]] = {}
         self._phase = ""
         self._epoch = -1
-        self._recent: Sequence[Mapping[str, Any]] = ()
-        self._seen: tuple[Any, ...] | None = None
+        self._recent: Recent = KeptRows()
+        self._seen = 0
+        """How many rows there had been at the last look."""
         self._taken: frozenset[str] | None = None
         """The columns that were taken of a row before it was closed: the first that comes after the last one seen."""
         self._late: dict[str, list[Any]] = {}
@@ -79,7 +81,7 @@ class Windows:
     def begin(self, state: State) -> None:
         """A phase begins: what came before it is not looked at. Windows over iterations of training go on."""
         self._phase, self._recent, self._late = state.phase, state.recent, {}
-        self._seen, self._taken = (_name(state.recent[-1]) if state.recent else None), None
+        self._seen, self._taken = state.recent.total, None
         fresh_epoch = state.phase != "train" or state.epoch != self._epoch
         for window in self._windows.get(state.phase, {}).values():
             if (fresh_epoch and window.size == "epoch") or (state.phase != "train" and window.size != "global"):
@@ -109,8 +111,7 @@ class Windows:
         """Whether there are iterations of this phase that no look has shown."""
         if self._fresh:
             return True
-        rows = self._unseen()
-        return len(rows) > (self._taken is not None)
+        return self._recent.total - self._seen > (self._taken is not None)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers: never more than the windows are long. Looks at what is closed, so that nothing is lost."""
@@ -127,29 +128,36 @@ class Windows:
 
     def _take(self, present: Mapping[str, Any]) -> None:
         """Adds all there is since the last look: rows that were closed, and what the present one has so far."""
-        columns, self._late = self._late, {}
-        rows, taken = self._unseen(), self._taken
-        if rows:
-            self._seen, self._taken = _name(rows[-1]), None
-        if self._reach is not None and len(rows) > self._reach:
-            # Those before would fall out of every window; the one that was taken in part is among them.
-            rows, taken = rows[-self._reach :], None
+        columns = self._closed()
         if present:
-            rows, self._taken = [*rows, present], frozenset(present)
-        for index, row in enumerate(rows):
-            left_out = PLACES | taken if index == 0 and taken else PLACES
-            for column in row if self._columns is None else self._columns:
-                value = row.get(column)
-                if value is not None and column not in left_out:
-                    columns.setdefault(column, []).append(value)
-        numbers = iter(read([value for values in columns.values() for value in values]))
+            for column in self._wanted(present):
+                if self._taken is None or column not in self._taken:
+                    columns.setdefault(column, []).append(present[column])
+            self._taken = frozenset(present)
+        columns = {column: [value for value in values if value is not None] for column, values in columns.items()}
+        numbers = iter(read([*chain.from_iterable(columns.values())]))
         for column, values in columns.items():
-            self._add(column, values, list(islice(numbers, len(values))))
+            self._add(column, values, [*islice(numbers, len(values))])
 
-    def _unseen(self) -> list[Mapping[str, Any]]:
-        """The closed rows since the last look; of more than windows reach over, one more than that."""
-        rows = takewhile(lambda row: _name(row) != self._seen, reversed(self._recent))
-        return list(rows if self._reach is None else islice(rows, self._reach + 1))[::-1]
+    def _closed(self) -> dict[str, list[Any]]:
+        """What the rows that were closed since the last look still have to tell, and what came too late for it."""
+        columns, self._late = self._late, {}
+        total = self._recent.total
+        unseen, self._seen = total - self._seen, total
+        if not unseen:
+            return columns
+        taken, self._taken = self._taken or frozenset(), None
+        if self._reach is not None and unseen > self._reach:
+            # Those before would fall out of every window; the one that was taken in part is among them.
+            unseen, taken = self._reach, frozenset()
+        closed = self._recent.columns(unseen)
+        for column in self._wanted(closed):
+            columns.setdefault(column, []).extend(closed[column][column in taken :])
+        return columns
+
+    def _wanted(self, columns: Collection[str]) -> list[str]:
+        """Those of the columns that are looked at, in their order."""
+        return [column for column in columns if column not in PLACES and (self._columns is None or column in self._columns)]
 
     def _add(self, column: str, values: Sequence[Any], numbers: Sequence[float | None]) -> None:
         there = [number for number in numbers if number is not None]
@@ -175,11 +183,6 @@ def _reach(*sizes: Size) -> int | None:
     """How many rows back values still count; None where all of them do."""
     numbers = [size for size in sizes if isinstance(size, int)]
     return max(numbers) if len(numbers) == len(sizes) else None
-
-
-def _name(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells a closed row from the others of its rank."""
-    return row["phase"], row["epoch"], row["iteration"]
 
 
 @dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.recent import RECENT
 from hooks.rhythm import paced_by
-from hooks.state import RECENT, State
+from hooks.state import State
 
 
 @dataclass
@@ -81,4 +81,4 @@ class PerfStats(Hook):
 
 def _samples(state: State, rows: int) -> int:
     """Samples in the last so many rows."""
-    return sum(row["batch_size"] for row in islice(reversed(state.recent), rows))
+    return sum(state.recent.columns(rows).get("batch_size", ()))

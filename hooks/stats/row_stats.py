@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from itertools import takewhile
 from typing import Any, ClassVar
 
 import numpy as np
 import torch.distributed as dist
 
 from hooks.hook import Hook, Priority
+from hooks.recent import RECENT
 from hooks.rhythm import paced_by
-from hooks.state import RECENT, State
+from hooks.state import State
 
 PREFIX = "stats/"
 """What the metrics begin with: `stats/step_s/p95`."""
@@ -94,12 +95,13 @@ class RowStats(Hook):
 
     def _look_back(self, state: State) -> None:
         """Reads the training rows that came since the last time."""
-        rows = takewhile(lambda row: row["phase"] != "train" or row["iteration"] > self._read, reversed(state.recent))
-        new = [row for row in rows if row["phase"] == "train"]
+        columns = state.recent.columns(RECENT, phase="train")
+        iterations = columns.get("iteration", [])
+        first = bisect_right(iterations, self._read)
         for column, values in self._values.items():
-            values.extend(_numbers([row.get(column) for row in reversed(new)]))
-        if new:
-            self._read = new[0]["iteration"]
+            values.extend(_numbers(columns.get(column, [])[first:]))
+        if iterations:
+            self._read = iterations[-1]
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"read": self._read, "values": {column: values.tolist() for column, values in self._values.items()}}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Le
 
 from hooks.hook import Hook, Ranks
+from hooks.recent import RECENT
 from hooks.rhythm import paced_by
-from hooks.state import RECENT, State
+from hooks.state import State
 from hooks.stats.gpu_peaks import peak_flops
 
 BACKWARD_AND_FORWARD = 3
@@ -63,11 +63,11 @@ class Throughput(Hook):
 
     def _measure(self, state: State) -> dict[str, float]:
         """Over the last closed rows: the present one's time is not known yet."""
-        rows = list(islice((row for row in reversed(state.recent) if row["phase"] == "train"), self.window))
-        seconds = sum(row["step_s"] for row in rows)
+        columns = state.recent.columns(self.window, phase="train")
+        seconds = sum(columns.get("step_s", ()))
         if seconds <= 0:
             return {}
-        samples_per_s = sum(row["batch_size"] for row in rows) / seconds
+        samples_per_s = sum(columns["batch_size"]) / seconds
         measured = {"samples_per_s": samples_per_s, "world_samples_per_s": samples_per_s * state.world_size}
         if "flops_per_sample" in state.info:
             measured["flops_per_s"] = BACKWARD_AND_FORWARD * state.info["flops_per_sample"] * samples_per_s

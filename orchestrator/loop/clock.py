@@ -38,7 +38,6 @@ _CHARGED = tuple(span for span in SPANS if span in INTERVALS)
 _ORDER = [index for span in _CHARGED for index, name in enumerate(INTERVALS) if name == span]
 _FIRST = [[INTERVALS[index] for index in _ORDER].index(span) for span in _CHARGED]
 """The intervals put in the order of the spans, and where in that order each span begins."""
-_PLACES = {span: [index for index, name in enumerate(INTERVALS) if name == span] for span in _CHARGED}
 
 
 class Clock:
@@ -61,11 +60,6 @@ class Clock:
     def mark(self) -> Callable[[], Any]:
         """Gives the present moment; nothing of use unless recording."""
         return perf_counter if self.recording else float
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What the numbers that `close` returns stand for."""
-        return (*SPANS, "step_s") if self.recording else ("step_s",)
 
     def restart(self) -> float:
         """Begins at this moment: what came before belongs to no iteration."""
@@ -122,10 +116,6 @@ class CudaClock(Clock):
     def mark(self) -> Callable[[], Any]:
         return _event if self.recording else float
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return ("step_s",)
-
     def restart(self) -> float:
         self._ended = None
         return super().restart()
@@ -165,21 +155,6 @@ def spans(times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     charged["all_reduce_wait_s"] = charged["all_reduce_wait_s"] + waiting
     charged["other_s"] = charged["other_s"] - saving - waiting
     return {**charged, "checkpoint_s": saving, "step_s": times[:, -1] - times[:, 2]}
-
-
-def span(name: str, numbers: Sequence[float], first: int, count: int) -> float:
-    """As `spans`, one of them and of a single row, whose `count` times begin at `first` among other numbers."""
-    if name == "step_s":
-        return numbers[first + count - 1] - numbers[first + 2 * (count > 2)]
-    saving, waiting = numbers[first], numbers[first + 1]
-    if name == "checkpoint_s":
-        return saving
-    total = 0.0
-    for place in _PLACES[name]:
-        total += numbers[first + place + 3] - numbers[first + place + 2]
-    if name == "all_reduce_wait_s":
-        return total + waiting
-    return total - saving - waiting if name == "other_s" else total
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.hook import WITHIN_ITERATION
 from hooks.plan import Call, Plan
 from hooks.state import State
-from orchestrator.loop.clock import INTERVALS, Clock, span, spans
+from orchestrator.loop.clock import Clock, spans
 from orchestrator.loop.data import to_device
 from orchestrator.loop.means import Means
 from orchestrator.loop.own_backward import OwnBackward
@@ -30,29 +30,18 @@ logger = logging.getLogger("hookyard")
 
 PLACES = ("iteration", "step", "samples", "batch_size")
 """The numbers with which the row of every iteration begins."""
-_TIMES = len(INTERVALS) + 3
-"""The numbers that a clock that records gives: what saving and waiting took, and the marks around the intervals."""
 
 
 class IterationLayout:
     """The numbers of an iteration's row: its place, what was read of it, and the marks of its clock."""
 
-    def __init__(self, read: tuple[str, ...], timed: tuple[str, ...]) -> None:
-        self._single = {name: place for place, name in enumerate((*PLACES, *read))}
-        self._times = _TIMES if len(timed) > 1 else 2
-        self.names = (*self._single, *timed)
+    def __init__(self, read: tuple[str, ...]) -> None:
+        self._single = (*PLACES, *read)
 
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """The columns that numbers of shape (rows, any) stand for."""
         single = dict(zip(self._single, numbers.T, strict=False))
         return single | {name: single[name].astype(np.int64) for name in PLACES} | spans(numbers[:, len(single) :])
-
-    def value(self, name: str, numbers: Sequence[float], first: int) -> Any:
-        """One of the columns, of the row whose numbers begin at `first`."""
-        place = self._single.get(name)
-        if place is None:
-            return span(name, numbers, first + len(self._single), self._times)
-        return int(numbers[first + place]) if place < len(PLACES) else numbers[first + place]
 
 
 class Iterations:
@@ -226,8 +215,8 @@ class Iterations:
 
     def _begin_rows(self, epoch: int, *read: str) -> None:
         """Says what the rows of a phase are. On a device, what is read of an iteration stays a tensor and no number."""
-        layout = IterationLayout(read if self._on_cpu else (), self.clock.columns)
-        self.recorder.begin({"phase": self.state.phase, "epoch": epoch}, layout)
+        labels = {"phase": self.state.phase, "epoch": epoch}
+        self.recorder.begin(labels, IterationLayout(read if self._on_cpu else ()))
 
     def _place_in_step(self, position: int, group: int) -> tuple[int, int]:
         """Which micro-batch of its optimizer step comes after the one at `position` of `group`, counted from 1, and how

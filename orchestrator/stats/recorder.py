@@ -13,7 +13,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.stats.rows import Batch, Layout, NoNumbers, Recent
+from orchestrator.stats.rows import Batch, Batches, Layout, NoNumbers
 from orchestrator.storage import Storage
 
 
@@ -65,10 +65,10 @@ class Recorder:
         self._rows, self._costs = _Table("rows"), _Table("costs")
         self._batch = Batch({}, NoNumbers())
         self._waiting: deque[Batch] = deque()
-        self._kept, self._keep = deque([self._batch]), recent
         self._cost_rows: list[dict[str, Any]] = []
         self._idle = storage is None and sink is None
-        self.recent = Recent(self._kept, recent)
+        self.recent = Batches(recent)
+        self.recent.begin(self._batch)
 
     def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:
         """Says what all rows from now on have in common, and what their numbers mean."""
@@ -111,14 +111,10 @@ class Recorder:
             self._close(table)
 
     def _begin_batch(self, batch: Batch) -> None:
-        if self._batch.count == 0:
-            self._kept.pop()
-        elif not self._idle:
+        if self._batch.count and not self._idle:
             self._waiting.append(self._batch)
         self._batch = batch
-        self._kept.append(batch)
-        while sum(kept.count for kept in self._kept) - self._kept[0].count >= self._keep:
-            self._kept.popleft()
+        self.recent.begin(batch)
 
     def _flush_rows_waiting(self, *, ready_only: bool) -> None:
         while self._waiting and (not ready_only or _ready(self._waiting[0])):

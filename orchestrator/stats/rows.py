@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, Protocol, overload
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ABSENT = object()
+from hooks.recent import Recent
 
 
 class Layout(Protocol):
     """What the numbers of a row mean."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns."""
-
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """The columns that numbers of shape (rows, width) stand for."""
-
-    def value(self, name: str, numbers: Sequence[float], first: int) -> Any:
-        """One of the columns, of the row whose numbers begin at `first`."""
 
 
 class NoNumbers:
     """The layout of rows that are dicts alone."""
 
-    names: tuple[str, ...] = ()
-
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         return {}
-
-    def value(self, name: str, numbers: Sequence[float], first: int) -> Any:
-        raise KeyError(name)
 
 
 class Batch:
@@ -47,82 +35,65 @@ class Batch:
     somewhere else in memory; what a hook added is kept in a dict beside it.
     """
 
-    __slots__ = ("added", "count", "labels", "layout", "names", "numbers")
+    __slots__ = ("added", "count", "labels", "layout", "numbers")
 
     def __init__(self, labels: Mapping[str, Any], layout: Layout) -> None:
-        self.labels, self.layout, self.names = labels, layout, frozenset(layout.names)
+        self.labels, self.layout = labels, layout
         self.numbers = array("d")
         self.added: dict[int, dict[str, Any]] = {}
         self.count = 0
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns of the numbers of all rows."""
-        return self.layout.columns(np.array(self.numbers, dtype=np.float64).reshape(self.count, -1))
+    def columns(self, first: int = 0) -> dict[str, NDArray[Any]]:
+        """The columns of the numbers of all rows from `first` on."""
+        numbers = np.array(self.numbers, dtype=np.float64).reshape(self.count, -1)
+        return self.layout.columns(numbers[first:])
+
+    def values(self, first: int) -> dict[str, list[Any]]:
+        """All that rows have from `first` on, as lists; None where a hook added nothing."""
+        count = self.count - first
+        columns = {name: [value] * count for name, value in self.labels.items()}
+        columns |= {name: values.tolist() for name, values in self.columns(first).items()}
+        added = [self.added.get(index, {}) for index in range(first, self.count)] if self.added else []
+        for name in dict.fromkeys(chain.from_iterable(added)):
+            columns.setdefault(name, [row.get(name) for row in added])
+        return columns
 
 
-class Row(Mapping[str, Any]):
-    """A row of a batch, of which only the columns that are asked for are made."""
+class Batches(Recent):
+    """The last rows of a recorder, as the batches they are in."""
 
-    __slots__ = ("_added", "_batch", "_first")
+    def __init__(self, length: int) -> None:
+        self._length, self._forgotten = length, 0
+        self._batches: deque[Batch] = deque()
 
-    def __init__(self, batch: Batch, index: int) -> None:
-        self._batch, self._added = batch, batch.added.get(index)
-        self._first = index * (len(batch.numbers) // batch.count)
+    def begin(self, batch: Batch) -> None:
+        """Rows go into this batch from now on; batches that nobody looks back on any more are forgotten."""
+        if self._batches and self._batches[-1].count == 0:
+            self._batches.pop()
+        self._batches.append(batch)
+        while self._kept() - self._batches[0].count >= self._length:
+            self._forgotten += self._batches.popleft().count
 
-    def get(self, name: str, default: Any = None) -> Any:
-        batch = self._batch
-        if name in batch.names:
-            return batch.layout.value(name, batch.numbers, self._first)
-        if name in batch.labels:
-            return batch.labels[name]
-        return default if self._added is None else self._added.get(name, default)
-
-    def __getitem__(self, name: str) -> Any:
-        value = self.get(name, _ABSENT)
-        if value is _ABSENT:
-            raise KeyError(name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._batch.labels, *self._batch.layout.names, *(self._added or ()))))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
-class Recent(Sequence[Mapping[str, Any]]):
-    """The last rows, oldest first."""
-
-    def __init__(self, batches: deque[Batch], length: int) -> None:
-        self._batches, self._length = batches, length
+    @property
+    def total(self) -> int:
+        return self._forgotten + self._kept()
 
     def __len__(self) -> int:
-        return min(self._length, sum(batch.count for batch in self._batches))
+        return min(self._length, self._kept())
 
-    def __reversed__(self) -> Iterator[Mapping[str, Any]]:
-        return islice(self._backwards(), self._length)
+    def columns(self, count: int, phase: str | None = None) -> dict[str, list[Any]]:
+        parts = [(batch.count - first, batch.values(first)) for batch, first in self._newest(min(count, self._length), phase)][::-1]
+        if len(parts) == 1:
+            return parts[0][1]
+        names = dict.fromkeys(chain.from_iterable(columns for _, columns in parts))
+        return {name: [*chain.from_iterable(columns.get(name) or [None] * rows for rows, columns in parts)] for name in names}
 
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return iter([*reversed(self)][::-1])
-
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return list(self)[index]
-        back = -index if index < 0 else len(self) - index
-        if not 1 <= back <= len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return next(islice(self._backwards(), back - 1, None))
-
-    def _backwards(self) -> Iterator[Mapping[str, Any]]:
+    def _newest(self, count: int, phase: str | None) -> Iterator[tuple[Batch, int]]:
+        """The batches that hold the last `count` rows, newest first, and the first of its rows that is one of them."""
         for batch in reversed(self._batches):
-            for index in reversed(range(batch.count)):
-                yield Row(batch, index)
+            if count > 0 and batch.count and phase in (None, batch.labels.get("phase")):
+                yield batch, max(0, batch.count - count)
+                count -= batch.count
+
+    def _kept(self) -> int:
+        return sum(batch.count for batch in self._batches)

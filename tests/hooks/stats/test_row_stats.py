@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,6 @@ def test_more_iterations_than_are_remembered_all_count() -> None:
     hook, state, metrics = RowStats(["iteration/sum"]), State(phase="train"), {}
     plan = Plan({"row_stats": hook})
     recent = state.recent
-    assert isinstance(recent, deque)
     for iteration in range(1, 1301):
         state.iteration = state.phase_iteration = iteration
         plan.fire("on_step", state)
@@ -105,7 +103,7 @@ def test_values_that_lie_on_a_device_are_read() -> None:
     hook, state, metrics = RowStats(["forward_s/max", "loss/mean"]), State(phase="train"), {}
     values = [(0.25, 1.0), (0.5, 4.0)]
     rows = [{"phase": "train", "iteration": i, "forward_s": _Span(s), "loss": torch.tensor([x])} for i, (s, x) in enumerate(values, 1)]
-    state.recent = rows
+    state.recent.extend(rows)
     hook.on_report(state, metrics)
     assert metrics == {"stats/forward_s/max": 0.5, "stats/loss/mean": 2.5}
 

@@ -190,13 +190,8 @@ def test_a_flush_on_the_way_takes_what_the_device_has_passed_and_waits_for_none(
 class Doubles:
     """Numbers `n` and `time`, and `twice`, which is reckoned when the rows are flushed."""
 
-    names = ("n", "twice", "time")
-
     def columns(self, numbers: Any) -> dict[str, Any]:
         return {"n": numbers[:, 0].astype(int), "twice": 2 * numbers[:, 0], "time": numbers[:, 1]}
-
-    def value(self, name: str, numbers: Any, first: int) -> Any:
-        return {"n": int(numbers[first]), "twice": 2 * numbers[first], "time": numbers[first + 1]}[name]
 
 
 def test_numbers_become_the_columns_their_layout_says_with_labels_and_what_hooks_added(tmp_path: Path) -> None:
@@ -242,7 +237,11 @@ def test_the_last_rows_can_be_looked_back_on_whether_flushed_or_not(tmp_path: Pa
         assert list(taken.recent) == rows[-kept:]
         assert list(reversed(taken.recent)) == rows[-kept:][::-1]
         assert (len(taken.recent), taken.recent[-1]) == (len(rows[-kept:]), rows[-1])
-        assert sum(batch.count for batch in taken._kept) <= kept + 8
+        assert taken.recent._kept() <= kept + 8
+        assert taken.recent.total == len(rows)
+        assert taken.recent.columns(2)["twice"] == [row["twice"] for row in rows[-min(2, kept) :]]
+        of_phase = [row["n"] for row in rows[-kept:] if row["phase"] == "phase 0"]
+        assert set(of_phase) <= set(taken.recent.columns(kept, phase="phase 0").get("n", ()))
     assert taken.recent[0] == rows[-kept:][0]
     assert taken.recent[-2:] == rows[-kept:][-2:]
     with pytest.raises(IndexError, match="row 100 of"):
