@@ -142,13 +142,13 @@ def _on_ray(
 ) -> tuple[Outcome, dict[str, list[bytes]]]:
     display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
     with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
-        from orchestrator.runs.train_worker import fit
+        from orchestrator.runs.train_worker import fit, train_on_worker
         from orchestrator.stats.collector import Collector
 
         name = f"hookyard-{uuid.uuid4().hex[:12]}"
         collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1).remote()
         display.line(f"training on {workers} Ray Train worker{'s' if workers > 1 else ''}")
-        work = _Background(lambda: fit(replace(assignment, collector=name), shared_cluster=address is not None))
+        work = _Background(lambda: fit(train_on_worker, replace(assignment, collector=name), lean=address is None))
         outcome = _watch(ray, collector, work, display, interrupts)
         pushed = {table: ray.get(collector.batches.remote(table)) for table in ("rows", "costs")}
         work.result()
@@ -196,8 +196,6 @@ def _watch(ray: Any, collector: Any, work: _Background, display: TerminalDisplay
                 display.line(*news)
             elif kind == "progress":
                 display.progress(*news)
-            elif kind == "failed":
-                raise RunError(news[0])
             else:
                 outcome = Outcome(tuple(news[0]), news[1])
     return outcome

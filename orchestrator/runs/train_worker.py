@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import RunError
 from orchestrator.runs.failures import RankFailed, culprit
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 
+if TYPE_CHECKING:
+    from orchestrator.loop.world import World
+
+SCRATCH = ".ray"
+"""What Ray Train keeps while a run goes on, in the run's folder."""
+
 
 def train_on_worker(assignment: Assignment) -> None:
     """Trains as one rank of a Ray Train worker group. Each report of the loop becomes one of Ray's."""
     import ray.train
-    from ray.train.torch import get_device
 
-    from orchestrator.loop.world import World
     from orchestrator.runs.session import reports
     from orchestrator.stats.collector import CollectorLink
 
-    context = ray.train.get_context()
     assert assignment.collector is not None
     link = CollectorLink(assignment.collector)
-    world = World(
-        rank=context.get_world_rank(),
-        world_size=context.get_world_size(),
-        local_rank=context.get_local_rank(),
-        device=get_device(),
-    )
+    world = this_rank()
     display = link if world.is_master else None
     try:
         for report in reports(assignment, world, sink=link, display=display, stop_asked=link.stop_asked):
@@ -37,26 +35,43 @@ def train_on_worker(assignment: Assignment) -> None:
             if report.stopped and world.is_master:
                 link.ended(report.stopped, report.interrupted)
     except Exception as error:
-        failure = RankFailed.told(world.rank, error)
-        if failure.mistake:
-            link.failed(str(failure))
-        raise failure from error
+        raise RankFailed.told(world.rank, error) from error
     link.finish()
 
 
-def fit(assignment: Assignment, *, shared_cluster: bool) -> None:
-    """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver.
+def this_rank() -> World:
+    """Where this worker stands in its group. Ray Train worker."""
+    import ray.train
+    from ray.train.torch import get_device
 
-    Raises RunError with the first failing rank's own words.
+    from orchestrator.loop.world import World
+
+    context = ray.train.get_context()
+    return World(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        local_rank=context.get_local_rank(),
+        device=get_device(),
+    )
+
+
+def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bool) -> None:
+    """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver, or the
+    process of a sweep's trial.
+
+    `lean` is for those who see themselves to what a lost driver leaves: Ray's own actors for that are not started.
+    Raises RunError with the first failing rank's own words; at once where it failed by a mistake in the experiment.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchTrainer
 
+    from orchestrator.runs.mistakes import EndOnMistake
+
     experiment = assignment.experiment
     workers = experiment["workers"]
     folder = RunFolder(assignment.location)
-    trainer = (TorchTrainer if shared_cluster else _lean(TorchTrainer))(
-        train_on_worker,
+    trainer = (_lean(TorchTrainer) if lean else TorchTrainer)(
+        train,
         train_loop_config=assignment,
         scaling_config=ScalingConfig(
             num_workers=workers["count"],
@@ -66,7 +81,9 @@ def fit(assignment: Assignment, *, shared_cluster: bool) -> None:
         run_config=RunConfig(
             # A name of its own for each driver: Ray would take up its own notes of an earlier one, and ours decide.
             name=f"ray-{uuid.uuid4().hex[:8]}",
-            storage_path=f"{folder}/.ray",
+            storage_path=f"{folder.storage.root}/{SCRATCH}",
+            storage_filesystem=folder.storage.filesystem,
+            callbacks=[EndOnMistake()],
             failure_config=FailureConfig(max_failures=experiment["max_failures"], controller_failure_limit=3),
         ),
     )
@@ -75,13 +92,13 @@ def fit(assignment: Assignment, *, shared_cluster: bool) -> None:
     except TrainingFailedError as error:
         raise RunError(first_failure(error)) from error
     finally:
-        folder.storage.delete(".ray")
+        folder.storage.delete(SCRATCH)
 
 
 def _lean(trainer: Any) -> Any:
     """A trainer that starts no actors for datasets and for cleaning up placement groups.
 
-    Ray started for this run ends with it, so nothing is left to clean up, and the loop brings its own data; each of
+    The loop brings its own data, and where Ray was started for this run and ends with it nothing is left to clean up; each of
     these actors is a process, and costs a small machine seconds. Ray's names for them are private: where they are not
     found, the trainer is taken as it is.
     """
@@ -104,9 +121,15 @@ def _lean(trainer: Any) -> Any:
 def first_failure(error: BaseException) -> str:
     """What the rank that failed first said, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
-    if not failures:
-        return _own_words(error)
-    return str(culprit({rank: _told(rank, failure) for rank, failure in failures.items()}))
+    if failures:
+        return str(first_of(failures))
+    told = next((one for one in _unwrapped(error) if isinstance(one, RankFailed)), None)
+    return str(told) if told else _own_words(error)
+
+
+def first_of(failures: Mapping[int, BaseException]) -> RankFailed:
+    """The failure that the others followed from, of those that Ray Train has gathered by rank."""
+    return culprit({rank: _told(rank, failure) for rank, failure in failures.items()})
 
 
 def _told(rank: int, failure: BaseException) -> RankFailed:
@@ -122,7 +145,7 @@ def _unwrapped(error: BaseException) -> Iterator[BaseException]:
     inner: Any = error
     while isinstance(inner, BaseException):
         yield inner
-        inner = getattr(inner, "_base_exc", None) or getattr(inner, "cause", None)
+        inner = next((found for name in ("_base_exc", "cause", "controller_failure") if (found := getattr(inner, name, None))), None)
 
 
 def _own_words(error: BaseException) -> str:

@@ -85,10 +85,6 @@ class CollectorLink:
         """Tells the driver why the run ended before its time."""
         self._in_flight.append(self._actor.show.remote([("ended", list(reasons), interrupted)]))
 
-    def failed(self, message: str) -> None:
-        """Tells the driver of a failure that would come again, so that it need not start the workers anew; waits."""
-        ray.wait([self._actor.show.remote([("failed", message)])], timeout=5)
-
     def stop_asked(self) -> bool:
         """Whether the driver asked the run to stop, as far as this rank has heard."""
         return self._stop
