@@ -10,7 +10,8 @@ import typer
 from orchestrator.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from orchestrator.config.experiment import Experiment
+    from orchestrator.config.experiment import Experiment, Workers
+    from orchestrator.config.sweep import Sweep
 
 
 def show_plan(
@@ -44,7 +45,7 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
         "config": resolved(experiment),
     }
     if experiment.sweep is not None:
-        plan["sweep"] = _sweep(experiment.sweep, asked, present)
+        plan["sweep"] = _sweep(experiment.sweep, experiment.workers, present)
     return plan
 
 
@@ -65,11 +66,14 @@ def _present() -> dict[str, float]:
     return {"cpu": float(os.cpu_count() or 1), "gpu": float(torch.cuda.device_count())}
 
 
-def _sweep(sweep: Any, asked: dict[str, float], present: dict[str, float] | None) -> dict[str, Any]:
+def _sweep(sweep: Sweep, workers: Workers, present: dict[str, float] | None) -> dict[str, Any]:
     from orchestrator.config.space import count_trials, trials_at_once
 
     trials = count_trials(sweep)
-    return {"trials": trials, "at_once": None if present is None else trials_at_once(sweep, trials, asked, present)}
+    if present is None:
+        return {"trials": trials, "at_once": None}
+    here = {resource.upper(): amount for resource, amount in present.items()}
+    return {"trials": trials, "at_once": trials_at_once(sweep, trials, workers, [here])}
 
 
 def _print_experiment(experiment: Experiment) -> None:

@@ -38,6 +38,10 @@ class Workers(Model):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model: each has all of it, or each has a part of every parameter (torch's fully_shard)."""
 
+    def resources(self) -> dict[str, float]:
+        """What each rank asks of Ray, as Ray names it."""
+        return {"CPU": self.cpus, **({"GPU": 1.0} if self.gpu else {})}
+
 
 class Loader(Model):
     """Options of the data loaders."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.config.imports import did_you_mean
 from orchestrator.config.reader import join
 from orchestrator.config.sweep import PB2, Population, Sweep
 from orchestrator.errors import Problem
+
+if TYPE_CHECKING:
+    from orchestrator.config.experiment import Workers
 
 LISTS = ("choice", "grid")
 """Domains that are a list of values."""
@@ -270,7 +273,16 @@ def count_trials(sweep: Sweep) -> int:
     return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
 
 
-def trials_at_once(sweep: Sweep, trials: int, asked: Mapping[str, float], present: Mapping[str, float]) -> int:
-    """How many trials run side by side where each asks for `asked` (resource to amount) and there is `present`."""
-    rooms = [int(present.get(resource, 0) / amount) for resource, amount in asked.items() if amount]
-    return min([trials, *rooms, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
+def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
+    """How many trials run side by side on nodes that have so much (resource to amount): each rank takes a place on one."""
+    places = sum(_places(workers.resources(), node) for node in nodes)
+    return min([trials, places // workers.count, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
+
+
+def _places(asked: Mapping[str, float], node: Mapping[str, float]) -> int:
+    """How many ranks a node holds, in Ray's own unit, so that 0.6 holds 0.2 three times."""
+    return min(_units(node.get(resource, 0)) // max(1, _units(amount)) for resource, amount in asked.items())
+
+
+def _units(amount: float) -> int:
+    return round(amount * 10_000)

@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
@@ -230,10 +230,12 @@ def _drive(
         with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
             from orchestrator.sweeps.launch import launch
 
-            at_once = _concurrency(ray, experiment, settings)
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            at_once, arithmetic = _concurrency(nodes, experiment, settings)
             left = count_left(settings, past)
             display.line(
-                f"{left} trials{' left,' if past else ''} of {experiment.workers.count} rank{'s' if experiment.workers.count > 1 else ''}, {at_once} at a time"
+                f"{left} trials{' left,' if past else ''} of {experiment.workers.count} rank{'s' if experiment.workers.count > 1 else ''}, "
+                f"{at_once} at a time: {arithmetic}"
             )
             launch(
                 resolved(experiment),
@@ -253,14 +255,16 @@ def _drive(
         return interrupts.asked
 
 
-def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> int:
-    present = ray.cluster_resources()
-    asked = _asked(experiment)
-    at_once = trials_at_once(settings, count_trials(settings), {"CPU": asked.cpus, "GPU": asked.gpus}, present)
+def _concurrency(nodes: Sequence[Mapping[str, float]], experiment: Experiment, settings: Settings) -> tuple[int, str]:
+    """How many trials run side by side, and the arithmetic; raises UsageError where not even one fits."""
+    workers, asked = experiment.workers, _asked(experiment)
+    has = Resources(*(sum(node.get(resource, 0) for node in nodes) for resource in ("CPU", "GPU")))
+    where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
+    arithmetic = f"each asks for {asked}, the cluster has {where}"
+    at_once = trials_at_once(settings, count_trials(settings), workers, nodes)
     if at_once < 1:
-        has = Resources(present.get("CPU", 0), present.get("GPU", 0))
-        raise UsageError(f"each trial asks for {asked}, the cluster has {has}: not even one fits")
-    return at_once
+        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.count} ranks needs a place on one node")
+    return at_once, arithmetic
 
 
 class Watcher:

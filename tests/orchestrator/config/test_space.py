@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config.experiment import Workers
 from orchestrator.config.space import (
     Domain,
     count_trials,
@@ -219,15 +220,22 @@ def test_how_many_trials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cap", "asked", "present", "rooms"),
+    ("cap", "workers", "nodes", "rooms"),
     [
-        (None, {"cpu": 2, "gpu": 0}, {"cpu": 7, "gpu": 0}, 3),
-        (None, {"cpu": 1, "gpu": 1}, {"cpu": 16, "gpu": 2}, 2),
-        (2, {"cpu": 1, "gpu": 0}, {"cpu": 16}, 2),
-        (None, {"cpu": 1}, {"cpu": 64}, 10),
-        (None, {"cpu": 4}, {"cpu": 2}, 0),
-        (None, {"cpu": 0.5}, {"cpu": 2}, 4),
+        (None, {"count": 2}, [{"CPU": 7.0}], 3),
+        (None, {"count": 1, "gpu": True}, [{"CPU": 16.0, "GPU": 2.0}], 2),
+        (2, {"count": 1}, [{"CPU": 16.0}], 2),
+        (None, {"count": 1}, [{"CPU": 64.0}], 10),
+        (None, {"count": 4}, [{"CPU": 2.0}], 0),
+        (3, {"count": 2, "cpus": 0.5}, [{"CPU": 2.0}], 2),
+        (None, {"count": 1, "gpu": True}, [{"CPU": 16.0}], 0),
+        # 0.6 / 0.2 is less than 3 in floating point.
+        (None, {"count": 3, "cpus": 0.2}, [{"CPU": 0.6}], 1),
+        # A rank needs its place on one node: of 3 CPUs each, a third rank of 2 finds none though 2 CPUs are left.
+        (None, {"count": 1, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}], 2),
+        (None, {"count": 2, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 1.0}], 1),
+        (None, {"count": 1}, [], 0),
     ],
 )
-def test_how_many_at_a_time(cap: int | None, asked: dict[str, float], present: dict[str, float], rooms: int) -> None:
-    assert trials_at_once(sweep(max_concurrent=cap), 10, asked, present) == rooms
+def test_how_many_at_a_time(cap: int | None, workers: dict[str, Any], nodes: list[dict[str, float]], rooms: int) -> None:
+    assert trials_at_once(sweep(max_concurrent=cap), 10, Workers(**workers), nodes) == rooms
