@@ -41,7 +41,7 @@ demo: setup ## trains on two workers, sweeps over eight trials, and prints the t
 	@echo "  $(BIN)/tensorboard --logdir runs"
 
 test: lint ## lint, types and tests: what must pass
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
+import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,17 +16,11 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "hooks", "pydantic", "orchestrator.loop.loop", "torchmetrics", "torch._dynamo"])
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _enter(function: Callable[..., Any], rank: int, world_size: int, port: int, arguments: tuple[Any, ...], results: Any) -> None:
+def _enter(function: Callable[..., Any], rank: int, world_size: int, store: str, arguments: tuple[Any, ...], results: Any) -> None:
     try:
         torch.set_num_threads(1)
         dist.init_process_group(
-            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
         )
         value = function(rank, world_size, *arguments)
         results.put((rank, value, None))
@@ -41,16 +35,17 @@ def on_ranks(function: Callable[..., Any], world_size: int = 2, *arguments: Any)
     The function must be a module's own; tensors should come back as lists or numbers.
     """
     results = _context.Queue()
-    port = _free_port()
-    ranks = [
-        _context.Process(target=_enter, args=(function, rank, world_size, port, arguments, results), daemon=True)
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    answers = [results.get(timeout=120) for _ in ranks]
-    for process in ranks:
-        process.join(timeout=30)
+    # They meet at a file: a port that is free now may be taken by another test's processes a moment later.
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            _context.Process(target=_enter, args=(function, rank, world_size, f"{folder}/store", arguments, results), daemon=True)
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
+        answers = [results.get(timeout=120) for _ in ranks]
+        for process in ranks:
+            process.join(timeout=30)
     failures = [error for _, _, error in answers if error]
     assert not failures, "\n".join(failures)
     return [value for _, value, _ in sorted(answers, key=lambda answer: answer[0])]
