@@ -26,8 +26,8 @@ def train_on_worker(assignment: Assignment) -> None:
     from orchestrator.stats.collector import CollectorLink
 
     assert assignment.collector is not None
-    link = CollectorLink(assignment.collector)
     world = this_rank()
+    link = CollectorLink(assignment.collector, world.rank, world.world_size)
     display = link if world.is_master else None
     try:
         for report in reports(assignment, world, sink=link, display=display, stop_asked=link.stop_asked):
