@@ -183,6 +183,8 @@ class Sweep(Model):
     """What the whole sweep may use."""
     max_concurrent: Annotated[int, Ge(1)] | None = None
     """Trials at a time; as many as the cluster holds where it is not said."""
+    engine: Literal["gang", "train"] = "gang"
+    """What trains a trial: a `gang` of processes that stay warm for the next one, or a Ray `train` job of its own."""
     seed: int = 0
     """Seeds the search and the scheduler."""
     space: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
@@ -231,6 +233,11 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
         yield f"{kind} changes values itself; its population comes from search: random or grid"
     if sweep.max_concurrent is not None and (population or kind == "hyperband"):
         yield f"max_concurrent does not go with {kind}, whose trials wait for each other"
+    if sweep.engine == "train" and (population or kind == "hyperband"):
+        yield (
+            f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray Train job "
+            "would be started anew. Use engine: gang, or one of the schedulers fifo, asha and median"
+        )
     if sweep.points and sweep.search == "grid":
         yield "points do not go with search: grid, which has its own"
     elif len(sweep.points) > sweep.trials:

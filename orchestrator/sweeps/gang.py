@@ -1,4 +1,4 @@
-"""The gang: the ranks of one trial, kept warm for the next. Runs in the trial's process, which is rank 0."""
+"""The engine `gang`: the ranks of one trial, kept warm for the next. Runs in the trial's process, which is rank 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ray
 import torch
 import torch.distributed as dist
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.placement_group import PlacementGroup
+from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.experiment import Workers
@@ -97,8 +97,8 @@ class RemoteMember(Member):
 class Gang:
     """All ranks of a trial: this process and one actor for each other bundle of the trial's placement group."""
 
-    def __init__(self, workers: Workers, group: PlacementGroup | None) -> None:
-        self._master = Member(0, workers)
+    def __init__(self, workers: Workers) -> None:
+        self._master, group = Member(0, workers), get_current_placement_group()
         self._others = [
             ray.remote(RemoteMember)
             .options(
@@ -109,6 +109,11 @@ class Gang:
             .remote(rank, workers)
             for rank in range(1, workers.count)
         ]
+
+    @staticmethod
+    def bundles(workers: Workers) -> list[dict[str, float]]:
+        """A place for each rank."""
+        return [workers.resources()] * workers.count
 
     def begin(self, assignment: Assignment) -> None:
         """Gives every rank the same trial; raises RankFailed where one cannot take it up."""

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.result import TIME_TOTAL_S
 
 from orchestrator.config.experiment import Workers
 from orchestrator.config.sweep import Sweep
 from orchestrator.runs.failures import DIED
 from orchestrator.runs.folder import RunFolder
+from orchestrator.sweeps.engine import ENGINES
 from orchestrator.sweeps.folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.history import History
 from orchestrator.sweeps.past import Past, count_left, seconds_used
@@ -40,13 +42,13 @@ def launch(
     watcher: Watcher,
     stop_asked: Callable[[], bool],
 ) -> None:
-    """Runs all trials, each on a gang in Tune's own placement group, and returns when they are over."""
+    """Runs all trials, each on the engine that the settings name, and returns when they are over."""
     sweep = RunFolder(location)
     stopping = Stopping(settings, workers.count)
     stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
     ending = _Ending(stopping, stop_asked, fail_fast)
     tuner = tune.Tuner(
-        _trainable(experiment, import_paths, workers, location),
+        _trainable(experiment, import_paths, ENGINES[settings.engine].bundles(workers), location),
         param_space=param_space(settings, past),
         tune_config=_tune_config(settings, at_once, sweep, past),
         run_config=tune.RunConfig(
@@ -55,7 +57,7 @@ def launch(
             storage_path=f"{sweep.storage.root}/{SCRATCH}",
             storage_filesystem=sweep.storage.filesystem,
             stop=ending,
-            callbacks=[_Watching(location, watcher, ending)],
+            callbacks=[_Watching(location, watcher, ending), _Silence()],
             failure_config=tune.FailureConfig(max_failures=max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
             verbose=0,
@@ -72,11 +74,10 @@ def launch(
         end_trial(folder, *ending.of(folder.name))
 
 
-def _trainable(experiment: dict[str, Any], import_paths: tuple[str, ...], workers: Workers, location: str) -> Any:
-    bundle = {"CPU": workers.cpus, **({"GPU": 1} if workers.gpu else {})}
+def _trainable(experiment: dict[str, Any], import_paths: tuple[str, ...], bundles: list[dict[str, float]], location: str) -> Any:
     return tune.with_resources(
         tune.with_parameters(Trial, experiment=experiment, import_paths=import_paths, location=location),
-        tune.PlacementGroupFactory([bundle] * workers.count, strategy="PACK"),
+        tune.PlacementGroupFactory(bundles, strategy="PACK"),
     )
 
 
@@ -186,3 +187,10 @@ class _Watching(_OfThisDriver, tune.Callback):
     def _error(folder: RunFolder) -> str:
         said = folder.about().get("error") if folder.storage.exists("run.json") else None
         return said or f"rank 0: {DIED}"
+
+
+class _Silence(_OfThisDriver, TrialProgressCallback):  # type: ignore[misc]
+    """Stands in for Tune's own, which prints to stdout where a trial ends without a report: there goes data alone."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Nothing."""

@@ -1,4 +1,4 @@
-"""A trial: one configuration of a sweep, run by Ray Tune on a warm gang."""
+"""A trial: one configuration of a sweep, run by Ray Tune on an engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 
 from orchestrator.config.load import experiment_from_dict, resolved
@@ -16,8 +15,8 @@ from orchestrator.runs.failures import RankFailed, would_come_again
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
+from orchestrator.sweeps.engine import ENGINES, Engine
 from orchestrator.sweeps.folder import begin_trial, taking_over
-from orchestrator.sweeps.gang import Gang
 from orchestrator.sweeps.past import judged_reports, seconds_of
 from orchestrator.sweeps.search import TRIAL
 
@@ -25,7 +24,7 @@ _POINTER = "checkpoint.json"
 
 
 class Trial(tune.Trainable):
-    """One trial of a sweep at a time; with actor reuse the same process and gang run the next one.
+    """One trial of a sweep at a time; with actor reuse the same process and engine run the next one.
 
     A step goes on to the next report that holds the sweep's metrics. Each trial is a run of its own under the sweep's
     folder, with the same files as any run. It begins with its first step, so that a checkpoint Tune gives it beforehand
@@ -33,21 +32,21 @@ class Trial(tune.Trainable):
     Tune's checkpoint is a pointer; the real one lies in the folder of the trial that wrote it, and all ranks write and
     read their parts. Where Tune ends a trial, the driver writes that down: only it knows why.
 
-    Where a rank or this process dies, Tune starts the trial anew, on a fresh gang, and it goes on from the newest whole
+    Where a rank or this process dies, Tune starts the trial anew, on a fresh engine, and it goes on from the newest whole
     checkpoint of its folder; so does one that an earlier life of the sweep has left.
     """
 
     def setup(self, config: dict[str, Any], experiment: dict[str, Any], import_paths: tuple[str, ...], location: str) -> None:
-        """Starts the gang. `experiment` is the resolved sweep; `location` the sweep's folder."""
+        """Starts the engine. `experiment` is the resolved sweep; `location` the sweep's folder."""
         self._experiment = experiment_from_dict(experiment, import_paths)
         assert self._experiment.sweep is not None
         self._metrics = [metric for metric, _ in self._experiment.sweep.objectives]
         self._location = location
-        self._gang = Gang(self._experiment.workers, ray.util.get_current_placement_group())
+        self._engine: Engine = ENGINES[self._experiment.sweep.engine](self._experiment.workers)
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Leaves the present trial for the next one, on the same gang."""
+        """Leaves the present trial for the next one, on the same engine."""
         self._leave()
         self._take(new_config)
         return True
@@ -60,11 +59,11 @@ class Trial(tune.Trainable):
 
     def _begin(self) -> RunFolder:
         experiment, folder = begin_trial(self._location, self._number, self._experiment, self._values)
-        checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder}/") else self._checkpoint
+        checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
         checkpoint = taking_over(folder, checkpoint)
-        assignment = Assignment(resolved(experiment), experiment.import_paths, str(folder), checkpoint=checkpoint)
+        assignment = Assignment(resolved(experiment), experiment.import_paths, folder.location, checkpoint=checkpoint)
         try:
-            self._gang.begin(assignment)
+            self._engine.begin(assignment)
         except Exception as error:
             self._fail(folder, error)
             raise
@@ -76,7 +75,7 @@ class Trial(tune.Trainable):
         folder = self._folder or self._begin()
         while True:
             try:
-                report = self._gang.next()
+                report = self._engine.next()
             except Exception as error:
                 self._fail(folder, error)
                 raise
@@ -120,8 +119,8 @@ class Trial(tune.Trainable):
             self._fail(folder, wrong)
             raise wrong
         if report.final:
-            self._gang.next()
-            self._gang.end()
+            self._engine.next()
+            self._engine.end()
             compact(folder.storage, folder.attempts())
             folder.end("stopped" if report.stopped else "finished", stopped=list(report.stopped), error=None)
             self._folder = None
@@ -138,12 +137,12 @@ class Trial(tune.Trainable):
     def _leave(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""
         if self._folder is not None:
-            self._gang.end()
+            self._engine.end()
         self._folder = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes a checkpoint of all ranks into the trial's own folder, and where it is into Tune's."""
-        path = self._gang.save() if self._folder else self._checkpoint
+        path = self._engine.save() if self._folder else self._checkpoint
         Path(checkpoint_dir, _POINTER).write_text(json.dumps({"checkpoint": path, "judged": self._judged}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:

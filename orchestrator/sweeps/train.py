@@ -1,0 +1,163 @@
+"""The engine `train`: each trial is a Ray Train job of its own, with Train's fault tolerance."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
+
+from orchestrator.config.experiment import Workers
+from orchestrator.loop.loop import Report
+from orchestrator.runs.environment import set_environment
+from orchestrator.runs.failures import RankFailed
+from orchestrator.runs.folder import RunFolder
+from orchestrator.runs.session import Assignment, reports
+from orchestrator.runs.train_worker import SCRATCH, fit, this_rank
+
+_GROUP = f"{SCRATCH}/placement_group"
+
+Place = tuple[int, bool]
+"""Where in a trial a report stands: iterations behind it, and whether it is the last. The same however often it is made."""
+
+_BEFORE: Place = (-1, False)
+
+
+class Relay:
+    """Stands between a job and its trial: a rank that has made a report waits here until the trial asks for the next one.
+
+    So a trial trains no further than the report it is judged by, and one that is stopped ends in order. An actor without
+    a CPU of its own; asynchronous, as every rank of the job waits in it.
+    """
+
+    def __init__(self) -> None:
+        self._made: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._moved = asyncio.Condition()
+        self._told = self._taken = self._behind = _BEFORE
+        self._ended = False
+
+    async def wanted(self) -> bool:
+        """Whether the trial is still to be trained."""
+        return not self._ended
+
+    async def made(self, place: Place, report: Report | None) -> bool:
+        """A rank has made the report at a place, which rank 0 brings along; waits, and answers whether to go on.
+
+        What was told before its worker group was replaced is not told again.
+        """
+        if report is not None and place > self._told:
+            self._told = place
+            self._made.put_nowait(report)
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._ended or place <= self._behind)
+        return not self._ended
+
+    async def next(self) -> Report | None:
+        """Lets the ranks go on from the last report taken; returns the next one, or None when there is none."""
+        async with self._moved:
+            self._behind = self._taken
+            self._moved.notify_all()
+        report = await self._made.get()
+        self._taken = self._taken if report is None else place_of(report)
+        return report
+
+    async def end(self) -> None:
+        """Sends every rank home from where it waits."""
+        async with self._moved:
+            self._ended = True
+            self._moved.notify_all()
+
+    async def over(self) -> None:
+        """The job has ended: there are no more reports."""
+        self._made.put_nowait(None)
+
+
+def place_of(report: Report) -> Place:
+    """Where a report stands."""
+    return report.metrics["iteration"], report.final
+
+
+def train_and_relay(relay: Any, assignment: Assignment) -> None:
+    """Trains as one rank of a trial's job, and asks after each report whether to go on. Ray Train worker."""
+    import ray.train
+
+    if not ray.get(relay.wanted.remote()):
+        return
+    world = this_rank()
+    if world.is_master:
+        RunFolder(assignment.location).storage.write(_GROUP, get_current_placement_group().id.hex())
+    try:
+        with closing(reports(assignment, world)) as training:  # type: ignore[type-var]
+            for report in training:
+                ray.train.report(report.metrics)
+                if not ray.get(relay.made.remote(place_of(report), report if world.is_master else None)):
+                    return
+    except Exception as error:
+        raise RankFailed.told(world.rank, error) from error
+
+
+class TrainJobs:
+    """Starts a Ray Train job for each trial and takes its reports one by one. In the trial's process, which waits and
+    owns neither CPU nor GPU: the job's workers take theirs from the cluster."""
+
+    def __init__(self, workers: Workers) -> None:
+        # Where a cluster was joined, this process has the environment of its node.
+        set_environment(None)
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train-job")
+        self._relay: Any = None
+        self._job: Future[None] | None = None
+        self._checkpoint: str | None = None
+
+    @staticmethod
+    def bundles(workers: Workers) -> list[dict[str, float]]:
+        """Room for the trial's own process. Tune takes no empty bundle, so it is a byte of memory."""
+        return [{"memory": 1}]
+
+    def begin(self, assignment: Assignment) -> None:
+        """Starts the job in a thread."""
+        _free_left_over(RunFolder(assignment.location))
+        self._relay = ray.remote(Relay).options(num_cpus=0).remote()
+        self._checkpoint = assignment.checkpoint
+        self._job = self._threads.submit(self._train, self._relay, assignment)
+
+    @staticmethod
+    def _train(relay: Any, assignment: Assignment) -> None:
+        try:
+            fit(partial(train_and_relay, relay), assignment, lean=True)
+        finally:
+            ray.get(relay.over.remote())
+
+    def next(self) -> Report | None:
+        """Lets the job train up to its next report; raises what the job failed with, Train's own retries behind it."""
+        report: Report | None = ray.get(self._relay.next.remote())
+        if report is None:
+            assert self._job is not None
+            self._job.result()
+            return None
+        self._checkpoint = report.checkpoint or self._checkpoint
+        return report
+
+    def save(self) -> str | None:
+        """The newest checkpoint that the job's own hooks have made."""
+        return self._checkpoint
+
+    def end(self) -> None:
+        """Lets the ranks end where they stand, and waits until the job's processes are gone."""
+        if self._job is None:
+            return
+        ray.get(self._relay.end.remote())
+        wait([self._job])
+        self._job = self._relay = None
+
+
+def _free_left_over(folder: RunFolder) -> None:
+    """Frees the places of a job whose trial process was killed: Ray keeps them until the sweep's driver ends."""
+    if not folder.storage.exists(_GROUP):
+        return
+    group = ray.PlacementGroupID.from_hex(folder.storage.read(_GROUP).decode())
+    remove_placement_group(PlacementGroup(group))
+    folder.storage.delete(SCRATCH)

@@ -1,0 +1,111 @@
+"""The relay between a trial and its Ray Train job: who waits for whom, and what is told twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrator.loop.loop import Report
+from orchestrator.sweeps.train import Relay, place_of
+
+
+def report(iteration: int, final: bool = False) -> Report:
+    return Report(metrics={"iteration": iteration, "val/loss": 1 / iteration}, final=final)
+
+
+def bring(relay: Relay, made: Report) -> asyncio.Task[bool]:
+    """Rank 0 has made a report."""
+    return asyncio.ensure_future(relay.made(place_of(made), made))
+
+
+def follow(relay: Relay, made: Report) -> asyncio.Task[bool]:
+    """Another rank has made it."""
+    return asyncio.ensure_future(relay.made(place_of(made), None))
+
+
+async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:
+    """Which of the ranks do not wait, once all have come as far as they can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return [task.done() for task in tasks]
+
+
+def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
+    async def story() -> None:
+        relay, first, second = Relay(), report(5), report(10, final=True)
+        ranks = bring(relay, first), follow(relay, first)
+        assert await relay.next() == first
+        assert await settled(*ranks) == [False, False]
+        asked = asyncio.ensure_future(relay.next())
+        assert [await rank for rank in ranks] == [True, True]
+        last = bring(relay, second)
+        assert await asked == second
+        over = asyncio.ensure_future(relay.next())
+        assert await last is True
+        await relay.over()
+        assert await over is None
+
+    asyncio.run(story())
+
+
+def test_a_report_that_a_new_worker_group_makes_again_is_told_once() -> None:
+    async def story() -> None:
+        relay, first, second = Relay(), report(5), report(10)
+        gone = bring(relay, first)
+        assert await relay.next() == first
+        asked = asyncio.ensure_future(relay.next())
+        assert await gone is True
+        waits = bring(relay, second)
+        assert await asked == second
+
+        # A new group goes on from before the first report: that one is decided, the second is not.
+        assert await bring(relay, first) is True
+        again = bring(relay, second)
+        assert await settled(waits, again) == [False, False]
+        third = report(15, final=True)
+        asked = asyncio.ensure_future(relay.next())
+        assert await again is True
+        bring(relay, third)
+        assert await asked == third
+
+    asyncio.run(story())
+
+
+def test_a_report_ahead_of_the_decision_waits_for_its_own() -> None:
+    """A rank is lost while its report is judged; the new group goes on from a checkpoint behind it."""
+
+    async def story() -> None:
+        relay, first, second = Relay(), report(5), report(10)
+        bring(relay, first)
+        assert await relay.next() == first
+        ahead = bring(relay, second)
+        assert await settled(ahead) == [False]
+        assert await relay.next() == second
+        assert await settled(ahead) == [False]
+
+    asyncio.run(story())
+
+
+def test_the_test_phase_reports_at_the_same_iteration_as_the_last_validation() -> None:
+    async def story() -> None:
+        relay, validated, tested = Relay(), report(10), report(10, final=True)
+        bring(relay, validated)
+        assert await relay.next() == validated
+        asked = asyncio.ensure_future(relay.next())
+        bring(relay, tested)
+        assert await asked == tested
+
+    asyncio.run(story())
+
+
+def test_ranks_of_a_trial_that_is_stopped_go_home_and_new_ones_do_not_begin() -> None:
+    async def story() -> None:
+        relay, first = Relay(), report(5)
+        assert await relay.wanted()
+        ranks = bring(relay, first), follow(relay, first)
+        assert await relay.next() == first
+        await relay.end()
+        assert [await rank for rank in ranks] == [False, False]
+        assert not await relay.wanted()
+        assert await follow(relay, report(10)) is False
+
+    asyncio.run(story())
