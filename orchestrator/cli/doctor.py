@@ -1,4 +1,4 @@
-"""`hookyard doctor RUN [--against OTHER]`"""
+"""`hookyard doctor RUN [--against OTHER]`, `hookyard doctor [--address ADDR] [--storage URL]`"""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import print_json
+from orchestrator.cli.errors import FAILED
+from orchestrator.cli.options import Address, AsJson, StorageFlag
+from orchestrator.cli.output import print_json, print_table
+from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.cluster.preflight import Preflight
     from orchestrator.stats.insight import Diagnosis
 
 
 def doctor(
-    run: Annotated[str, typer.Argument(help="The folder of a run.")],
+    run: Annotated[str | None, typer.Argument(help="The folder of a run; without one, this machine or a cluster is looked at.")] = None,
     against: Annotated[str | None, typer.Option("--against", metavar="RUN", help="A run to compare its speed with.")] = None,
+    address: Address = None,
+    storage: StorageFlag = "runs",
     as_json: AsJson = False,
 ) -> None:
-    """Says what the tables of a run tell: slow ranks, waiting for data, costly hooks, memory that grows, loss spikes."""
+    """Says what a run's tables tell (slow ranks, waiting for data, costly hooks, growing memory), or whether nodes are fit for one."""
+    if run is None and against is not None:
+        raise UsageError("--against compares a run with another: name both")
+    return _look(address, storage, as_json) if run is None else _diagnose(run, against, as_json)
+
+
+def _diagnose(run: str, against: str | None, as_json: bool) -> None:
     from orchestrator.runs.result import open_run
     from orchestrator.stats.insight import diagnose
 
@@ -47,3 +58,48 @@ def _print(path: str, diagnosis: Diagnosis) -> None:
         typer.echo(f"\n{number}. {verdict.kind}: {verdict.sentence}")
         typer.echo(f"   see: {verdict.query.replace('RUN', path)}")
         typer.echo(f"   try: {verdict.advice}")
+
+
+def _look(address: str | None, storage: str, as_json: bool) -> None:
+    from orchestrator.cluster.preflight import look_at_cluster, look_here
+    from orchestrator.runs.environment import Ray, chosen_address
+
+    if chosen_address(address) is None:
+        looked = look_here(storage)
+    else:
+        with Ray(address) as ray:
+            looked = look_at_cluster(ray, storage)
+    if as_json:
+        print_json(asdict(looked))
+    else:
+        _print_nodes(looked)
+    if looked.errors:
+        raise typer.Exit(FAILED)
+
+
+def _print_nodes(looked: Preflight) -> None:
+    rows = []
+    for node in looked.nodes:
+        if node.facts is None:
+            rows.append((node.name, *["-"] * 10))
+            continue
+        facts, error_ms = node.facts, node.clock_error_s * 1000
+        shared = facts.shared_memory_free_bytes
+        rows.append(
+            (
+                node.name,
+                *facts.versions.values(),
+                f"{node.offered_gpus:g} of {facts.gpus}",
+                f"{facts.disk_free_bytes / 2**30:.0f} GiB",
+                "-" if shared is None else f"{shared / 2**30:.1f} GiB",
+                f"{node.clock_offset_s * 1000:+.0f} ms (within {error_ms:.0f})",
+                "no" if node.storage else "ok",
+                "-" if node.neighbour is None else "no" if node.connection else "ok",
+            )
+        )
+    columns = ("node", *looked.driver.versions, "gpus", "disk free", "shared memory", "clock", "storage", "next node")
+    print_table(columns, rows)
+    for finding in looked.findings:
+        typer.echo(str(finding))
+    number = f"{len(looked.nodes)} node{'s' if len(looked.nodes) > 1 else ''}"
+    typer.echo(f"{number}, storage {looked.storage}: {'not fit' if looked.errors else 'fit'}; looked at in {looked.seconds:.1f} s", err=True)

@@ -13,5 +13,6 @@ StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Wher
 Name = Annotated[str | None, typer.Option("--name", help="The name of the run's folder; the experiment's own by default.")]
 Address = Annotated[str | None, typer.Option("--address", help="A Ray cluster to join; RAY_ADDRESS by default, else Ray is started here.")]
 Local = Annotated[bool, typer.Option("--local", help="One process, without Ray.")]
+SkipPreflight = Annotated[bool, typer.Option("--skip-preflight", help="On a cluster: do not look at its nodes first.")]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would be done, and start nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -8,9 +8,8 @@ import typer
 
 from orchestrator.cli import run as of_run
 from orchestrator.cli import sweep as of_sweep
-from orchestrator.cli.options import Address, AsJson
+from orchestrator.cli.options import Address, AsJson, SkipPreflight
 from orchestrator.errors import UsageError
-from orchestrator.runs.folder import RunFolder
 
 
 def resume(
@@ -20,15 +19,25 @@ def resume(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Of a sweep: go on with its file as it is now, where that has changed.")
     ] = False,
+    skip_preflight: SkipPreflight = False,
     as_json: AsJson = False,
 ) -> None:
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
-    if "sweep" in RunFolder.open(run).about():
-        from orchestrator.sweeps import driver as sweeps
+    from orchestrator.cluster.preflight import checked_cluster
+    from orchestrator.config.load import experiment_from_dict
+    from orchestrator.runs.result import open_run
 
-        return of_sweep.finish(sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address), as_json)
-    if failed or accept_changes:
+    opened = open_run(run)
+    about = opened.folder.about()
+    if "sweep" not in about and (failed or accept_changes):
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
-    from orchestrator.runs import driver as runs
+    experiment = experiment_from_dict(opened.config, about["import_paths"])
+    with checked_cluster(address, run, experiment, skip=about["local"] or skip_preflight):
+        if "sweep" in about:
+            from orchestrator.sweeps import driver as sweeps
 
-    return of_run.finish(runs.resume(run, address=address), as_json)
+            swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address)
+            return of_sweep.finish(swept, as_json)
+        from orchestrator.runs import driver as runs
+
+        return of_run.finish(runs.resume(run, address=address), as_json)

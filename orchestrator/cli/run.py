@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.errors import INTERRUPTED
-from orchestrator.cli.options import Address, AsJson, Config, Local, Name, Overrides, PlanOnly, StorageFlag
+from orchestrator.cli.options import (
+    Address,
+    AsJson,
+    Config,
+    Local,
+    Name,
+    Overrides,
+    PlanOnly,
+    SkipPreflight,
+    StorageFlag,
+)
 from orchestrator.cli.output import print_json
 from orchestrator.cli.show import brief, show_brief
 
@@ -22,6 +32,7 @@ def run(
     name: Name = None,
     address: Address = None,
     local: Local = False,
+    skip_preflight: SkipPreflight = False,
     plan: PlanOnly = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,9 +44,11 @@ def run(
         from orchestrator.cli.plan import show_plan
 
         return show_plan(experiment, storage, name, as_json, address)
+    from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.runs import driver
 
-    return finish(driver.run(experiment, storage, name, local=local, address=address), as_json)
+    with checked_cluster(address, storage, experiment, skip=local or skip_preflight):
+        return finish(driver.run(experiment, storage, name, local=local, address=address), as_json)
 
 
 def finish(done: Run, as_json: bool) -> None:

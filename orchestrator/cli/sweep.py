@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.errors import INTERRUPTED, SOME_FAILED
-from orchestrator.cli.options import Address, AsJson, Config, Local, Name, Overrides, PlanOnly, StorageFlag
+from orchestrator.cli.options import (
+    Address,
+    AsJson,
+    Config,
+    Local,
+    Name,
+    Overrides,
+    PlanOnly,
+    SkipPreflight,
+    StorageFlag,
+)
 from orchestrator.cli.show import show_sweep
 
 if TYPE_CHECKING:
@@ -22,6 +32,7 @@ def sweep(
     address: Address = None,
     local: Local = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End the sweep with the first trial that fails.")] = False,
+    skip_preflight: SkipPreflight = False,
     plan: PlanOnly = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,9 +44,11 @@ def sweep(
         from orchestrator.cli.plan import show_plan
 
         return show_plan(experiment, storage, name, as_json, address)
+    from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.sweeps import driver
 
-    return finish(driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast), as_json)
+    with checked_cluster(address, storage, experiment, skip=local or skip_preflight):
+        return finish(driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast), as_json)
 
 
 def finish(done: Sweep, as_json: bool) -> None:

@@ -64,6 +64,7 @@ def test_a_run_joins_a_cluster_that_ray_start_began(outside: Path, started: tupl
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"joining Ray at {address}" in done.stderr
+    assert "preflight: 1 node is fit" in done.stderr
     run = open_run("runs/points")
     assert run.status == "finished"
     assert sorted(run.stats["rank"].unique()) == [0, 1]

@@ -62,3 +62,21 @@ def test_what_is_no_run_is_wrong_usage(tmp_path: Path, healthy: str) -> None:
         result = CliRunner().invoke(app, ["doctor", *arguments])
         assert (result.exit_code, result.stdout) == (2, "")
         assert "is no run" in result.stderr
+
+
+def test_without_a_run_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    looked = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "runs")])
+    assert looked.exit_code == 0, looked.output
+    assert looked.stdout.splitlines()[0].split()[:5] == ["node", "python", "torch", "ray", "project"]
+    assert f"1 node, storage {tmp_path}/runs: fit" in looked.stderr
+    told = json.loads(CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path), "--json"]).stdout)
+    assert told["nodes"][0]["facts"]["versions"] == told["driver"]["versions"]
+
+
+def test_a_storage_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    looked = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "file")])
+    assert (looked.exit_code, looked.stdout) == (2, "")
+    assert f"storage {tmp_path}/file cannot be written from here" in looked.stderr
+    assert CliRunner().invoke(app, ["doctor", "--against", str(tmp_path)]).exit_code == 2

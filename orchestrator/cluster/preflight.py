@@ -1,0 +1,212 @@
+"""The preflight: asks every node what a run on it would meet, before there is one. Driver."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.cluster.checks import Asked, Finding, Level, Node, findings
+from orchestrator.cluster.probe import Facts, Probe
+from orchestrator.config.experiment import Experiment
+from orchestrator.errors import UsageError
+from orchestrator.runs.display import say
+from orchestrator.runs.environment import Ray, chosen_address, passed_on
+from orchestrator.storage import Storage
+
+ANSWER_S = 60.0
+"""How long nodes may take to answer; the first answer waits for a process to start and to import."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was asked and found."""
+
+    driver: Facts
+    nodes: list[Node]
+    findings: list[Finding]
+    storage: str
+    seconds: float
+
+    @property
+    def errors(self) -> list[Finding]:
+        """What ends a run before it begins."""
+        return [finding for finding in self.findings if finding.level is Level.ERROR]
+
+    def refuse(self) -> None:
+        """Raises UsageError with everything that is wrong, where something is."""
+        if self.errors:
+            lines = "\n".join(map(str, self.findings))
+            raise UsageError(f"{lines}\nNothing was started. To start it all the same: --skip-preflight")
+
+
+def look_here(storage: str) -> Preflight:
+    """A preflight of this machine alone, without Ray."""
+    began, probe = time.monotonic(), Probe()
+    facts = probe.facts()
+    with _marked(storage) as folder:
+        node = Node("this machine", facts, offered_gpus=facts.gpus, storage=probe.wrong_with_storage(storage, folder, "here"))
+    shown = str(Storage(storage))
+    return Preflight(facts, [node], findings(facts, [node], shown, Asked(), Asked()), shown, time.monotonic() - began)
+
+
+def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None) -> Preflight:
+    """A preflight of the cluster that Ray has joined, with what an experiment asks for where one is given.
+
+    Raises UsageError where this machine cannot write the storage itself.
+    """
+    began, facts = time.monotonic(), Probe().facts()
+    asked = _asked_by(experiment)
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    # A relative folder means the driver's own, whatever folder a worker is in.
+    with _marked(storage) as folder:
+        nodes = _Gathering(ray, alive).nodes(Storage(storage).location, folder, experiment, asked)
+    has = ray.cluster_resources()
+    shown = str(Storage(storage))
+    found = findings(facts, nodes, shown, asked, Asked(has.get("CPU", 0), has.get("GPU", 0)))
+    return Preflight(facts, nodes, found, shown, time.monotonic() - began)
+
+
+def _asked_by(experiment: Experiment | None) -> Asked:
+    if experiment is None:
+        return Asked()
+    workers = experiment.workers
+    return Asked(workers.count * workers.cpus, workers.count if workers.gpu else 0)
+
+
+@contextmanager
+def _marked(location: str) -> Iterator[str]:
+    """A folder in the storage with the driver's mark, gone again at the end."""
+    storage = Storage(location)
+    storage.reach()
+    made = storage.local is not None and not storage.exists()
+    folder = f".preflight-{uuid.uuid4().hex[:8]}"
+    try:
+        storage.write(f"{folder}/driver", b"driver")
+    except OSError as error:
+        raise UsageError(f"storage {storage} cannot be written from here: {error}") from error
+    try:
+        yield folder
+    finally:
+        storage.delete(folder)
+        if made and storage.local is not None and not os.listdir(storage.local):
+            storage.local.rmdir()
+
+
+class _Gathering:
+    """A probe on each node, and what they answer; all are asked at once, and by their identity."""
+
+    def __init__(self, ray: Any, alive: Sequence[dict[str, Any]]) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray = ray
+        self._nodes = {str(node["NodeID"]): node for node in alive}
+        self._probes = {
+            node: ray.remote(Probe)
+            .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            .remote()
+            for node in self._nodes
+        }
+        self._silent: dict[str, str] = {}
+
+    def _name(self, node: str) -> str:
+        """As people know a node; several on one host get a part of their identity too."""
+        names = [(known["NodeManagerHostname"], known["NodeManagerAddress"]) for known in self._nodes.values()]
+        host, address = self._nodes[node]["NodeManagerHostname"], self._nodes[node]["NodeManagerAddress"]
+        return f"{host} ({address})" if names.count((host, address)) == 1 else f"{host} ({address}, {node[:6]})"
+
+    def nodes(self, location: str, folder: str, experiment: Experiment | None, asked: Asked) -> list[Node]:
+        """Every node, as it answered."""
+        facts = self._ask(lambda node, probe: probe.facts.remote())
+        clocks = self._clocks()
+        storages = self._ask(lambda node, probe: probe.wrong_with_storage.remote(location, folder, node))
+        imports = self._imports(experiment)
+        gpus = self._ask(lambda node, probe: probe.wrong_with_gpus.remote()) if asked.gpus else {}
+        neighbours, connections = self._connections()
+        for probe in self._probes.values():
+            self._ray.kill(probe)
+        return [
+            Node(self._name(node), silence=self._silent[node])
+            if node in self._silent
+            else Node(
+                self._name(node),
+                facts[node],
+                offered_gpus=float(self._nodes[node]["Resources"].get("GPU", 0)),
+                clock_offset_s=clocks[node][0],
+                clock_error_s=clocks[node][1],
+                imports=imports.get(node),
+                gpus=gpus.get(node) if facts[node].gpus else None,
+                storage=storages[node],
+                neighbour=self._name(neighbours[node]) if node in neighbours else None,
+                connection=connections.get(node),
+            )
+            for node in self._probes
+        ]
+
+    def _ask(self, question: Callable[..., Any]) -> dict[str, Any]:
+        """The answers of the nodes that gave one; the others are silent from now on."""
+        asked = {answer: node for node, probe in self._talking().items() if (answer := question(node, probe)) is not None}
+        ready, late = self._ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
+        answers = {}
+        for answer in ready:
+            try:
+                answers[asked[answer]] = self._ray.get(answer)
+            except Exception as error:
+                self._silent[asked[answer]] = str(error).strip().splitlines()[-1]
+        self._silent.update({asked[answer]: f"nothing came within {ANSWER_S:g} s" for answer in late})
+        return answers
+
+    def _talking(self) -> dict[str, Any]:
+        return {node: probe for node, probe in self._probes.items() if node not in self._silent}
+
+    def _clocks(self) -> dict[str, tuple[float, float]]:
+        """How far each node's clock is ahead of this one, and how far that may be wrong: half of the shortest round trip."""
+        trips: dict[str, tuple[float, float]] = {}
+        for node in list(self._talking()) * 3:
+            asked = time.time()
+            there = self._ask(lambda one, probe, only=node: probe.clock.remote() if one == only else None).get(node)
+            back = time.time()
+            if there is not None:
+                trips[node] = min(trips.get(node, (math.inf, 0.0)), ((back - asked) / 2, there - (asked + back) / 2))
+        return {node: (offset, error) for node, (error, offset) in trips.items()}
+
+    def _imports(self, experiment: Experiment | None) -> dict[str, str | None]:
+        if experiment is None:
+            return {}
+        from orchestrator.config.load import resolved
+
+        told, paths = resolved(experiment), experiment.import_paths
+        return self._ask(lambda node, probe: probe.wrong_with_imports.remote(told, paths))
+
+    def _connections(self) -> tuple[dict[str, str], dict[str, str | None]]:
+        """Each node's next one in a ring, and why it cannot connect to that."""
+        if len(self._talking()) < 2:
+            return {}, {}
+        ports = self._ask(lambda node, probe: probe.listen.remote())
+        ring = list(ports)
+        after = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
+        hosts = {node: str(self._nodes[node]["NodeManagerAddress"]) for node in ring}
+        return after, self._ask(lambda node, probe: probe.wrong_with_connecting.remote(hosts[after[node]], ports[after[node]]))
+
+
+@contextmanager
+def checked_cluster(address: str | None, storage: str, experiment: Experiment, *, skip: bool = False) -> Iterator[None]:
+    """The cluster, joined for a run and looked at before it: raises UsageError where something is wrong there.
+
+    Without an address, its own or RAY_ADDRESS, there is no cluster to look at, and nothing is joined.
+    """
+    if skip or chosen_address(address) is None:
+        yield
+        return
+    with Ray(address, environment=passed_on(experiment.environment)) as ray:
+        looked = look_at_cluster(ray, storage, experiment)
+        looked.refuse()
+        for finding in looked.findings:
+            say(str(finding))
+        say(f"preflight: {len(looked.nodes)} node{'s are' if len(looked.nodes) > 1 else ' is'} fit, looked at in {looked.seconds:.1f} s")
+        yield
