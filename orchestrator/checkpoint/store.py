@@ -2,7 +2,8 @@
 
 A checkpoint is a folder: `model.pt`, `optimizer.pt`, `hooks.pt`, one `rank-0000.pt` for each rank (random state, its
 own buffers and hook states), a file for whatever else a hook adds (`ema.pt`), and `manifest.json` with the sha256 of
-each. The folder is written beside its place, verified and renamed; a folder without a manifest is no checkpoint.
+each. Where ranks shared out the model among them, tensors lie in `shards-0000.pt` and so on, with marks in their place.
+The folder is written beside its place, verified and renamed; a folder without a manifest is no checkpoint.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import IO, Any, cast
 
 import torch
 
+from orchestrator.checkpoint import marks
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
@@ -226,6 +228,10 @@ class CheckpointStore:
         """The files of a checkpoint."""
         return list(self.manifest(name)["files"])
 
+    def shared_files(self, name: str) -> list[str]:
+        """The files of a checkpoint that are of no rank alone."""
+        return [file for file in self.files(name) if not file.startswith("rank-") and not marks.is_of_shards(file)]
+
     # What hooks may ask
 
     def index(self) -> dict[str, Any]:
@@ -259,16 +265,26 @@ class CheckpointStore:
         """Writes `<folder>/<run>-<hash>.pt` with the chosen parts of a checkpoint; `folder` is relative to the checkpoints."""
         if not self.master:
             return ""
-        available = {file.removesuffix(".pt"): file for file in self.files(name) if not file.startswith("rank-")}
+        available = {file.removesuffix(".pt"): file for file in self.shared_files(name)}
         unknown = [key for key in keys if key not in available]
         if unknown:
             raise CheckpointError(f"cannot publish {', '.join(unknown)} of '{name}'; it holds {', '.join(available)}")
-        content = {key: self.load(name, available[key]) for key in keys}
+        content = self._whole(name, {key: self.load(name, available[key]) for key in keys})
         buffer = BytesIO()
         torch.save(content, buffer)
         target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
         self.storage.write(target, buffer.getvalue())
         return self.path(target)
+
+    def _whole(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
+        """What files of a checkpoint hold, with the tensors that lie there in shards."""
+        keys = marks.keys_in(content)
+        if not keys:
+            return content
+        from orchestrator.checkpoint import shards
+
+        filled: dict[str, Any] = marks.filled(content, shards.read(self, name, keys))
+        return filled
 
     def _write_index(self, index: Mapping[str, Any]) -> None:
         self.storage.write(_INDEX, json.dumps(index, indent=1))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.checkpoint import marks
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.randomness import random_state
+from orchestrator.loop.strategy import mesh_of, sharded_model, sharded_optimizer
 
 if TYPE_CHECKING:
     from orchestrator.loop.loop import Loop
@@ -38,6 +40,8 @@ class Saving:
         begun = perf_counter()
         checkpoint = self._gather()
         loop.plan.fire("on_save", state, checkpoint)
+        sharded: dict[str, Any] = {}
+        checkpoint = marks.marked(checkpoint, sharded)
         # What led to this checkpoint must be on disk before the checkpoint is: a resume counts on it.
         loop.record_costs()
         loop.recorder.sync()
@@ -46,7 +50,10 @@ class Saving:
         files = {f"rank-{loop.world.rank:04d}.pt": self._gather_rank()}
         if loop.world.is_master:
             files |= {f"{key}.pt": value for key, value in checkpoint.items()}
-        written = loop.world.gather(store.write_files(name, files))
+        entries = store.write_files(name, files)
+        if sharded:
+            entries |= self._write_shards(name, sharded)
+        written = loop.world.gather(entries)
         if loop.world.is_master:
             entries = {file: entry for one in written for file, entry in one.items()}
             about = {"world_size": loop.world.world_size, "metrics": state.metrics, "optimizer": loop.changes.optimizer}
@@ -57,6 +64,12 @@ class Saving:
         self._seconds.append(perf_counter() - begun)
         loop.plan.fire("on_saved", state, self.last_path)
         return self.last_path
+
+    def _write_shards(self, name: str, sharded: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        from orchestrator.checkpoint import shards
+
+        assert self.store is not None
+        return shards.write(self.store, name, sharded, self.loop.world.rank, self.loop.world.group)
 
     def drain_costs(self) -> list[dict[str, Any]]:
         """What saving cost since the last drain, as a row of the hooks' ledger."""
@@ -107,10 +120,8 @@ class Saving:
             raise CheckpointError("this loop has no store to restore from")
         loop, state = self.loop, self.loop.state
         files = self.store.files(name)
-        checkpoint = {key: self.store.load(name, f"{key}.pt") for key in _OWN}
-        for file in files:
-            if file.removesuffix(".pt") not in _OWN and not file.startswith("rank-"):
-                checkpoint[file.removesuffix(".pt")] = self.store.load(name, file)
+        shared = dict.fromkeys([*(f"{key}.pt" for key in _OWN), *self.store.shared_files(name)])
+        checkpoint = self._with_shards(name, {file.removesuffix(".pt"): self.store.load(name, file) for file in shared})
         self._restore_training(name, checkpoint)
         manifest = self.store.manifest(name)
         self._restore_position(self.store.position(name), int(manifest["world_size"]))
@@ -127,12 +138,24 @@ class Saving:
         self.last_path, self.last_step = self.store.path(name), state.step
         loop.plan.fire("on_load", state, {**checkpoint, "name": name})
 
+    def _with_shards(self, name: str, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint with its sharded tensors: this rank's shards of them, or the whole where this run shards nothing."""
+        keys = marks.keys_in(checkpoint)
+        if not keys:
+            return checkpoint
+        from orchestrator.checkpoint import shards
+
+        assert self.store is not None
+        mesh = mesh_of(self.loop.state.module)
+        filled: dict[str, Any] = marks.filled(checkpoint, shards.read(self.store, name, keys, mesh, self.loop.world.group))
+        return filled
+
     def _restore_training(self, name: str, checkpoint: dict[str, Any]) -> None:
         state = self.loop.state
         assert state.optimizer is not None
         try:
-            state.module.load_state_dict(checkpoint["model"])
-            state.optimizer.load_state_dict(checkpoint["optimizer"]["optimizer"])
+            state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
+            state.optimizer.load_state_dict(sharded_optimizer(checkpoint["optimizer"]["optimizer"], state.optimizer))
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {error}") from error
         if state.scheduler is not None and checkpoint["optimizer"]["scheduler"] is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
@@ -59,3 +61,37 @@ def exchange_gradients(model: nn.Module, now: bool) -> None:
         model.require_backward_grad_sync = now
     elif callable(exchange := getattr(model, "set_requires_gradient_sync", None)):
         exchange(now)
+
+
+def mesh_of(module: nn.Module) -> Any:
+    """The device mesh that a module's parameters are sharded over; None where they are whole."""
+    parameter: Any = next(filter(shards.is_sharded, module.parameters()), None)
+    return None if parameter is None else parameter.device_mesh
+
+
+def sharded_model(saved: dict[str, Any], module: nn.Module) -> dict[str, Any]:
+    """A module's state dict, whole or in shards, with this rank's shards where the module has shards."""
+    if not is_sharded(module):
+        return saved
+    present = module.state_dict()
+    again = copy(saved)  # which has more to it than its items
+    again.update({name: shards.like(value, present[name]) for name, value in saved.items() if name in present})
+    return again
+
+
+def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """As `sharded_model`, for an optimizer's: what has a parameter's shape is sharded as the parameter is."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not any(map(shards.is_sharded, parameters)):
+        return saved
+
+    def fitted(value: Any, parameter: Tensor) -> Any:
+        return shards.like(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    of_number = dict(zip(numbers, parameters, strict=False))
+    state = {
+        number: {name: fitted(value, of_number[number]) for name, value in kept.items()} if number in of_number else kept
+        for number, kept in saved["state"].items()
+    }
+    return {**saved, "state": state}

@@ -1,64 +1,208 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
-from hooks import Hook, State
+from hooks import Hook, Rhythm
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
+from hooks.training.sampler_seed import DistSamplerSeed
 from hooks.training.sync_buffers import SyncBuffers
-from orchestrator import Task
-from orchestrator.config.experiment import Component, Workers
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.experiment import Component, Experiment, Workers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.strategy import is_sharded
 from orchestrator.loop.world import World
+from orchestrator.storage import Storage
 from tests.ranks import on_ranks
-from tests.tasks import Points, Rows, experiment, numbers
+from tests.tasks import Points, Rows, Seen, experiment
 
-def make_hooks() -> dict[str, Hook]:
-    return {
+# 23 samples of val are uneven on 2 and on 4 ranks, and in batches of 4 a rank has one batch less than another.
+TASK = Points(train=64, val=23, batch_norm=True, dropout=0.1)
+ADAM = Component(type="AdamW", lr=0.01)  # type: ignore[call-arg]
+
+
+def written(strategy: str, **fields: Any) -> Experiment:
+    return experiment(**{"batch_size": 4, "workers": Workers(strategy=strategy), **fields})  # type: ignore[arg-type]
+
+
+def whole(value: Any) -> Any:
+    """Tensors as lists, put together from all ranks where they are sharded."""
+    if isinstance(value, Tensor):
+        return (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
+    if isinstance(value, dict):
+        return {str(key): whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole(item) for item in value]
+    return value
+
+
+def losses(strategy: str, world: World, **fields: Any) -> dict[str, Any]:
+    hooks = {
         "nan_guard": NanGuard(),
         "gradient_clip": GradientClip(max_norm=0.5),
         "ema": EMA(decay=0.9, evaluate="both"),
         "sync_buffers": SyncBuffers(),
     }
-
-
-def losses(strategy: str, world: World, hooks: dict[str, Hook], **fields: Any) -> dict[str, Any]:
     rows = Rows()
-    written = {"steps": 50, "batch_size": 4, "workers": Workers(strategy=strategy), **fields}
-    # 23 samples of val are uneven on 2 and on 4 ranks, also in batches of 4
-    loop = Loop(Points(train=64, batch_norm=True), experiment(**written), hooks, world=world, recorder=rows)
+    loop = Loop(TASK, written(strategy, **fields), hooks, world=world, recorder=rows)
     reports = [report.metrics for report in loop.run()]
-    parameter = next(loop.state.module.parameters())
+    weight: Any = loop.state.module.get_parameter("4.weight")
     return {
-        "sharded": is_sharded(loop.state.module),
-        "shard": parameter.to_local().shape[0] if hasattr(parameter, "to_local") else parameter.shape[0],
+        "rows of 4.weight here": len(weight.to_local() if hasattr(weight, "to_local") else weight),
         "loss": [loss for (loss,) in rows.columns("loss", phase="train")],
-        "norm": [float(row["grad_norm"]) for row in rows.rows if "grad_norm" in row],
+        "grad_norm": [float(row["grad_norm"]) for row in rows.rows if "grad_norm" in row],
         "reports": reports,
     }
 
 
-def _both(rank: int, world_size: int) -> list[dict[str, Any]]:
+def keeping(every: str) -> dict[str, Hook]:
+    return {
+        "sampler_seed": DistSamplerSeed(),
+        "ema": EMA(decay=0.7),
+        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None, publish=["model", "ema"]),
+        "seen": Seen(),
+    }
+
+
+def kept(root: Path, world: World, every: str = "3 steps", restore: str | None = None, run: bool = True) -> dict[str, Any]:
+    """A life of a run, from a checkpoint on if one is given: what it saw and what it came to."""
+    hooks, rows = keeping(every), Rows()
+    store = CheckpointStore(Storage(root), "points", master=world.is_master)
+    loop = Loop(TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, world=world, store=store, recorder=rows)
+    if restore:
+        loop.restore(restore)
+    if run:
+        list(loop.run())
+    ema: Any = hooks["ema"]
+    with ema.applied(loop.state):
+        averages = whole(loop.state.module.state_dict())
+    assert loop.state.optimizer is not None
+    return {
+        "model": whole(loop.state.module.state_dict()),
+        "optimizer": whole(loop.state.optimizer.state_dict()["state"]),
+        "averages": averages,
+        "rows": rows.columns("phase", "iteration", "loss"),
+        "seen": hooks["seen"].indices,  # type: ignore[attr-defined]
+    }
+
+
+# What runs on ranks
+
+
+def _on_four(rank: int, world_size: int, root: str) -> dict[str, Any]:
     world = World(rank, world_size, rank)
-    return [losses(s, world, make_hooks(), **f) for f in ({}, {"accumulate": 2, "steps": 10}) for s in ("ddp", "fsdp")]
+    return {
+        "losses": [losses(strategy, world, steps=12) for strategy in ("ddp", "fsdp")],
+        "kept": kept(Path(root), world, "1"),
+    }
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_sharded_ranks_train_as_replicas_do(world_size: int) -> None:
-    for ddp, fsdp, ddp_2, fsdp_2 in on_ranks(_both, world_size):
-        assert (ddp["sharded"], fsdp["sharded"]) == (False, True)
-        assert (ddp["shard"], fsdp["shard"]) == (8, 8 // world_size)
-        for expected, found in ((ddp, fsdp), (ddp_2, fsdp_2)):
-            assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
-            assert found["norm"] == pytest.approx(expected["norm"], abs=1e-4)
-            for one, other in zip(expected["reports"], found["reports"], strict=True):
-                assert other == pytest.approx(one, abs=1e-5)
+def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, Any]:
+    world, fields = World(rank, world_size, rank), {"steps": 6, "accumulate": 2}
+    undisturbed = kept(Path(root, "whole"), world)
+    again = Path(root, "again")
+    if world.is_master:
+        shutil.copytree(Path(root, "whole"), again)
+    world.barrier()
+    return {
+        "losses": [losses(strategy, world, steps=50) for strategy in ("ddp", "fsdp")],
+        "accumulated": [losses(strategy, world, **fields) for strategy in ("ddp", "fsdp")],
+        "bf16": losses("fsdp", world, steps=6, precision="bf16")["loss"],
+        "whole": undisturbed,
+        "resumed": kept(again, world, restore="step-00000003"),
+        "restored": kept(Path(of_four), world, restore="epoch-0002", run=False),
+    }
+
+
+@pytest.fixture(scope="module")
+def of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("of four ranks")
+
+
+@pytest.fixture(scope="module")
+def four(of_four: Path) -> list[dict[str, Any]]:
+    return on_ranks(_on_four, 4, str(of_four))
+
+
+@pytest.fixture(scope="module")
+def two(four: list[dict[str, Any]], of_four: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return on_ranks(_on_two, 2, str(tmp_path_factory.mktemp("of two ranks")), str(of_four))
+
+
+def check_alike(ddp: dict[str, Any], fsdp: dict[str, Any]) -> None:
+    assert fsdp["loss"] == pytest.approx(ddp["loss"], abs=1e-5)
+    assert fsdp["grad_norm"] == pytest.approx(ddp["grad_norm"], abs=1e-5)
+    for one, other in zip(ddp["reports"], fsdp["reports"], strict=True):
+        assert other == pytest.approx(one, abs=1e-5)
+
+
+def test_two_sharded_ranks_train_as_two_replicas(two: list[dict[str, Any]]) -> None:
+    """Losses, norms of clipped gradients, and validation with raw and averaged weights."""
+    for rank, found in enumerate(two):
+        ddp, fsdp = found["losses"]
         assert len(ddp["loss"]) == 50
+        assert (ddp["rows of 4.weight here"], fsdp["rows of 4.weight here"]) == (3, (2, 1)[rank])
+        check_alike(ddp, fsdp)
+        check_alike(*found["accumulated"])
+
+
+def test_so_do_four_of_which_one_has_nothing_of_some_tensors(four: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(four):
+        ddp, fsdp = found["losses"]
+        assert fsdp["rows of 4.weight here"] == (1, 1, 1, 0)[rank]
+        check_alike(ddp, fsdp)
+
+
+def test_bf16_is_near_fp32_and_not_the_same(two: list[dict[str, Any]]) -> None:
+    exact = two[0]["losses"][1]["loss"][:6]
+    assert two[0]["bf16"] == pytest.approx(exact, abs=0.05)
+    assert two[0]["bf16"] != pytest.approx(exact, abs=1e-6)
+
+
+def test_resumed_in_mid_epoch_it_goes_on_bit_for_bit(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        undisturbed, resumed = found["whole"], found["resumed"]
+        for part in ("model", "optimizer", "averages"):
+            assert resumed[part] == undisturbed[part]
+        assert resumed["seen"] == undisturbed["seen"][3:]
+        later = [row for row in undisturbed["rows"] if row[0] == "val" or row[1] > 3]
+        assert resumed["rows"] == later
+
+
+PARTS = ("model", "optimizer", "averages")
+
+
+def test_what_four_ranks_saved_two_restore(four: list[dict[str, Any]], two: list[dict[str, Any]]) -> None:
+    """Each has its own buffers back; those of the others are gone."""
+    for found, saved in zip(two, four, strict=False):
+        assert {part: found["restored"][part] for part in PARTS} == {part: saved["kept"][part] for part in PARTS}
+
+
+def test_and_one_restores_it_whole(four: list[dict[str, Any]], of_four: Path) -> None:
+    alone = kept(of_four, World(), restore="epoch-0002", run=False)
+    assert {part: alone[part] for part in PARTS} == {part: four[0]["kept"][part] for part in PARTS}
+
+
+def test_each_rank_writes_its_shards_and_no_file_holds_the_model(four: list[dict[str, Any]], of_four: Path) -> None:
+    store = CheckpointStore(Storage(of_four))
+    files = json.loads((of_four / "epoch-0002" / "manifest.json").read_text())["files"]
+    assert [name for name in files if name.startswith("shards")] == ["shards-0000.pt", "shards-0001.pt", "shards-0002.pt", "shards-0003.pt", "shards.pt"]
+    assert not any(isinstance(value, Tensor) and value.ndim == 2 for value in store.load("epoch-0002", "model.pt").values())
+
+
+def test_published_weights_are_whole(four: list[dict[str, Any]], of_four: Path) -> None:
+    (file,) = (of_four / "published").iterdir()
+    published = torch.load(file, weights_only=True)
+    model = TASK.model()
+    model.load_state_dict(published["model"])
+    assert whole(model.state_dict()) == four[0]["kept"]["model"]
+    model.load_state_dict(published["ema"]["model"])
+    assert whole(model.state_dict()) == four[0]["kept"]["averages"]
