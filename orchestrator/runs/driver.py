@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def _on_ray(
         display.line(f"training on {workers} Ray Train worker{'s' if workers > 1 else ''}")
         work = _Background(lambda: fit(train_on_worker, replace(assignment, collector=name), lean=address is None))
         outcome = _watch(ray, collector, work, display, interrupts)
-        pushed = {table: ray.get(collector.batches.remote(table)) for table in ("rows", "costs")}
+        pushed = {table: _answer(ray, collector.batches.remote(table)) for table in ("rows", "costs")}
         work.result()
     return outcome, pushed
 
@@ -182,16 +183,16 @@ class _Background:
 
 def _watch(ray: Any, collector: Any, work: _Background, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
     """Shows what rank 0 has to show until the work is over, and hands on a wish to stop."""
-    outcome, told = Outcome(), False
-    over = False
+    outcome, told, over = Outcome(), False, False
+    asked: list[Any] = []
     while not over:
         over = work.over(POLL_S)
         if interrupts.asked and not told:
             collector.stop.remote()
             told = True
-        drained = collector.drain.remote()
-        ready, _ = ray.wait([drained], timeout=5 if over else 2)
-        for kind, *news in ray.get(ready[0]) if ready else ():
+        asked.append(collector.drain.remote())
+        ready, asked = ray.wait(asked, num_returns=len(asked), timeout=5 if over else 2)
+        for kind, *news in chain.from_iterable(_answer(ray, drained) for drained in ready):
             if kind == "line":
                 display.line(*news)
             elif kind == "progress":
@@ -199,3 +200,12 @@ def _watch(ray: Any, collector: Any, work: _Background, display: TerminalDisplay
             else:
                 outcome = Outcome(tuple(news[0]), news[1])
     return outcome
+
+
+def _answer(ray: Any, call: Any) -> list[Any]:
+    """What a call of the collector's gives: nothing where it died, and is started again empty; the files have the rows."""
+    try:
+        found: list[Any] = ray.get(call)
+        return found
+    except ray.exceptions.RayActorError:
+        return []
