@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,12 @@ class Exchanges:
     steps_apart: bool
     """True where an exchange comes after several iterations."""
 
-    @property
+    @cached_property
     def step_s(self) -> float:
         """The median time from one exchange to the next."""
         return float(np.median(self.step))
 
-    @property
+    @cached_property
     def work(self) -> Floats:
         """All that each rank did on its own."""
         total: Floats = sum(self.local.values(), start=np.zeros_like(self.step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import pandas as pd
 from orchestrator.stats.insight import quantities
 from orchestrator.stats.insight.exchanges import rank_of_most
 from orchestrator.stats.insight.robust import Slope, block_medians, lower_spread, theil_sen
+from orchestrator.stats.insight.staircase import rise
 from orchestrator.stats.insight.verdict import Verdict
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
@@ -23,11 +25,10 @@ LEAST_READINGS = 40
 """With fewer readings after warming up, growth is not looked for."""
 LEAST_GROWTH = 0.02
 """A leak adds at least this share of what was held, from the start of what is looked at to its end."""
-STRAIGHT = 15.0
-"""And so many times what the readings scatter about the line."""
-LASTING, IN_STEPS = 0.7, 0.6
-"""Each half of the time grows at least at this share of the whole's slope, and the three stretches of 24 that grow most
-make less than that share of the growth: a buffer that is made larger is a step, with nothing before and after it."""
+VERY_STRONG = 10.0
+"""And rises all the time rather than in jumps, with so much evidence; more where many ranks might show it by chance."""
+LASTING = 0.4
+"""And each half of the time grows at least at this share of the whole's slope."""
 LEAST_IMBALANCE = 0.2
 LEAST_ROOM = 0.1
 WARMING_UP = 0.25
@@ -58,8 +59,8 @@ class _Growth:
 
 def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     ranks = rows["rank"].nunique()
-    by_rank: Any = rows.groupby("rank")
-    found = (_growth(int(rank), own, column) for rank, own in by_rank)
+    by_rank: Any = rows[["rank", "iteration", column]].dropna().groupby("rank")
+    found = (_growth(int(rank), own, column, VERY_STRONG + 2 * math.log(ranks)) for rank, own in by_rank)
     growths = [growth for growth in found if growth is not None]
     if not growths:
         return
@@ -89,9 +90,9 @@ def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     )
 
 
-def _growth(rank: int, rows: pd.DataFrame, column: str) -> _Growth | None:
-    """The growth of a rank after warming up, if it goes on to the end and nearly as a straight line."""
-    held = rows.dropna(subset=[column]).sort_values("iteration")
+def _growth(rank: int, rows: pd.DataFrame, column: str, least_evidence: float) -> _Growth | None:
+    """The growth of a rank after warming up, if it goes on to the end and is not made of jumps."""
+    held = rows.sort_values("iteration")
     held = held.iloc[int(WARMING_UP * len(held)) :]
     if len(held) < LEAST_READINGS:
         return None
@@ -99,13 +100,14 @@ def _growth(rank: int, rows: pd.DataFrame, column: str) -> _Growth | None:
     slope, half = _slope(blocks), len(blocks) // 2
     grown = slope.per_step * float(blocks[-1, 0] - blocks[0, 0])
     share = grown / max(float(blocks[0, 1]), 1.0)
-    rest = blocks[:, 1] - slope.per_step * blocks[:, 0]
-    scatter = 1.48 * float(np.median(np.abs(rest - np.median(rest))))
-    if share < LEAST_GROWTH or slope.low <= 0 or grown < STRAIGHT * scatter:
+    if share < LEAST_GROWTH or slope.low <= 0:
         return None
-    lasts = all(_slope(part).per_step > LASTING * slope.per_step for part in (blocks[:half], blocks[half:]))
-    in_steps = float(np.sort(np.diff(blocks[:, 1]))[-3:].sum()) > max(IN_STEPS, 6 / len(blocks)) * grown
-    return _Growth(rank, slope, grown, share) if lasts and not in_steps else None
+    if min(_slope(part).per_step for part in (blocks[:half], blocks[half:])) < LASTING * slope.per_step:
+        return None
+    found = rise(blocks[:, 0], blocks[:, 1])
+    # Between jumps it must grow about as much as over all, or there are as many jumps down as it rises.
+    as_over_all = LASTING * slope.per_step < found.slope < 1.5 * slope.per_step
+    return _Growth(rank, slope, grown, share) if found.evidence > least_evidence and as_over_all else None
 
 
 def _slope(blocks: np.ndarray) -> Slope:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,13 @@ def test_a_leak_has_its_slope_between_bounds_and_its_rank() -> None:
     assert "rank 1 alone" in verdict.sentence
 
 
+def test_a_small_leak_shows_beside_a_buffer_that_is_made_larger() -> None:
+    """8 % over the run, and 2 % at once."""
+    rss = held(1) + GIB * (0.08 * X / ITERATIONS + 0.02 * (X > 500))
+    (verdict,) = memory(training(1, ITERATIONS, rss_bytes=rss))
+    assert verdict.numbers["problem"] == "leak"
+
+
 def test_a_leak_on_every_rank() -> None:
     rss = held(2) + 250 * 2**20 * X / ITERATIONS
     (verdict,) = memory(training(2, ITERATIONS, rss_bytes=rss))
@@ -45,11 +54,12 @@ def test_a_leak_on_every_rank() -> None:
         0.5 * (X > 500),
         0.5 * (X > 50),
         0.2 * (X > 300) + 0.2 * (X > 600),
+        0.02 * (X > 350) + 0.02 * (X > 500) + 0.02 * (X > 650),
         0.3 * np.sin(X / 50),
         -0.3 * X / ITERATIONS,
         0.4 * np.minimum(X, 400) / 400,
     ],
-    ids=["nothing", "warming up", "a step", "an early step", "two steps", "up and down", "falling", "growing and stopping"],
+    ids=["nothing", "warming up", "a step", "an early step", "two steps", "small steps", "up and down", "falling", "growing and stopping"],
 )
 def test_what_grows_and_stops_is_no_leak(shape: np.ndarray) -> None:
     assert list(memory(training(2, ITERATIONS, rss_bytes=held(2) + GIB * shape))) == []
@@ -82,7 +92,7 @@ def test_ranks_that_all_differ_are_not_out_of_balance() -> None:
         ({"rss_bytes": [[0.9, 0.98]], "memory_limit_bytes": 1.0}, 0.02),
     ],
 )
-def test_memory_that_is_nearly_full(columns: dict[str, object], left: float) -> None:
+def test_memory_that_is_nearly_full(columns: dict[str, Any], left: float) -> None:
     (verdict,) = memory(training(2, 20, **columns))
     assert (verdict.numbers["problem"], verdict.numbers["rank"]) == ("room", 1)
     assert verdict.numbers["left_share"] == pytest.approx(left)
