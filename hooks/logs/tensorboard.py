@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.logs.curves import Curves
-from hooks.logs.hyperparameters import flatten
+from hooks.logs.hyperparameters import flatten, swept
 from hooks.logs.model_graph import add_graph
 from hooks.logs.windows import Size, Statistic
 from hooks.recent import RECENT
@@ -37,7 +37,7 @@ class TensorBoard(Hook):
     `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
     There is one every `interval` iterations of an epoch, and one for what is left as training's phase ends. Metrics keep
     their names, except that a phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>`
-    for the hyperparameter table. What a hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is
+    for the hyperparameter table, which in a sweep begins with what trials differ in and what they are judged by. What a hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is
     drawn with the next point, under `activations/<layer>/mean` and the like.
 
     All share one axis, so train and val can be compared; a resumed run takes back what its checkpoint did not know, so
@@ -198,5 +198,38 @@ def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
     """TensorBoard's summaries of experiment, session start and session end."""
     from torch.utils.tensorboard.summary import hparams
 
-    return hparams(flatten(state.config), dict.fromkeys(metrics, 0.0))  # type: ignore[no-untyped-call, no-any-return]
+    values = flatten(state.config)
+    _, start, end = hparams(values, {})  # type: ignore[no-untyped-call]
+    return _experiment(values, swept(state.config), _objective_first(state.config, metrics)), start, end
 
+
+def _experiment(values: Mapping[str, Any], differing: Mapping[str, bool], metrics: Sequence[str]) -> Any:
+    """The table's columns. TensorBoard takes those of the first run that it finds, and shows those first that differ."""
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.plugins.hparams.api_pb2 import (
+        DATA_TYPE_FLOAT64,
+        DATA_TYPE_STRING,
+        Experiment,
+        HParamInfo,
+        MetricInfo,
+        MetricName,
+    )
+    from tensorboard.plugins.hparams.metadata import EXPERIMENT_TAG, PLUGIN_DATA_VERSION, PLUGIN_NAME
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    numeric = {**{key: not isinstance(value, str) for key, value in values.items()}, **differing}
+    keys = [
+        HParamInfo(name=key, type=DATA_TYPE_FLOAT64 if number else DATA_TYPE_STRING, differs=key in differing)
+        for key, number in numeric.items()
+    ]
+    names = [MetricInfo(name=MetricName(tag=tag), display_name=tag.removeprefix(_HYPER)) for tag in metrics]
+    content = HParamsPluginData(experiment=Experiment(hparam_infos=keys, metric_infos=names), version=PLUGIN_DATA_VERSION)
+    plugin = SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME, content=content.SerializeToString())
+    return Summary(value=[Summary.Value(tag=EXPERIMENT_TAG, metadata=SummaryMetadata(plugin_data=plugin))])
+
+
+def _objective_first(config: Mapping[str, Any], metrics: Iterable[str]) -> list[str]:
+    """The tags of the metrics, that of the sweep first."""
+    objective = (config.get("sweep") or {}).get("metric") or ()
+    wanted = [f"{_HYPER}{name}" for name in ([objective] if isinstance(objective, str) else objective)]
+    return sorted(metrics, key=lambda tag: tag not in wanted)

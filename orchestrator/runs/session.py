@@ -35,6 +35,8 @@ class Assignment:
     """The name of the run's collector actor."""
     checkpoint: str | None = None
     """The path of a stored checkpoint to go on from, of this run or of another; its newest where it is not said."""
+    sweep: dict[str, Any] | None = None
+    """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
 
 
 SWEEP_KEEPS = 4
@@ -86,7 +88,7 @@ class Session:
             store=store,
             artifacts=artifacts,
             display=self._display,
-            config=self.assignment.experiment,
+            config={**self.assignment.experiment, "sweep": self.assignment.sweep},
             name=folder.name,
             stop_asked=self._stop_asked,
         )

@@ -65,7 +65,7 @@ def _run_trial(
     stop_asked: Callable[[], bool],
 ) -> tuple[Mapping[str, Any] | None, str | None]:
     """The last report with the sweep's metrics, and the failure, where there are any."""
-    assignment = Assignment(resolved(trial), trial.import_paths, folder.location)
+    assignment = Assignment(resolved(trial), trial.import_paths, folder.location, sweep=settings.model_dump(mode="json"))
     metrics = [metric for metric, _ in settings.objectives]
     made = judged_reports(folder, settings)
     last, status, stopped, begun = made[-1] if made else None, "finished", [], monotonic() - seconds_of(folder)

@@ -113,7 +113,7 @@ class LiveSweep:
     def _begun(self) -> list[str]:
         names = self.folder.storage.names("trials")
         for name in names:
-            folder = RunFolder(f"{self.folder}/trials", name)
+            folder = RunFolder(self.folder.storage / "trials", name)
             if name not in self._runs and folder.storage.exists("run.json"):
                 self._runs[name] = LiveRun(folder, self._clock)
         return [name for name in names if name in self._runs]

@@ -32,8 +32,8 @@ class Trial(tune.Trainable):
     Tune's checkpoint is a pointer; the real one lies in the folder of the trial that wrote it, and all ranks write and
     read their parts. Where Tune ends a trial, the driver writes that down: only it knows why.
 
-    Where a rank or this process dies, Tune starts the trial anew, on a fresh engine, and it goes on from the newest whole
-    checkpoint of its folder; so does one that an earlier life of the sweep has left.
+    Where this process dies, or a rank that the engine does not replace, Tune starts the trial anew, on a fresh engine, and
+    it goes on from the newest whole checkpoint of its folder; so does one that an earlier life of the sweep has left.
     """
 
     def setup(self, config: dict[str, Any], experiment: dict[str, Any], import_paths: tuple[str, ...], location: str) -> None:
@@ -61,7 +61,8 @@ class Trial(tune.Trainable):
         experiment, folder = begin_trial(self._location, self._number, self._experiment, self._values)
         checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
         checkpoint = taking_over(folder, checkpoint)
-        assignment = Assignment(resolved(experiment), experiment.import_paths, folder.location, checkpoint=checkpoint)
+        sweep = resolved(self._experiment)["sweep"]
+        assignment = Assignment(resolved(experiment), experiment.import_paths, folder.location, checkpoint=checkpoint, sweep=sweep)
         try:
             self._engine.begin(assignment)
         except Exception as error:

@@ -18,7 +18,7 @@ from tensorboard.summary.writer import event_file_writer
 from torch import nn
 
 from hooks import Hook, Plan, Priority, Rhythm, State
-from hooks.logs.hyperparameters import flatten
+from hooks.logs.hyperparameters import flatten, swept
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.logs.windows import Statistic
 from hooks.stats.activation_stats import ActivationStats
@@ -155,6 +155,59 @@ def test_a_killed_run_has_its_hyperparameters_too(start: Start, tmp_path: Path) 
     hook = TensorBoard()
     start(hook)
     assert _session(tmp_path, "session_start_info").session_start_info.hparams["optimizer.lr"].number_value == 0.1
+
+
+SPACE = {
+    "hooks.ema": {"choice": [None, {"average": "exponential"}, {"average": "stochastic", "decay": 0}]},
+    "hooks.ema.decay": {"choice": [0.5, 0.9]},
+    "hooks.checkpoint": {"choice": [None, {"keep": 2}]},
+    "optimizer.lr": {"loguniform": [0.01, 0.5]},
+}
+SWEPT = {"hooks.ema", "hooks.ema.average", "hooks.ema.decay", "hooks.checkpoint", "hooks.checkpoint.keep", "optimizer.lr"}
+
+
+def trial(ema: Any, lr: float) -> dict[str, Any]:
+    """The config of a trial of SPACE, as hooks get it."""
+    return {"optimizer": {"lr": lr}, "hooks": {"ema": ema, "checkpoint": {"keep": 2}}, "sweep": {"metric": "val/accuracy", "space": SPACE}}
+
+
+def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
+    """TensorBoard does not draw a trial that lacks one of them."""
+    on, off = flatten(trial({"average": "stochastic", "decay": 0}, 0.1)), flatten(trial(None, 0.2))
+    assert on.keys() == off.keys() == SWEPT
+    assert on == {
+        "hooks.ema": "on",
+        "hooks.ema.average": "stochastic",
+        "hooks.ema.decay": 0,
+        "hooks.checkpoint": "on",
+        "hooks.checkpoint.keep": 2,
+        "optimizer.lr": 0.1,
+    }
+    assert off == {**on, "hooks.ema": "none", "hooks.ema.average": "none", "hooks.ema.decay": "none", "optimizer.lr": 0.2}
+
+
+def test_what_a_sweep_varies_is_known_from_the_sweep_alone() -> None:
+    numbers = {key for key, number in swept(trial(None, 0.2)).items() if number}
+    assert swept(trial(None, 0.2)) == swept(trial({"average": "exponential", "decay": 0.9}, 0.1))
+    assert set(swept(trial(None, 0.2))) == SWEPT
+    assert numbers == {"optimizer.lr"}, "the others are 'none' in some trials"
+    assert swept({"optimizer": {"lr": 0.1}, "sweep": None}) == swept({}) == {}
+
+
+def test_the_table_begins_with_what_trials_differ_in_and_what_they_are_judged_by(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard()
+    state = start(hook, config={**trial(None, 0.2), "seed": 0})
+    run_phase(hook, state, "train", _losses(1), metrics={"train/loss": 2.0})
+    run_phase(hook, state, "val", _losses(1), metrics={"val/loss": 1.0, "val/accuracy": 0.5})
+    hook.on_end(state)
+    experiment = _session(tmp_path, "experiment").experiment
+    assert {info.name for info in experiment.hparam_infos if info.differs} == SWEPT
+    assert {info.name for info in experiment.hparam_infos if not info.differs} == {"seed"}
+    text, number = 1, 3
+    types = {info.name: info.type for info in experiment.hparam_infos}
+    assert (types["hooks.ema.decay"], types["optimizer.lr"], types["seed"]) == (text, number, number)
+    assert [info.name.tag for info in experiment.metric_infos] == ["hp/val/accuracy", "hp/train/loss", "hp/val/loss"]
+    assert experiment.metric_infos[0].display_name == "val/accuracy"
 
 
 def test_a_config_flattens_to_plain_values() -> None:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from hooks import Hook, State
 from orchestrator import UsageError, open_run, open_sweep, run, sweep
 from orchestrator.sweeps import driver
 from tests.tasks import described
@@ -43,6 +45,24 @@ def test_a_trial_is_the_run_it_would_be_alone(tmp_path: Path) -> None:
         alone = run(described(epochs=1, optimizer={"type": "SGD", "lr": lr, "momentum": 0.9}), tmp_path, f"alone-{lr}", local=True)
         assert trial.stats["loss"].tolist() == alone.stats["loss"].tolist()
         assert (Path(trial.path) / "stats.parquet").exists()
+
+
+@dataclass
+class Told(Hook):
+    """Keeps the sweep that a hook finds in its config."""
+
+    sweeps: ClassVar[list[Any]] = []
+
+    def on_start(self, state: State) -> None:
+        self.sweeps.append(state.config["sweep"])
+
+
+def test_hooks_know_the_sweep_that_a_trial_is_of(tmp_path: Path) -> None:
+    """A tracker shows first what trials differ in, though the trial's own experiment has no sweep."""
+    Told.sweeps.clear()
+    space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
+    sweep(searching(space, hooks={"told": {"type": f"{__name__}:Told"}}), tmp_path, local=True)
+    assert [(one["metric"], one["space"]) for one in Told.sweeps] == [("val/accuracy", space)] * 2
 
 
 def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
