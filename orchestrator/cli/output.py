@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import typer
+
+
+@contextmanager
+def talk() -> Iterator[None]:
+    """Within it whatever is printed goes to stderr. Ray tells of dead workers on stdout, and tasks may print there."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def print_json(data: Any) -> None:

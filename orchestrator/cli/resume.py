@@ -9,6 +9,7 @@ import typer
 from orchestrator.cli import run as of_run
 from orchestrator.cli import sweep as of_sweep
 from orchestrator.cli.options import Address, AsJson, SkipPreflight
+from orchestrator.cli.output import talk
 from orchestrator.errors import UsageError
 
 
@@ -32,12 +33,15 @@ def resume(
     if "sweep" not in about and (failed or accept_changes):
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
     experiment = experiment_from_dict(opened.config, about["import_paths"])
-    with checked_cluster(address, run, experiment, skip=about["local"] or skip_preflight):
-        if "sweep" in about:
-            from orchestrator.sweeps import driver as sweeps
+    cluster = checked_cluster(address, run, experiment, skip=about["local"] or skip_preflight)
+    if "sweep" in about:
+        from orchestrator.sweeps import driver as sweeps
 
+        with talk(), cluster:
             swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address)
-            return of_sweep.finish(swept, as_json)
-        from orchestrator.runs import driver as runs
+        return of_sweep.finish(swept, as_json)
+    from orchestrator.runs import driver as runs
 
-        return of_run.finish(runs.resume(run, address=address), as_json)
+    with talk(), cluster:
+        done = runs.resume(run, address=address)
+    return of_run.finish(done, as_json)

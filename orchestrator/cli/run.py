@@ -18,7 +18,7 @@ from orchestrator.cli.options import (
     SkipPreflight,
     StorageFlag,
 )
-from orchestrator.cli.output import print_json
+from orchestrator.cli.output import print_json, talk
 from orchestrator.cli.show import brief, show_brief
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ def run(
     from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.runs import driver
 
-    with checked_cluster(address, storage, experiment, skip=local or skip_preflight):
-        return finish(driver.run(experiment, storage, name, local=local, address=address), as_json)
+    with talk(), checked_cluster(address, storage, experiment, skip=local or skip_preflight):
+        done = driver.run(experiment, storage, name, local=local, address=address)
+    return finish(done, as_json)
 
 
 def finish(done: Run, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from orchestrator.cli.options import (
     SkipPreflight,
     StorageFlag,
 )
+from orchestrator.cli.output import talk
 from orchestrator.cli.show import show_sweep
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ def sweep(
     from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.sweeps import driver
 
-    with checked_cluster(address, storage, experiment, skip=local or skip_preflight):
-        return finish(driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast), as_json)
+    with talk(), checked_cluster(address, storage, experiment, skip=local or skip_preflight):
+        done = driver.sweep(experiment, storage, name, local=local, address=address, fail_fast=fail_fast)
+    return finish(done, as_json)
 
 
 def finish(done: Sweep, as_json: bool) -> None:

@@ -44,7 +44,7 @@ def launch(
 ) -> None:
     """Runs all trials, each on the engine that the settings name, and returns when they are over."""
     sweep = RunFolder(location)
-    stopping = Stopping(settings, workers.count)
+    stopping = Stopping(settings, workers.most)
     stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
     ending = _Ending(stopping, stop_asked, fail_fast)
     tuner = tune.Tuner(
@@ -186,11 +186,11 @@ class _Watching(_OfThisDriver, tune.Callback):
     @staticmethod
     def _error(folder: RunFolder) -> str:
         said = folder.about().get("error") if folder.storage.exists("run.json") else None
-        return said or f"rank 0: {DIED}"
+        return said or f"the trial's process {DIED}"
 
 
 class _Silence(_OfThisDriver, TrialProgressCallback):  # type: ignore[misc]
-    """Stands in for Tune's own, which prints to stdout where a trial ends without a report: there goes data alone."""
+    """Stands in for Tune's own, which prints a line where a trial ends without a report; the watcher tells of it."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Nothing."""

@@ -111,7 +111,9 @@ def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) 
     space = {"hooks.bowl.place": {"grid": [0.1, 0.74]}}
     file = written(outside, space, hooks, 1, scheduler={"type": "pbt", "quantile_fraction": 0.5}, metric="val/score", mode="max")
     (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
-    killed = subprocess.run([sys.executable, "-m", "orchestrator", "sweep", file], capture_output=True, text=True)
+    # The driver dies alone here: Ray is there already, and stays.
+    address = ["--address", ray_cluster.get_runtime_context().gcs_address]
+    killed = subprocess.run([sys.executable, "-m", "orchestrator", "sweep", file, *address], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = resume_sweep("runs/tough")
     assert not done.stats.duplicated(KEY).any()

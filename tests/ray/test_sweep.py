@@ -25,7 +25,7 @@ sweep:
   search: {search}
   trials: {trials}
   scheduler: {scheduler}
-  max_concurrent: 1
+  max_concurrent: {at_once}
   space: {space}
 """
 
@@ -38,6 +38,7 @@ def written(folder: Path, **changes: Any) -> str:
         "search": "grid",
         "trials": 1,
         "scheduler": "fifo",
+        "at_once": 1,
         "space": "{hooks.shift.by: {choice: [1.0, 3.0, 2.0]}}",
     }
     (folder / "sweep.yaml").write_text(SWEEP.format(**(values | changes)))
@@ -45,8 +46,11 @@ def written(folder: Path, **changes: Any) -> str:
 
 
 def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field(ray_cluster: Any, outside: Path) -> None:
-    done = sweep(load_experiment(written(outside)), "runs")
+    """Three trials at a time are asked for, and there is room for two: the third waits for one of them."""
+    done = sweep(load_experiment(written(outside, at_once=3)), "runs")
     assert done.status == "finished"
+    arithmetic = "3 trials of 2 ranks, 2 at a time: each asks for 2 CPUs, the cluster has 4 CPUs"
+    assert arithmetic in (outside / "runs/shifts/log.txt").read_text()
     trials = done.trials
     assert trials["config/hooks.shift.by"].tolist() == [1.0, 3.0, 2.0]
     assert trials["val/shift"].tolist() == [1.0, 3.0, 2.0]
@@ -78,14 +82,16 @@ def test_the_gang_stays_warm_from_trial_to_trial(ray_cluster: Any, outside: Path
     assert os.getpid() not in {int(found[0]) for found in pids}
 
 
-def test_asha_stops_what_falls_behind_and_random_draws_repeat(ray_cluster: Any, outside: Path) -> None:
+def test_asha_stops_what_falls_behind_by_a_statistic_of_the_rows_and_random_draws_repeat(ray_cluster: Any, outside: Path) -> None:
     space = "{hooks.shift.by: {uniform: [0.0, 1.0]}}"
-    file = written(outside, ranks=1, scheduler="asha", search="random", trials=5, space=space)
+    file = written(outside, ranks=1, metric="stats/shift/mean", scheduler="asha", search="random", trials=5, space=space)
     done = sweep(load_experiment(file, ["epochs=6"]), "runs")
     again = sweep(load_experiment(file, ["epochs=1"]), "runs", "again")
     drawn = done.trials["config/hooks.shift.by"]
     assert drawn.tolist() == again.trials["config/hooks.shift.by"].tolist()
     assert drawn.nunique() == 5
+    # Every row holds what was drawn, so its mean is that.
+    assert done.trials["stats/shift/mean"].tolist() == pytest.approx(drawn.tolist())
     assert done.trials.loc[drawn.idxmax(), "reports"] == 6
     stopped = done.trials[done.trials["status"] == "stopped"]
     assert len(stopped) > 0
@@ -95,7 +101,7 @@ def test_asha_stops_what_falls_behind_and_random_draws_repeat(ray_cluster: Any, 
         assert drawn[trial] < drawn[:trial].max()
 
 
-def test_a_trial_that_fails_does_not_end_the_sweep(ray_cluster: Any, outside: Path) -> None:
+def test_a_trial_that_fails_does_not_end_the_sweep(ray_cluster: Any, outside: Path, capfd: pytest.CaptureFixture[str]) -> None:
     space = "{hooks.fails.value: {choice: [0.0, 2.0, 0.5]}}"
     file = written(outside, metric="val/accuracy", space=space)
     done = sweep(load_experiment(file, ["hooks.fails={type: 'mishaps:Fails'}"]), "runs")
@@ -106,6 +112,10 @@ def test_a_trial_that_fails_does_not_end_the_sweep(ray_cluster: Any, outside: Pa
     # A mistake would come again: it is not tried again, as a lost process is.
     assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1]
     assert open_run(done.best.path).status == "finished"
+    # The second trial is told of once, in its own words; Tune's "Trial ... completed" is kept quiet.
+    said = capfd.readouterr()
+    assert "completed" not in said.out
+    assert said.err.count("trial-0001 [2/3]") == 1
 
 
 def test_a_metric_that_never_comes_says_which_there_are(ray_cluster: Any, outside: Path) -> None:

@@ -200,6 +200,18 @@ def test_an_unknown_statistic_is_refused_before_anything_is_made(study: Path) ->
     assert not (study / "runs").exists()
 
 
+def test_what_is_printed_on_the_way_goes_to_stderr(study: Path) -> None:
+    """By a task, or by Ray, which tells of dead workers on stdout."""
+    (study / "talks.py").write_text(
+        "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Talks(Hook):\n"
+        "    'Prints.'\n    def on_start(self, state):\n        print('by the way')\n"
+    )
+    for verb, file in (("run", "line.yaml"), ("sweep", "lines.yaml")):
+        done = call(verb, file, "--local", "--json", "hooks.talks={type: 'talks:Talks'}")
+        assert json.loads(done.stdout)["status"] == "finished"
+        assert "by the way" in done.stderr
+
+
 def test_a_sweep_with_a_failed_trial_ends_with_3(study: Path) -> None:
     (study / "mishap.py").write_text(
         "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Mishap(Hook):\n"
