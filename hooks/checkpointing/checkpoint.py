@@ -12,7 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from hooks import shards
 from hooks.hook import Hook, Priority, Ranks
 from hooks.rhythm import Rhythm
 from hooks.state import State
@@ -126,8 +129,8 @@ class Checkpoint(Hook):
 
         It is no checkpoint, and a resume goes on from the last one: ranks may have failed in different places, and none
         waits for another here. It holds this rank's `model`, `optimizer`, `scheduler` and `scaler` as the failure left
-        them, `counters`, and the `error` with its traceback; `torch.load(file, weights_only=True)` reads it. The weights
-        are those after `step` steps, unless the failure came while they were updated; buffers such as BatchNorm's have
+        them (its own shards, with `strategy: fsdp`), `counters`, and the `error` with its traceback;
+        `torch.load(file, weights_only=True)` reads it. The weights are those after `step` steps, unless the failure came while they were updated; buffers such as BatchNorm's have
         seen the batch that failed.
         """
         if self.save_on_exception and state.step > 0:
@@ -262,7 +265,7 @@ def _save_failed(state: State, error: BaseException) -> None:
     partial = file.with_name(f".{file.name}.partial")
     torch.save(
         {
-            **{name: part.state_dict() if part is not None else None for name, part in parts.items()},
+            **{name: _local(part.state_dict()) if part is not None else None for name, part in parts.items()},
             "counters": counters,
             "error": "".join(traceback.format_exception(error)),
         },
@@ -270,6 +273,10 @@ def _save_failed(state: State, error: BaseException) -> None:
     )
     partial.replace(file)
     logger.warning("what rank %d had when it failed is in %s", state.rank, file)
+
+
+def _local(tree: Any) -> Any:
+    return tree_map(lambda leaf: shards.local(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def _finished(state: State) -> bool:

@@ -58,6 +58,9 @@ class Export(Hook):
     def __post_init__(self) -> None:
         self._exported_at: int | None = None
 
+    def needs_whole_model(self) -> str:
+        return "it runs the model on the master alone"
+
     def on_start(self, state: State) -> None:
         if self.format == "onnx":
             _require_onnx()

@@ -77,6 +77,9 @@ class TensorBoard(Hook):
         self._points: dict[str, float] = {}
         self._named: dict[str, None] = {}
 
+    def needs_whole_model(self) -> str:
+        return "histograms and graph need the whole model on the master" if self.histograms.count or self.graph else ""
+
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter
 

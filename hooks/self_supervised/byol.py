@@ -45,6 +45,9 @@ class BYOL(Hook):
     def __post_init__(self) -> None:
         self._teacher = Teacher()
 
+    def needs_whole_model(self) -> str:
+        return "its teacher is a whole copy of the student"
+
     def on_start(self, state: State) -> None:
         self._teacher.follow(part_of(state.module, self.encoder))
 

@@ -73,6 +73,9 @@ class DeepCluster(Hook):
 
     # Events
 
+    def needs_whole_model(self) -> str:
+        return "it runs the model over each rank's own batches"
+
     def on_phase_start(self, state: State) -> None:
         """Once per epoch, also where an epoch has several training phases or is resumed in its middle."""
         self._to(state.device)

@@ -64,6 +64,9 @@ class DINO(Hook):
         self._teacher = Teacher()
         self._centre: Tensor | None = None
 
+    def needs_whole_model(self) -> str:
+        return "its teacher is a whole copy of the student"
+
     def on_start(self, state: State) -> None:
         self._teacher.follow(part_of(state.module, self.encoder))
 

@@ -49,6 +49,9 @@ class Distillation(Hook):
             raise ValueError("no teacher: give a callable that builds one (teacher: module:callable), a file with weights (checkpoint), or both")
         self._module: nn.Module = nn.Identity()
 
+    def needs_whole_model(self) -> str:
+        return "without a callable that builds it, the teacher is a copy of the model; give teacher" if self.teacher is None else ""
+
     def on_start(self, state: State) -> None:
         module = deepcopy(state.module) if self.teacher is None else _build(self.teacher)
         if self.checkpoint is not None:

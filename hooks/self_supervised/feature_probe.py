@@ -61,6 +61,9 @@ class FeatureProbe(Hook):
         self._datasets: Mapping[str, Dataset[Any]] = {}
         self._baselines: dict[str, float] | None = None
 
+    def needs_whole_model(self) -> str:
+        return "it runs a part of the model over each rank's own batches"
+
     def on_start(self, state: State) -> None:
         self._datasets = callable_at(self.data, "data")()
         encoder = part_of(state.module, self.encoder)

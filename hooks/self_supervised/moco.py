@@ -62,6 +62,9 @@ class MoCo(Hook):
         self._next = 0
         self._keys: Tensor | None = None
 
+    def needs_whole_model(self) -> str:
+        return "its teacher is a whole copy of the student"
+
     def on_start(self, state: State) -> None:
         self._teacher.follow(part_of(state.module, self.encoder))
         self._shuffles = state.world_size > 1 and any(_mixes_samples(layer) for layer in self._teacher.module.modules())

@@ -51,6 +51,9 @@ class SwAV(Hook):
         self._queue = prototypes.Queue()
         self._layer = nn.Linear(1, 1, bias=False)
 
+    def needs_whole_model(self) -> str:
+        return "it changes whole prototypes"
+
     def on_start(self, state: State) -> None:
         self._layer = prototypes.layer(state.module, self.prototypes)
         if state.step == 0:

@@ -52,6 +52,9 @@ class SwAVMomentum(Hook):
         self._teacher = Teacher(buffers="copy")
         self._layers = [nn.Linear(1, 1, bias=False)] * 2
 
+    def needs_whole_model(self) -> str:
+        return "its teacher is a whole copy of the student"
+
     def on_start(self, state: State) -> None:
         own = prototypes.layer(state.module, self.prototypes)
         if state.step == 0:

@@ -42,6 +42,9 @@ class ModelComplexity(Hook):
 
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
+    def needs_whole_model(self) -> str:
+        return "it runs the model on the master alone"
+
     def on_start(self, state: State) -> None:
         try:
             self._count(state)

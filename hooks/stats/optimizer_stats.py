@@ -48,6 +48,9 @@ class OptimizerStats(Hook):
         self._before: list[Tensor] = []
         self._gradient_norms: list[Tensor | None] = []
 
+    def needs_whole_model(self) -> str:
+        return "its norms are of whole parameters, on the master alone"
+
     def on_start(self, state: State) -> None:
         self._table = LayerTable(FOLDER, state)
 

@@ -38,6 +38,9 @@ class PreciseBatchNorm(Hook):
     def __post_init__(self) -> None:
         self._cache: list[Any] | None = None
 
+    def needs_whole_model(self) -> str:
+        return "it runs the model over each rank's own batches"
+
     def on_start(self, state: State) -> None:
         batch_statistics.refuse_sync(state.module, self.name or "precise_batch_norm")
 

@@ -36,7 +36,7 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     from orchestrator.config.load import resolved
 
     workers = experiment.workers
-    asked = {"cpu": workers.count * workers.cpus, "gpu": float(workers.count if workers.gpu else 0)}
+    asked = {"cpu": workers.least * workers.cpus, "gpu": float(workers.least if workers.gpu else 0)}
     present = None if address else _present()
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{name or experiment.name}",
@@ -55,7 +55,7 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 
     hooks = build_hooks(experiment, build_task(experiment))
     order = {"rank 0": Plan(hooks).table()}
-    if experiment.workers.count > 1:
+    if experiment.workers.most > 1:
         order["other ranks"] = Plan(hooks, rank=1, local_rank=1).table()
     return order
 

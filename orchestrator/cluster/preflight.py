@@ -76,7 +76,7 @@ def _asked_by(experiment: Experiment | None) -> Asked:
     if experiment is None:
         return Asked()
     workers = experiment.workers
-    return Asked(workers.count * workers.cpus, workers.count if workers.gpu else 0)
+    return Asked(workers.least * workers.cpus, workers.least if workers.gpu else 0)
 
 
 @contextmanager

@@ -29,14 +29,31 @@ class Component(Model):
 class Workers(Model):
     """The processes of one run."""
 
-    count: Annotated[int, Ge(1)] = 1
-    """How many ranks train together."""
+    count: Annotated[int, Ge(1)] | Annotated[list[Annotated[int, Ge(1)]], Field(min_length=2, max_length=2)] = 1
+    """How many ranks train together. Of `[2, 8]`, as many as the cluster has room for: the run goes on with fewer when
+    nodes go, and with more when they come, from its last checkpoint."""
     gpu: bool = False
     """Whether each rank gets a GPU."""
     cpus: Annotated[float, Gt(0)] = 1
     """CPUs asked of Ray for each rank."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model: each has all of it, or each has a part of every parameter (torch's fully_shard)."""
+
+    @model_validator(mode="after")
+    def _counts_upwards(self) -> Self:
+        if isinstance(self.count, list) and self.least >= self.most:
+            raise ValueError(f"count is one number, or the fewest and the most of them, got {self.count}")
+        return self
+
+    @property
+    def least(self) -> int:
+        """The fewest ranks it trains with."""
+        return self.count if isinstance(self.count, int) else self.count[0]
+
+    @property
+    def most(self) -> int:
+        """The most ranks it trains with."""
+        return self.count if isinstance(self.count, int) else self.count[1]
 
     def resources(self) -> dict[str, float]:
         """What each rank asks of Ray, as Ray names it."""

@@ -214,6 +214,9 @@ def _sweep_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[P
     sweep = _attempt([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
     if sweep is None:
         return []
+    workers = data.get("workers")
+    if isinstance(workers, dict) and isinstance(workers.get("count"), list):
+        return [Problem("workers.count", f"each trial of a sweep has one number of ranks, got {workers['count']}")]
     wrong = {name: wrong_domain(name, domain, sweep.search) for name, domain in sweep.space.items()}
     problems = [problem for problem in wrong.values() if problem]
     sound = sweep.model_copy(update={"space": {name: sweep.space[name] for name, problem in wrong.items() if not problem}})

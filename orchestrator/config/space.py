@@ -276,7 +276,7 @@ def count_trials(sweep: Sweep) -> int:
 def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
     """How many trials run side by side on nodes that have so much (resource to amount): each rank takes a place on one."""
     places = sum(_places(workers.resources(), node) for node in nodes)
-    return min([trials, places // workers.count, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
+    return min([trials, places // workers.most, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
 
 
 def _places(asked: Mapping[str, float], node: Mapping[str, float]) -> int:

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, Workers
 from orchestrator.config.load import experiment_from_dict, resolved, to_yaml
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
@@ -99,8 +99,15 @@ def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
     if address is not None:
         return
     workers = experiment.workers
-    asked = Resources(workers.count * workers.cpus, workers.count if workers.gpu else 0)
-    refuse_unless_fits(asked, local_resources(), f"{experiment.name} with {workers.count} workers")
+    asked = Resources(workers.least * workers.cpus, workers.least if workers.gpu else 0)
+    refuse_unless_fits(asked, local_resources(), f"{experiment.name} with {_number(workers)}")
+
+
+def _number(workers: Workers) -> str:
+    """How many workers there are to be, in words."""
+    if workers.least < workers.most:
+        return f"{workers.least} to {workers.most} workers"
+    return f"{workers.most} worker{'s' if workers.most > 1 else ''}"
 
 
 def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str | None) -> Run:
@@ -111,7 +118,7 @@ def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str 
             if local:
                 outcome = _in_process(assignment, display, interrupts)
             else:
-                outcome, pushed = _on_ray(assignment, display, interrupts, address, experiment.workers.count)
+                outcome, pushed = _on_ray(assignment, display, interrupts, address, experiment.workers)
     except BaseException as error:
         _end(folder, "failed", pushed, error=str(error) or type(error).__name__)
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
@@ -132,14 +139,15 @@ def _end(folder: RunFolder, status: str, pushed: dict[str, list[bytes]], **about
 def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
     from orchestrator.runs.inprocess import run_in_process
 
-    if assignment.experiment["workers"]["count"] > 1:
-        display.line(f"local: one process instead of {assignment.experiment['workers']['count']} workers")
+    workers = Workers(**assignment.experiment["workers"])
+    if workers.most > 1:
+        display.line(f"local: one process instead of {_number(workers)}")
     last = run_in_process(assignment, display, lambda: interrupts.asked)
     return Outcome(last.stopped, last.interrupted) if last else Outcome()
 
 
 def _on_ray(
-    assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts, address: str | None, workers: int
+    assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts, address: str | None, workers: Workers
 ) -> tuple[Outcome, dict[str, list[bytes]]]:
     display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
     with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
@@ -148,7 +156,7 @@ def _on_ray(
 
         name = f"hookyard-{uuid.uuid4().hex[:12]}"
         collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1).remote()
-        display.line(f"training on {workers} Ray Train worker{'s' if workers > 1 else ''}")
+        display.line(f"training with Ray Train on {_number(workers)}")
         work = _Background(lambda: fit(train_on_worker, replace(assignment, collector=name), lean=address is None))
         outcome = _watch(ray, collector, work, display, interrupts)
         pushed = {table: _answer(ray, collector.batches.remote(table)) for table in ("rows", "costs")}

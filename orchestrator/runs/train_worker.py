@@ -74,7 +74,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bo
         train,
         train_loop_config=assignment,
         scaling_config=ScalingConfig(
-            num_workers=workers["count"],
+            num_workers=tuple(count) if isinstance(count := workers["count"], list) else count,
             use_gpu=workers["gpu"],
             resources_per_worker={"CPU": workers["cpus"], **({"GPU": 1} if workers["gpu"] else {})},
         ),

@@ -207,7 +207,7 @@ def _objective(settings: Settings) -> dict[str, Any]:
 
 def _asked(experiment: Experiment) -> Resources:
     workers = experiment.workers
-    return Resources(workers.count * workers.cpus, workers.count if workers.gpu else 0)
+    return Resources(workers.most * workers.cpus, workers.most if workers.gpu else 0)
 
 
 def _drive(
@@ -234,7 +234,7 @@ def _drive(
             at_once, arithmetic = _concurrency(nodes, experiment, settings)
             left = count_left(settings, past)
             display.line(
-                f"{left} trials{' left,' if past else ''} of {experiment.workers.count} rank{'s' if experiment.workers.count > 1 else ''}, "
+                f"{left} trials{' left,' if past else ''} of {experiment.workers.most} rank{'s' if experiment.workers.most > 1 else ''}, "
                 f"{at_once} at a time: {arithmetic}"
             )
             launch(
@@ -263,7 +263,7 @@ def _concurrency(nodes: Sequence[Mapping[str, float]], experiment: Experiment, s
     arithmetic = f"each asks for {asked}, the cluster has {where}"
     at_once = trials_at_once(settings, count_trials(settings), workers, nodes)
     if at_once < 1:
-        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.count} ranks needs a place on one node")
+        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.most} ranks needs a place on one node")
     return at_once, arithmetic
 
 

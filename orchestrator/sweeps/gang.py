@@ -50,12 +50,12 @@ class Member:
         """Joins a new process group and takes up a trial; nothing is trained yet."""
         self.end()
         device = torch.device("cuda", 0) if self.workers.gpu and torch.cuda.is_available() else torch.device("cpu")
-        if self.workers.count > 1:
+        if self.workers.most > 1:
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(
-                backend, init_method=meeting, rank=self.rank, world_size=self.workers.count, timeout=TIMEOUT
+                backend, init_method=meeting, rank=self.rank, world_size=self.workers.most, timeout=TIMEOUT
             )
-        world = World(rank=self.rank, world_size=self.workers.count, local_rank=self.rank, device=device)
+        world = World(rank=self.rank, world_size=self.workers.most, local_rank=self.rank, device=device)
         self._session = Session(assignment, world)
         self._reports = self._session.reports()
 
@@ -107,13 +107,13 @@ class Gang:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank),
             )
             .remote(rank, workers)
-            for rank in range(1, workers.count)
+            for rank in range(1, workers.most)
         ]
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
         """A place for each rank."""
-        return [workers.resources()] * workers.count
+        return [workers.resources()] * workers.most
 
     def begin(self, assignment: Assignment) -> None:
         """Gives every rank the same trial; raises RankFailed where one cannot take it up."""

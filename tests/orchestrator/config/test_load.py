@@ -19,6 +19,7 @@ from orchestrator.config.load import experiment_from_dict, load_experiment, reso
 from orchestrator.config.reader import parse_yaml
 from orchestrator.errors import ConfigError, Problem
 from tests.orchestrator.config.samples import HERE, Band, Line, Shadow
+from tests.tasks import described
 
 SHIPPED = Path(__file__).parents[3] / "experiments"
 
@@ -465,3 +466,44 @@ def test_an_experiment_made_by_hand_has_trials_too() -> None:
 def test_shipped_experiments_load(path: Path) -> None:
     experiment = load_experiment(path)
     assert parse_yaml(to_yaml(experiment), "x").data == resolved(experiment)
+
+
+# Workers
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ({"count": [1]}, "workers.count: must be a whole number or must have at least 2 entries, got [1]"),
+        ({"count": [3, 2]}, "workers: count is one number, or the fewest and the most of them, got [3, 2]"),
+        ({"count": [2, 2]}, "workers: count is one number, or the fewest and the most of them, got [2, 2]"),
+        ({"strategy": "zero"}, "workers.strategy: must be 'ddp' or 'fsdp', got 'zero'"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused(workers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        described(workers=workers)
+    assert str(error.value) == said
+
+
+def test_the_number_of_workers_may_be_a_range_but_not_in_a_sweep() -> None:
+    ranged = described(workers={"count": [2, 8]})
+    assert (ranged.workers.least, ranged.workers.most) == (2, 8)
+    assert parse_yaml(to_yaml(ranged), "x").data["workers"]["count"] == [2, 8]
+    with pytest.raises(ConfigError, match="each trial of a sweep has one number of ranks"):
+        described(workers={"count": [1, 2]}, sweep={"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}})
+
+
+def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> None:
+    hooks = {
+        "export": {},
+        "optimizer_stats": {},
+        "ema": {"buffers": "recompute"},
+        "slow_ema": {"type": "ema", "evaluate": "raw"},
+        "gradient_clip": {},
+    }
+    described(hooks=hooks)
+    with pytest.raises(ConfigError) as error:
+        described(hooks=hooks, workers={"count": 2, "strategy": "fsdp"}, precision="fp16")
+    assert {problem.path for problem in error.value.problems} == {"hooks.export", "hooks.optimizer_stats", "hooks.ema", "precision"}
+    assert "hooks.export: cannot be with workers.strategy: fsdp: it runs the model on the master alone" in str(error.value)
