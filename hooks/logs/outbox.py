@@ -24,12 +24,12 @@ class Outbox:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: Queue[Callable[[], None] | None] = Queue(WAITING)
+        self._jobs: Queue[Callable[[], object] | None] = Queue(WAITING)
         self._failed = 0
         self._thread = threading.Thread(target=self._work, name=f"{name}-outbox", daemon=True)
         self._thread.start()
 
-    def put(self, job: Callable[[], None]) -> None:
+    def put(self, job: Callable[[], object]) -> None:
         """Leaves a job to be done; returns at once."""
         try:
             self._jobs.put_nowait(job)

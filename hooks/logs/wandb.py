@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from annotated_types import Ge, Le
-
-from hooks.hook import Hook, Priority, Ranks
-from hooks.logs.curves import Curves
+from hooks.hook import Hook
 from hooks.logs.hyperparameters import flatten
-from hooks.logs.outbox import Outbox
-from hooks.logs.windows import Size, Statistic
-from hooks.recent import RECENT
-from hooks.rhythm import paced_by
+from hooks.logs.tracker import Point, Tracker
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -25,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class WandB(Hook):
+class WandB(Tracker, Hook):
     """Sends curves, metrics and the experiment's hyperparameters to Weights & Biases; the newest checkpoint's path is in
     the summary.
 
@@ -46,25 +39,11 @@ class WandB(Hook):
     """Tags of the W&B run."""
     mode: Literal["online", "offline", "disabled"] | None = None
     """`offline` writes files under `wandb/` for `wandb sync`; else the environment's WANDB_MODE, else online."""
-    interval: Annotated[int, Ge(1), Le(RECENT)] = 50
-    """Training iterations between two points; there is one more for what is left as training's phase ends."""
-    window: Size = "line"
-    """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
-    `epoch` or `global`."""
-    statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`."""
-    wait_s: Annotated[float, Ge(0)] = 30.0
-    """Seconds to wait at the end of the run for what is still to be sent."""
-
-    priority: ClassVar[Priority | int] = Priority.LOW
-    ranks: ClassVar[Ranks] = Ranks.MASTER
-    best_effort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._curves = Curves(self.window, self.statistics)
-        self._outbox: Outbox | None = None
+        super().__post_init__()
         self._run: Run | None = None
-        self._run_id = uuid4().hex[:8]
+        self.run_id = uuid4().hex[:8]
 
     def on_start(self, state: State) -> None:
         if find_spec("wandb") is None:
@@ -77,53 +56,7 @@ class WandB(Hook):
             "name": state.name,
             "config": flatten(state.config),
         }
-        self._outbox = Outbox(self.name or "wandb")
-        self._outbox.put(partial(self._log, {}))
-
-    def on_phase_start(self, state: State) -> None:
-        self._curves.begin(state)
-
-    @paced_by("interval")
-    def on_step(self, state: State) -> None:
-        if state.phase == "train":
-            self._send(state, self._curves.point(state))
-
-    def on_phase_end(self, state: State) -> None:
-        self._send(state, {**self._curves.rest(state), **self._curves.metrics(state)})
-
-    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        self._send(state, self._curves.reported(state, metrics))
-
-    def on_saved(self, state: State, path: str) -> None:
-        self._put(partial(self._summarize, "checkpoint", path))
-
-    def on_end(self, state: State) -> None:
-        self._end(0)
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._end(1)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self._run_id, "curves": self._curves.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._run_id = state["run_id"]
-        self._curves.load_state_dict(state["curves"])
-
-    def _send(self, state: State, values: Mapping[str, float]) -> None:
-        if values:
-            place = {"step": state.step, "epoch": state.epoch, "iteration": state.iteration, "samples": state.samples}
-            self._put(partial(self._log, {**place, **values}))
-
-    def _put(self, job: Any) -> None:
-        if self._outbox is not None:
-            self._outbox.put(job)
-
-    def _end(self, exit_code: int) -> None:
-        if self._outbox is not None:
-            self._outbox.put(partial(self._finish, exit_code))
-            self._outbox.close(self.wait_s)
-            self._outbox = None
+        self.open(self.name or "wandb", self._connect)
 
     # In the outbox's thread
 
@@ -134,7 +67,7 @@ class WandB(Hook):
 
             run = wandb.init(
                 **self._about,
-                id=self._run_id,
+                id=self.run_id,
                 resume="allow",
                 entity=self.entity,
                 group=self.group,
@@ -150,17 +83,16 @@ class WandB(Hook):
             self._run = run
         return self._run
 
-    def _log(self, values: Mapping[str, float]) -> None:
-        run = self._connect()
-        if values:
-            run.log(dict(values))
+    def log(self, values: Mapping[str, float], at: Point) -> None:
+        place = {"step": at.step, "epoch": at.epoch, "iteration": at.iteration, "samples": at.samples}
+        self._connect().log({**place, **values})
 
-    def _summarize(self, name: str, value: str) -> None:
+    def note(self, name: str, value: str) -> None:
         self._connect().summary[name] = value
 
-    def _finish(self, exit_code: int) -> None:
+    def finish(self, *, failed: bool) -> None:
         import wandb
 
-        self._connect().finish(exit_code=exit_code)
+        self._connect().finish(exit_code=int(failed))
         # W&B's own process may write the files of an offline run a moment later, when they are on their way elsewhere.
         wandb.teardown()

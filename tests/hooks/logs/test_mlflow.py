@@ -137,7 +137,7 @@ def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path:
     second.load_state_dict(first.state_dict())
     state = _begin(second, tmp_path, iteration=2, step=2, phase_iteration=2, config={**CONFIG, "epochs": 99})
     run_phase(second, state, "train", _losses(3, 4), length=5)
-    assert second._run_id == "run0"
+    assert second.run_id == "run0"
     second.on_end(state)
     assert server.curve("train/loss") == [(1, 1), (2, 2), (3, 3), (4, 4)]
     assert server.runs["run0"]["status"] == "FINISHED"
