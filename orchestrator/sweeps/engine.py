@@ -27,8 +27,8 @@ class Engine(Protocol):
     def next(self) -> Report | None:
         """Trains up to the next report and returns rank 0's; None when the trial is over."""
 
-    def save(self) -> str | None:
-        """The path of a checkpoint to go on from, between two reports."""
+    def save(self) -> str:
+        """Writes a checkpoint between two reports and returns its path, where trials pause."""
 
     def end(self) -> None:
         """Ends the trial, wherever it stands between two reports; returns when nothing of it is trained any more."""

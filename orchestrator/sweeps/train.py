@@ -57,12 +57,15 @@ class Relay:
         return not self._ended
 
     async def next(self) -> Report | None:
-        """Lets the ranks go on from the last report taken; returns the next one, or None when there is none."""
+        """Lets the ranks go on from the last report taken; returns the next one, or None where there will be none."""
         async with self._moved:
             self._behind = self._taken
             self._moved.notify_all()
         report = await self._made.get()
-        self._taken = self._taken if report is None else place_of(report)
+        if report is None:
+            await self.over()
+        else:
+            self._taken = place_of(report)
         return report
 
     async def end(self) -> None:
@@ -83,7 +86,7 @@ def place_of(report: Report) -> Place:
 
 def train_and_relay(relay: Any, assignment: Assignment) -> None:
     """Trains as one rank of a trial's job, and asks after each report whether to go on. Ray Train worker."""
-    import ray.train
+    from ray import train
 
     if not ray.get(relay.wanted.remote()):
         return
@@ -93,7 +96,7 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
     try:
         with closing(reports(assignment, world)) as training:  # type: ignore[type-var]
             for report in training:
-                ray.train.report(report.metrics)
+                train.report(report.metrics)
                 if not ray.get(relay.made.remote(place_of(report), report if world.is_master else None)):
                     return
     except Exception as error:
@@ -110,7 +113,6 @@ class TrainJobs:
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train-job")
         self._relay: Any = None
         self._job: Future[None] | None = None
-        self._checkpoint: str | None = None
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
@@ -121,7 +123,6 @@ class TrainJobs:
         """Starts the job in a thread."""
         _free_left_over(RunFolder(assignment.location))
         self._relay = ray.remote(Relay).options(num_cpus=0).remote()
-        self._checkpoint = assignment.checkpoint
         self._job = self._threads.submit(self._train, self._relay, assignment)
 
     @staticmethod
@@ -137,13 +138,11 @@ class TrainJobs:
         if report is None:
             assert self._job is not None
             self._job.result()
-            return None
-        self._checkpoint = report.checkpoint or self._checkpoint
         return report
 
-    def save(self) -> str | None:
-        """The newest checkpoint that the job's own hooks have made."""
-        return self._checkpoint
+    def save(self) -> str:
+        """Never asked for: the schedulers that pause trials are refused with this engine."""
+        raise NotImplementedError("engine: train does not pause trials")
 
     def end(self) -> None:
         """Lets the ranks end where they stand, and waits until the job's processes are gone."""

@@ -43,6 +43,7 @@ def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
         assert await last is True
         await relay.over()
         assert await over is None
+        assert await relay.next() is None
 
     asyncio.run(story())
 

@@ -1,0 +1,80 @@
+"""Trials as Ray Train jobs: stopped by the scheduler, and gone on with after their process was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import load_experiment, sweep
+
+pytestmark = pytest.mark.ray
+
+SWEEP = """
+base: points.yaml
+name: jobs
+epochs: 4
+workers: {{count: 2}}
+hooks:
+  shift: {{type: "mishaps:Shift"}}
+  accident: {{type: "mishaps:Accident", step: 7, whom: driver, rank: 0, once: {once}}}
+  process: {{type: "whoami:Process"}}
+sweep:
+  engine: train
+  metric: val/shift
+  search: grid
+  scheduler: asha
+  max_concurrent: 1
+  space: {{hooks.shift.by: {{choice: [2.0, 1.0]}}}}
+"""
+
+WHOAMI = """
+import os
+from dataclasses import dataclass
+from hooks import Hook
+
+
+@dataclass
+class Process(Hook):
+    '''Records which process it runs in.'''
+
+    def on_step(self, state):
+        state.record(pid=os.getpid())
+"""
+
+
+def is_alive(pid: float) -> bool:
+    """Whether a process is there, and no zombie."""
+    status = Path(f"/proc/{pid:.0f}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def test_trials_as_train_jobs_go_on_after_a_kill_and_end_where_asha_stops_them(ray_cluster: Any, outside: Path) -> None:
+    """Two of the four CPUs are taken, so that the second life of the first trial needs what its first life held."""
+    (outside / "whoami.py").write_text(WHOAMI)
+    (outside / "jobs.yaml").write_text(SWEEP.format(once=outside / "happened"))
+    taken = ray_cluster.util.placement_group([{"CPU": 2}])
+    try:
+        done = sweep(load_experiment("jobs.yaml"), "runs")
+    finally:
+        ray_cluster.util.remove_placement_group(taken)
+    trials, stats = done.trials, done.stats
+    assert (outside / "happened").exists()
+    assert trials["status"].tolist() == ["finished", "stopped"]
+    assert trials["reports"].tolist() == [4, 1]
+    assert trials["val/shift"].tolist() == [2.0, 1.0]
+    assert trials["stopped"].iloc[1] == "the scheduler ended the trial"
+    assert "1 at a time: each asks for 2 CPUs, the cluster has 4 CPUs" in (outside / "runs/jobs/log.txt").read_text()
+
+    # The trial's process was killed at step 7 of 20, with a checkpoint every 2; the other ended after its first epoch.
+    killed, stopped = done.runs
+    assert [attempt["checkpoint"] for attempt in killed.folder.attempts()] == [None, "step-00000006"]
+    assert not stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
+    assert stats.groupby(["trial", "rank"], observed=True).size().tolist() == [4 * (5 + 3)] * 2 + [5 + 3] * 2
+    assert json.loads((Path(stopped.checkpoint()) / "manifest.json").read_text())
+    assert os.getpid() not in stats["pid"].unique()
+    assert not any(is_alive(pid) for pid in stats["pid"].unique())
+    assert [path.name for run in done.runs for path in Path(run.path).glob(".*")] == []
