@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from hooks.hook import Hook, Priority, Ranks
-from hooks.layer_table import LayerTable
-from hooks.leaf_modules import leaf_modules, tensors, uncompiled
-from hooks.rhythm import Rhythm, paced_by
+from hooks.hook import Hook
+from hooks.layer_monitor import LayerMonitor
+from hooks.leaf_modules import tensors
 from hooks.state import State
-
-FOLDER = "activations"
 
 
 @dataclass
-class ActivationStats(Hook):
+class ActivationStats(LayerMonitor, Hook):
     """Measures the outputs of the model's leaf modules now and then: their mean, and their spread max |x - mean|.
 
     Training only. Every rank measures its own batch; no communication. What each layer gave goes to Parquet files
@@ -35,8 +31,6 @@ class ActivationStats(Hook):
     Source: VISSL ActivationStatisticsMonitor, Composer ActivationMonitor.
     """
 
-    every: Rhythm = Rhythm(100, "steps")
-    """Optimizer steps between two measurements; of such a step each micro-batch is measured."""
     inputs: bool = False
     """Whether to measure what goes into each layer, too, as `<layer>.input`."""
     ignored: tuple[str, ...] = ("ReLU",)
@@ -44,33 +38,29 @@ class ActivationStats(Hook):
     sample_feature_map: bool = False
     """Whether to look at the centre pixel alone of feature maps of shape (N, C, H, W), which is cheaper."""
 
-    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
-    ranks: ClassVar[Ranks] = Ranks.ALL
+    folder: ClassVar[str] = "activations"
 
     def __post_init__(self) -> None:
-        if self.every.unit == "epochs" and self.every.count:
-            raise ValueError(f"activation_stats measures single steps, and every is '{self.every}'; write steps, such as '100 steps'")
-        self._watch = ExitStack()
+        super().__post_init__()
         self._names: Counter[str] = Counter()
         self._layers: list[str] = []
         self._moments: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._table: LayerTable | None = None
 
-    def on_start(self, state: State) -> None:
-        self._table = LayerTable(FOLDER, state)
+    def watch(self, name: str, layer: nn.Module, state: State) -> None:
+        if self._ignores(type(layer)):
+            return
 
-    @paced_by("every")
-    def on_batch(self, state: State) -> None:
-        self._names.clear()
-        self._layers, self._moments = [], []
-        self._watch.enter_context(uncompiled())
-        for name, module in leaf_modules(state.module):
-            if not self._ignores(type(module)):
-                self._watch_module(name, module)
+        def before(layer: nn.Module, arguments: Any, named: Any) -> None:
+            self._take(f"{name}.input", (arguments, named))
 
-    @paced_by("every")
-    def on_forward(self, state: State) -> None:
-        self._watch.close()
+        def after(layer: nn.Module, arguments: Any, output: Any) -> None:
+            self._take(name, output)
+
+        if self.inputs:
+            self.until_read(layer.register_forward_pre_hook(before, with_kwargs=True))
+        self.until_read(layer.register_forward_hook(after))
+
+    def read(self, state: State) -> None:
         if not self._moments:
             return
         low, mean, high = (torch.stack([value.to(state.device) for value in values]) for values in zip(*self._moments, strict=True))
@@ -78,41 +68,12 @@ class ActivationStats(Hook):
         state.record(
             activation_mean_max=mean.abs().max(), activation_spread_max=spread.max(), activation_spread_min=spread.min()
         )
-        if self._table is not None:
-            self._table.add(state, self._layers, {"mean": mean, "spread": spread})
-        self._moments = []
-
-    def on_phase_end(self, state: State) -> None:
-        self._write()
-
-    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._write()
-
-    def on_end(self, state: State) -> None:
-        self._watch.close()
-        self._write()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._watch.close()
-        self._write()
-
-    def _write(self) -> None:
-        if self._table is not None:
-            self._table.write()
+        self.keep(state, self._layers, {"mean": mean, "spread": spread})
+        self._names.clear()
+        self._layers, self._moments = [], []
 
     def _ignores(self, cls: type) -> bool:
         return cls.__name__ in self.ignored or f"{cls.__module__}.{cls.__qualname__}" in self.ignored
-
-    def _watch_module(self, name: str, module: nn.Module) -> None:
-        def before(module: nn.Module, arguments: Any, named: Any) -> None:
-            self._take(f"{name}.input", (arguments, named))
-
-        def after(module: nn.Module, arguments: Any, output: Any) -> None:
-            self._take(name, output)
-
-        if self.inputs:
-            self._watch.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-        self._watch.callback(module.register_forward_hook(after).remove)
 
     @torch.no_grad()
     def _take(self, name: str, values: Any) -> None:
