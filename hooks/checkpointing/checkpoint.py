@@ -130,8 +130,8 @@ class Checkpoint(Hook):
         It is no checkpoint, and a resume goes on from the last one: ranks may have failed in different places, and none
         waits for another here. It holds this rank's `model`, `optimizer`, `scheduler` and `scaler` as the failure left
         them (its own shards, with `strategy: fsdp`), `counters`, and the `error` with its traceback;
-        `torch.load(file, weights_only=True)` reads it. The weights are those after `step` steps, unless the failure came while they were updated; buffers such as BatchNorm's have
-        seen the batch that failed.
+        `torch.load(file, weights_only=True)` reads it. The weights are those after `step` steps, unless the failure came
+        while they were updated; buffers such as BatchNorm's have seen the batch that failed.
         """
         if self.save_on_exception and state.step > 0:
             _save_failed(state, error)

@@ -20,19 +20,24 @@ def resume(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Of a sweep: go on with its file as it is now, where that has changed.")
     ] = False,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Of a run: go on with another number of ranks.")] = None,
     skip_preflight: SkipPreflight = False,
     as_json: AsJson = False,
 ) -> None:
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
     from orchestrator.cluster.preflight import checked_cluster
-    from orchestrator.config.load import experiment_from_dict
+    from orchestrator.config.load import experiment_from_dict, with_overrides
     from orchestrator.runs.result import open_run
 
     opened = open_run(run)
     about = opened.folder.about()
     if "sweep" not in about and (failed or accept_changes):
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
+    if "sweep" in about and workers is not None:
+        raise UsageError(f"{run} is a sweep; --workers is for single runs")
     experiment = experiment_from_dict(opened.config, about["import_paths"])
+    if workers is not None:
+        experiment = with_overrides(experiment, {"workers.count": workers})
     cluster = checked_cluster(address, run, experiment, skip=about["local"] or skip_preflight)
     if "sweep" in about:
         from orchestrator.sweeps import driver as sweeps
@@ -43,5 +48,5 @@ def resume(
     from orchestrator.runs import driver as runs
 
     with talk(), cluster:
-        done = runs.resume(run, address=address)
+        done = runs.resume(run, workers=workers, address=address)
     return of_run.finish(done, as_json)

@@ -29,6 +29,11 @@ class Means:
         """This rank's sums and counts."""
         return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
 
+    def include(self, state: dict[str, list[float]]) -> None:
+        """Adds what another rank's `state_dict` gave."""
+        for name, (total, count) in state.items():
+            self.add(name, total, int(count))
+
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         """Takes back what `state_dict` gave."""
         self._totals = {name: total for name, (total, _) in state.items()}

@@ -129,6 +129,9 @@ class Saving:
         rank_file = f"rank-{loop.world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
         self._restore_rank(rank_state)
+        for rank in range(loop.world.rank + loop.world.world_size, int(manifest["world_size"]), loop.world.world_size):
+            # The sums of ranks that are no more: the means of the phase under way are of their samples too.
+            loop.iterations.means.include(self.store.load(name, f"rank-{rank:04d}.pt")["means"])
         state.metrics = dict(manifest["metrics"])
         for hook_name, hook in loop.plan.hooks.items():
             if hook_name in checkpoint["hooks"]:

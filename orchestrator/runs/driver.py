@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.experiment import Experiment, Workers
-from orchestrator.config.load import experiment_from_dict, resolved, to_yaml
+from orchestrator.config.load import experiment_from_dict, resolved, to_yaml, with_overrides
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
@@ -71,10 +71,11 @@ def run(
     return _drive(folder, experiment, local, address)
 
 
-def resume(path: str | Path, *, address: str | None = None) -> Run:
+def resume(path: str | Path, *, workers: int | None = None, address: str | None = None) -> Run:
     """Goes on with a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
 
-    Raises UsageError where there is nothing to go on with, or where the run is still under way.
+    With another number of `workers` where that is given; from then on it is the run's. Raises UsageError where there is
+    nothing to go on with, or where the run is still under way.
     """
     folder = RunFolder.open(path)
     if "sweep" in folder.about():
@@ -86,6 +87,9 @@ def resume(path: str | Path, *, address: str | None = None) -> Run:
         raise UsageError(f"{folder} is still running (process {folder.about()['pid']}); end that first")
     about = folder.about()
     experiment = experiment_from_dict(Run(folder).config, about["import_paths"])
+    if workers is not None:
+        experiment = with_overrides(experiment, {"workers.count": workers})
+        folder.storage.write("experiment.yaml", to_yaml(experiment))
     folder.update(status="running", error=None, resumed=[*about.get("resumed", []), now()], **driver_identity())
     return _drive(folder, experiment, about["local"], chosen_address(address))
 

@@ -64,6 +64,15 @@ def test_sums_of_floats_are_not_rounded_to_float32() -> None:
     assert over(means)["loss"] == pytest.approx(0.1, rel=1e-13)
 
 
+def test_the_sums_of_another_rank_are_taken_in() -> None:
+    mine, other = Means(), Means()
+    mine.add("loss", 6.0, 3)
+    other.add("loss", 4.0, 1)
+    other.add("accuracy", 1.0, 2)
+    mine.include(other.state_dict())
+    assert mine.reduce(World()) == {"loss": 2.5, "accuracy": 0.5}
+
+
 def test_its_state_goes_on_where_it_was_taken() -> None:
     first = filled(("loss", 0.1, 1), ("loss", 0.7, 2))
     second = Means()

@@ -187,17 +187,42 @@ def _live_on_rank(rank: int, world_size: int, root: str, restore: str | None) ->
     return life, life.final["model"]
 
 
-def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(tmp_path: Path) -> None:
-    lives = on_ranks(_live_on_rank, 2, str(tmp_path / "whole"), None)
-    store = CheckpointStore(Storage(tmp_path / "whole"))
-    mid_epoch = "step-00000004"
-    of_ranks = [store.load(mid_epoch, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
+MID_EPOCH = "step-00000004"
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("of two ranks")
+
+
+@pytest.fixture(scope="module")
+def lives(of_two: Path) -> list[tuple[Life, dict[str, Any]]]:
+    """What two ranks lived through, and left in `of_two`."""
+    return on_ranks(_live_on_rank, 2, str(of_two / "whole"), None)
+
+
+def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(lives: list[Any], of_two: Path) -> None:
+    store = CheckpointStore(Storage(of_two / "whole"))
+    of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
     assert not torch.equal(*of_ranks)
-    for name in (mid_epoch, "epoch-0001"):
-        shutil.copytree(tmp_path / "whole", tmp_path / name)
-        resumed = on_ranks(_live_on_rank, 2, str(tmp_path / name), name)
+    for name in (MID_EPOCH, "epoch-0001"):
+        shutil.copytree(of_two / "whole", of_two / name)
+        resumed = on_ranks(_live_on_rank, 2, str(of_two / name), name)
         for rank in (0, 1):
-            check_resumed(tmp_path / "whole", lives[rank][0], name, resumed[rank][0])
+            check_resumed(of_two / "whole", lives[rank][0], name, resumed[rank][0])
+
+
+def test_one_rank_goes_on_where_two_were(lives: list[Any], of_two: Path) -> None:
+    """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost rank's."""
+    shutil.copytree(of_two / "whole", of_two / "alone")
+    alone = live(of_two / "alone", make_hooks("2 steps"), MID_EPOCH, epochs=2, batch_size=4)
+    dataset: Any = TASK.data()["train"]
+    order = list(DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0))
+    assert [place for batch in alone.seen[:3] for place in batch] == order[32:]
+    begun = [row for life, _ in lives for row in life.rows if row[0] == "train" and row[2] <= 4]
+    losses = [loss for *_, loss, _ in begun + [row for row in alone.rows if row[:2] == ("train", 0)]]
+    assert len(losses) == 11
+    assert alone.reports[0]["train/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-12)
 
 
 def _continue_with_others(rank: int, world_size: int, root: str) -> tuple[dict[str, Any], list[list[int]], list[Any]]:

@@ -287,6 +287,16 @@ def test_a_run_whose_driver_died_is_lost_and_can_be_resumed(tmp_path: Path, inte
     assert len(done.stats.query("phase == 'train'")) == 14
 
 
+def test_a_run_resumed_with_other_workers_has_them_from_then_on(
+    tmp_path: Path, interrupt_after: Callable[[int | None], None]
+) -> None:
+    interrupt_after(3)
+    cut = run(described(workers={"count": 3, "cpus": 2}), tmp_path, "cut", local=True)
+    interrupt_after(None)
+    done = resume(cut.path, workers=2)
+    assert (done.status, done.config["workers"]["count"], done.config["workers"]["cpus"]) == ("finished", 2, 2)
+
+
 def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupt_after: Callable[[int | None], None]) -> None:
     interrupt_after(5)
     cut = run(described(), tmp_path, local=True)
