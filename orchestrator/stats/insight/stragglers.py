@@ -14,7 +14,6 @@ from orchestrator.stats.insight import quantities
 from orchestrator.stats.insight.exchanges import MAY_WAIT, OWN_WORK, Exchanges
 from orchestrator.stats.insight.robust import (
     Floats,
-    Period,
     block_medians,
     lower_spread,
     median_error,
@@ -27,9 +26,11 @@ from orchestrator.stats.insight.verdict import Verdict
 
 LEAST_SHARE = 0.02
 """A rank that is slower by less of an iteration is not worth a verdict."""
-LEAST_STALL, LEAST_STALLED_SHARE, LEAST_OF_OTHERS = 1.5, 0.002, 3.0
-"""A stall that is not regular takes as long as so many iterations; a rank is blamed where its stalls cost this share of
-the run's time, and so many times what those of any other rank cost: a machine's hiccups come to all ranks."""
+LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
+"""A stall that is not regular takes as long as so many iterations, and such stalls cost this share of the run's time."""
+HICCUP, LEAST_OF_OTHERS = 1.0, 4.0
+"""Machines have hiccups, which come to every rank and in every span. So a rank is blamed where its stalls are so many times
+what hiccups of an iteration or more took of any other rank."""
 LEAST_EXCHANGES = 16
 """With fewer exchanges of gradients nothing is said."""
 SETTLING = 2
@@ -146,14 +147,14 @@ class _Limits:
 
 def _stalls(exchanges: Exchanges, excess: dict[str, Floats]) -> Iterator[_Slow]:
     """Stalls of a rank, at regular intervals or now and then, beyond what makes it slow always."""
-    tests = len(exchanges.ranks) * len(excess)
+    tests, rest = len(exchanges.ranks) * len(excess), {}
     for span, seconds in excess.items():
         over = np.maximum(_beyond_level(seconds), 0)
         over[:SETTLING] = 0
         own = np.maximum(_beyond_level(_trusted(span, excess)), 0)
         over = np.where(own >= over / 2, over, 0)
         usual = np.median(np.abs(_beyond_level(seconds)), axis=0) * 1.48
-        periodic: dict[int, Period] = {}
+        rest[span] = over.copy()
         for column in range(len(exchanges.ranks)):
             hits = over[:, column] > np.maximum(6 * usual[column], LEAST_SHARE * exchanges.step_s)
             period = period_of(hits, tests)
@@ -163,12 +164,9 @@ def _stalls(exchanges: Exchanges, excess: dict[str, Floats]) -> Iterator[_Slow]:
             lost = float(np.median(stalls)) / period.length
             if lost < LEAST_SHARE / 2 * exchanges.step_s:
                 continue
-            periodic[column] = period
+            rest[span][period.phase :: period.length, column] = 0
             yield _Slow("periodic", column, span, lost, {"period": period.length, "stall_s": float(np.median(stalls))})
-        rest = over.copy()
-        for column, period in periodic.items():
-            rest[period.phase :: period.length, column] = 0
-        yield from _single_stalls(exchanges, span, rest)
+    yield from _single_stalls(exchanges, rest)
 
 
 def _beyond_level(seconds: Floats) -> Floats:
@@ -179,15 +177,19 @@ def _beyond_level(seconds: Floats) -> Floats:
     return beyond
 
 
-def _single_stalls(exchanges: Exchanges, span: str, over: Floats) -> Iterator[_Slow]:
-    stalls = np.where(over > LEAST_STALL * exchanges.step_s, over, 0)
+def _single_stalls(exchanges: Exchanges, over: dict[str, Floats]) -> Iterator[_Slow]:
+    """The rank whose stalls stand out from all hiccups of the others, with the span in which it lost most by them."""
+    longest: Floats = np.max(list(over.values()), axis=0)
+    stalls = np.where(longest > LEAST_STALL * exchanges.step_s, longest, 0)
     lost = stalls.sum(axis=0)
     column = int(lost.argmax())
-    others = np.delete(lost, column).max()
-    if lost[column] < LEAST_STALLED_SHARE * exchanges.step_s * len(over) or lost[column] < LEAST_OF_OTHERS * others:
+    hiccups = np.delete(np.where(longest > HICCUP * exchanges.step_s, longest, 0).sum(axis=0), column).max()
+    if lost[column] < LEAST_STALLED_SHARE * exchanges.step_s * len(longest) or lost[column] < LEAST_OF_OTHERS * hiccups:
         return
-    at = exchanges.iterations[stalls[:, column] > 0].tolist()
-    yield _Slow("one-off", column, span, float(lost[column]) / len(over), {"iterations": at, "stall_s": float(stalls.max())})
+    places = np.flatnonzero(stalls[:, column])
+    span = max(over, key=lambda name: float(over[name][places, column].sum()))
+    numbers = {"iterations": exchanges.iterations[places].tolist(), "stall_s": float(stalls[:, column].max())}
+    yield _Slow("one-off", column, span, float(lost[column]) / len(longest), numbers)
 
 
 def _verdict(exchanges: Exchanges, slow: _Slow, costs: pd.DataFrame | None) -> Verdict:
