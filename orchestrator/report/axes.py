@@ -38,7 +38,8 @@ class Axis:
 def axis(name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: bool | None = None, count: int = 5) -> Axis:
     """The axis for the finite ones of a column's values, whose name tells their unit.
 
-    `logarithmic` None leaves it to the values: all above zero, and the largest LOGARITHMIC_FROM times the smallest.
+    `logarithmic` None leaves it to the values: all above zero, and the largest LOGARITHMIC_FROM times the smallest;
+    bytes are told by powers of two and never logarithmic.
     """
     numbers = np.asarray(values, dtype=float)
     finite = numbers[np.isfinite(numbers)]
@@ -46,7 +47,7 @@ def axis(name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: 
     if from_zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if logarithmic is None:
-        logarithmic = not from_zero and low > 0 and high / low >= LOGARITHMIC_FROM
+        logarithmic = not from_zero and units.unit(name) != "bytes" and low > 0 and high / low >= LOGARITHMIC_FROM
     if logarithmic and low > 0 and high > low:
         return Axis(low, high, _decades(name, low, high, count), logarithmic=True)
     low, high = _apart(low, high)

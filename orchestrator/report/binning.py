@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def envelope(at: ArrayLike, values: ArrayLike, bins: int) -> Envelope:
     )
 
 
-def grouped(count: int, most: int) -> NDArray[np.int64]:
+def grouped(count: int, most: int) -> Integers:
     """Which of at most so many groups, of nearly the same size, each of some neighbours belongs to."""
     return np.arange(count, dtype=np.int64) * min(count, most) // max(count, 1)
 
@@ -58,36 +60,45 @@ class Grid:
 
     values: Floats
     """Shape (row groups, column groups); NaN where there was none."""
-    rows: NDArray[np.int64]
+    rows: Integers
     """The row that each cell's value came from."""
-    columns: NDArray[np.int64]
+    columns: Integers
     """The column that each cell's value came from."""
-    row_groups: NDArray[np.int64]
+    row_groups: Integers
     """The first and the last row of each group: shape (row groups, 2)."""
-    column_groups: NDArray[np.int64]
+    column_groups: Integers
     """The first and the last column of each group: shape (column groups, 2)."""
 
 
-def worst_of_bins(rows: ArrayLike, columns: ArrayLike, values: ArrayLike, most_rows: int, most_columns: int) -> Grid:
-    """The values of a long table, by row and column, in at most so many groups of neighbours each way."""
-    numbers = np.asarray(values, dtype=float)
+def worst_of_bins(rows: ArrayLike, columns: ArrayLike, measures: Mapping[str, ArrayLike], most_rows: int, most_columns: int) -> dict[str, Grid]:
+    """Each measure of a long table, by row and column, in at most so many groups of neighbours each way.
+
+    A pair of row and column stands once in the table, or not at all.
+    """
     row_names, row = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
     column_names, column = np.unique(np.asarray(columns, dtype=np.int64), return_inverse=True)
     own_row, own_column = grouped(len(row_names), most_rows), grouped(len(column_names), most_columns)
-    shape = (int(own_row[-1]) + 1, int(own_column[-1]) + 1)
-    known = np.flatnonzero(np.isfinite(numbers))
-    cell = own_row[row[known]] * shape[1] + own_column[column[known]]
-    order = np.lexsort((numbers[known], cell))
-    last = np.flatnonzero(np.diff(cell[order], append=-1))
-    best = known[order[last]]
-    found = np.full(shape, np.nan)
-    from_row, from_column = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
-    place = cell[order[last]]
-    found.flat[place], from_row.flat[place], from_column.flat[place] = numbers[best], row_names[row[best]], column_names[column[best]]
-    return Grid(found, from_row, from_column, _ends(row_names, own_row), _ends(column_names, own_column))
+    found = {}
+    for name, values in measures.items():
+        numbers = np.asarray(values, dtype=float)
+        whole = np.full((len(row_names), len(column_names)), -np.inf)
+        whole[row, column] = np.where(np.isfinite(numbers), numbers, -np.inf)
+        found[name] = _shrunk(whole, row_names, column_names, own_row, own_column)
+    return found
 
 
-def _ends(names: NDArray[np.int64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
+def _shrunk(whole: Floats, row_names: Integers, column_names: Integers, own_row: Integers, own_column: Integers) -> Grid:
+    largest = np.maximum.reduceat(whole, np.flatnonzero(np.diff(own_row, prepend=-1)), axis=0)
+    largest = np.maximum.reduceat(largest, np.flatnonzero(np.diff(own_column, prepend=-1)), axis=1)
+    of_row, of_column = np.zeros(largest.shape, dtype=np.int64), np.zeros(largest.shape, dtype=np.int64)
+    # Of equal values the first one is told: what is written last stays.
+    at_row, at_column = (places[::-1] for places in np.nonzero(whole == largest[own_row][:, own_column]))
+    cells = own_row[at_row], own_column[at_column]
+    of_row[cells], of_column[cells] = row_names[at_row], column_names[at_column]
+    return Grid(np.where(np.isfinite(largest), largest, np.nan), of_row, of_column, _ends(row_names, own_row), _ends(column_names, own_column))
+
+
+def _ends(names: Integers, groups: Integers) -> Integers:
     """The first and the last name of each group."""
     first, last = np.diff(groups, prepend=-1) > 0, np.diff(groups, append=groups[-1] + 1) > 0
     return np.stack([names[first], names[last]], axis=1)

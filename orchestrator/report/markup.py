@@ -18,8 +18,8 @@ _EMPTY = ("br", "circle", "image", "input", "line", "meta", "path", "rect")
 
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:
-    """An element. Of an attribute's name `_` stands for `-` and one at the end is left out; True is written bare, None
-    and False not at all."""
+    """An element. Of an attribute's name `_` stands for `-` and one at the end is left out; True is an empty one, None
+    and False are none."""
     names = "".join(_attribute(name, value) for name, value in attributes.items() if value is not None and value is not False)
     if tag in _EMPTY and not children:
         return Markup(f"<{tag}{names}/>")
@@ -33,4 +33,4 @@ def together(children: Iterable[Content]) -> Markup:
 
 def _attribute(name: str, value: str | float | bool) -> str:
     shown = name.rstrip("_").replace("_", "-") if name != "viewBox" else name
-    return f" {shown}" if value is True else f' {shown}="{escape(str(value))}"'
+    return f' {shown}="{"" if value is True else escape(str(value))}"'

@@ -17,7 +17,7 @@ from orchestrator.report.views.hooks import hooks
 from orchestrator.report.views.learning import best, learning
 from orchestrator.report.views.memory import memory
 from orchestrator.report.views.recorded import recorded
-from orchestrator.report.views.time import own_work, time
+from orchestrator.report.views.spans import own_work, spans
 from orchestrator.report.views.verdicts import verdicts
 from orchestrator.stats.insight import diagnose
 from orchestrator.stats.insight.exchanges import rank_of_most
@@ -59,7 +59,7 @@ def run_page(run: RunTables, made: str) -> str:
     sections = [
         verdicts(diagnose(run.stats, run.hook_costs), run.path),
         learning(run.stats, run.reports),
-        time(run.stats, run.reports),
+        spans(run.stats, run.reports),
         memory(run.stats),
         hooks(run.hook_costs, run.stats),
         recorded(run.stats),
@@ -99,12 +99,12 @@ def _cost(about: Mapping[str, Any], stats: pd.DataFrame) -> list[Tile]:
     ranks = int(stats["rank"].nunique())
     if "step_s" in stats:
         spent = float(stats["step_s"].sum())
-        tiles.append(("in iterations", f"{units.number(round(spent, 1))} rank-seconds", f"{len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"))
+        tiles.append(("rank-seconds", units.number(round(spent, 1)), f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"))
     tiles += _peaks(stats)
     slowest = slowest_rank(stats)
     if slowest is not None:
         rank, behind = slowest
-        tiles.append(("slowest rank", f"{rank}", f"its own work takes {behind:+.1%} to the others' median"))
+        tiles.append(("slowest rank", f"{rank}", f"its own work takes {behind:.1%} longer than the others' median"))
     return tiles
 
 

@@ -81,7 +81,11 @@ for (const plot of all(".plot[data-low]")) {
 }
 
 // Heat maps: what a cell stands for
-const numbers = (text, Kind) => new Kind(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+const buffer = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
+const integers = (text, count) => {
+  const bytes = buffer(text);
+  return new { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[bytes.byteLength / count](bytes);
+};
 const quantity = (value, unit) => {
   if (unit === "s") return value < 1 ? `${(value * 1000).toPrecision(4)} ms` : `${value.toPrecision(4)} s`;
   if (unit === "bytes") return `${(value / 2 ** 20).toPrecision(4)} MiB`;
@@ -91,12 +95,12 @@ for (const image of all(".heat")) {
   const { values, rows, columns, width, height, row, column, unit } = image.dataset;
   let cells = null;
   image.onpointermove = (event) => {
-    cells ??= { values: numbers(values, Float32Array), rows: numbers(rows, Int32Array), columns: numbers(columns, Int32Array) };
+    cells ??= { values: new Float32Array(buffer(values)), rows: integers(rows, width * height), columns: integers(columns, width * height) };
     const box = image.getBoundingClientRect();
     const x = Math.min(width - 1, Math.max(0, Math.floor(width * (event.clientX - box.left) / box.width)));
     const y = Math.min(height - 1, Math.max(0, Math.floor(height * (event.clientY - box.top) / box.height)));
     const place = y * width + x;
-    const text = cells.rows[place] < 0 ? "" : `${row} ${cells.rows[place]}, ${column} ${cells.columns[place]}: ${quantity(cells.values[place], unit)}`;
+    const text = Number.isNaN(cells.values[place]) ? "" : `${row} ${cells.rows[place]}, ${column} ${cells.columns[place]}: ${quantity(cells.values[place], unit)}`;
     tell(text, event.clientX, event.clientY);
   };
   image.onpointerleave = leave;
@@ -178,6 +182,10 @@ const pick = (trial) => {
 };
 byId("unpick").onclick = () => pick("");
 addEventListener("keydown", (event) => { if (event.key === "Escape") pick(""); });
+addEventListener("focusin", (event) => {
+  const own = event.target.closest("tr[data-trial]");
+  if (own && event.target.matches("a:focus-visible")) pick(own.dataset.trial);
+});
 addEventListener("click", (event) => {
   const own = event.target.closest("[data-trial]");
   if (own && !event.target.closest("a, button, summary")) pick(own.dataset.trial);

@@ -13,14 +13,17 @@ from orchestrator.report import page, units
 from orchestrator.report.markup import Markup, element, together
 from orchestrator.report.run import Tile, wall_s
 from orchestrator.report.tables import table
-from orchestrator.report.views.comparison import coordinates, front, mattered, progress
+from orchestrator.report.views.comparison import coordinates, front, mattered, progress, spending
 from orchestrator.report.views.experiment import experiment
+from orchestrator.report.views.learning import Reports
+from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.result import Sweep
 
-Reports = Sequence[Mapping[str, Any]]
+BARS = 32
+"""The most trials whose rows are read."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,13 @@ class SweepTables:
     objectives: Mapping[str, str]
     """Each metric with `max` or `min`; the first names the best trial."""
     trials: pd.DataFrame
+    """The best first."""
     reports: Mapping[str, Reports]
     """By trial."""
     history: Sequence[Mapping[str, Any]]
     """Who went on from whom, in a population."""
+    spans: pd.DataFrame
+    """The mean training iteration of the best trials: a row for each, a column for each span."""
 
 
 def read_sweep(sweep: Sweep) -> SweepTables:
@@ -51,18 +57,35 @@ def read_sweep(sweep: Sweep) -> SweepTables:
     config = storage.read("experiment.yaml").decode() if storage.exists("experiment.yaml") else ""
     reports = {run.name: run.reports() for run in sweep.runs}
     history = [asdict(exploit) for exploit in History(sweep.folder).read()]
-    return SweepTables(sweep.name, sweep.path, sweep.status, sweep.folder.about(), config, dict(sweep.objectives), sweep.trials, reports, history)
+    objectives = dict(sweep.objectives)
+    ordered = best_first(sweep.trials, objectives)
+    spans = mean_spans(sweep, list(map(str, ordered.index[:BARS])))
+    return SweepTables(sweep.name, sweep.path, sweep.status, sweep.folder.about(), config, objectives, ordered, reports, history, spans)
+
+
+def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
+    """The mean training iteration of some trials; only the spans are read, one trial after the other."""
+    from orchestrator.stats.tables import recorded_schema
+
+    means = {}
+    for name in names:
+        run = sweep.trial(name)
+        schema = recorded_schema(run.folder.storage, "rows")
+        known = [span for span in ORDER if schema is not None and span in schema.names]
+        means[name] = run.load_stats(known, "phase == 'train'").mean() if known else pd.Series(dtype=float)
+    return pd.DataFrame(means).T.reindex(columns=[*ORDER]).dropna(how="all").dropna(how="all", axis=1)
 
 
 def sweep_page(sweep: SweepTables, made: str) -> str:
     """The page; `made` says when it was made."""
-    ordered = best_first(sweep.trials, sweep.objectives)
+    ordered = sweep.trials
     sections = [
         trials(ordered, sweep.objectives),
         coordinates(ordered, sweep.objectives, logarithmic(sweep.config)),
         mattered(ordered, sweep.objectives),
         front(ordered, sweep.objectives),
         progress(sweep.reports, sweep.objectives, list(map(str, ordered.index))),
+        spending(sweep.spans),
         *([_population(sweep.history)] if sweep.history else []),
         details(ordered, sweep.objectives, sweep.path),
         experiment(sweep.config, sweep.about),
@@ -98,7 +121,7 @@ def _headline(sweep: SweepTables, ordered: pd.DataFrame) -> Markup:
         tiles.append(("wall time", units.told("wall_s", wall), "of the whole sweep"))
     if "train_s" in ordered:
         spent = float((ordered["train_s"] * ordered["ranks"]).sum())
-        tiles.append(("in training", f"{units.number(round(spent, 1))} rank-seconds", "of all trials: each trial's slowest rank times its ranks"))
+        tiles.append(("rank-seconds", units.number(round(spent, 1)), "of training: each trial's slowest rank times its ranks"))
     if "peak_rss_bytes" in ordered and ordered["peak_rss_bytes"].notna().any():
         tiles.append(("peak memory of a process", units.told("rss_bytes", float(ordered["peak_rss_bytes"].max())), str(ordered["peak_rss_bytes"].idxmax())))
     error, stopped = sweep.about.get("error"), sweep.about.get("stopped")

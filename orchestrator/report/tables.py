@@ -41,8 +41,9 @@ def table(
     A cell is a value, whose unit its column's name tells, a Quantity, a Share, or markup. `headings` are columns' names
     in other words, `aside` those that a choosable table folds away at first, `marks` further attributes of each row, `attributes` those of the table.
     """
-    head = element("tr", *(element("th", (headings or {}).get(name, name), scope="col", data_aside=name in aside) for name in columns))
     every = list(rows)
+    names = [(name, (headings or {}).get(name, name), place > 0 and _of_numbers(name, place, every)) for place, name in enumerate(columns)]
+    head = element("tr", *(element("th", heading, scope="col", class_=numbers and "numbers", data_aside=name in aside) for name, heading, numbers in names))
     own = list(marks) if marks is not None else [{}] * len(every)
     body = together(element("tr", *_cells(columns, row), **mark) for row, mark in zip(every, own, strict=True))
     drawn = element("table", element("caption", caption), element("thead", head), element("tbody", body), **attributes)
@@ -53,6 +54,11 @@ def facts(caption: Content, entries: Mapping[str, Any]) -> Markup:
     """A table of names and values, of which those that are empty are left out."""
     rows = [(name, value if isinstance(value, Markup) else Quantity(name, value)) for name, value in entries.items()]
     return table(caption, ("", "value"), [row for row in rows if row[1] != Quantity(row[0], None)], class_="facts")
+
+
+def _of_numbers(name: str, place: int, rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether the first of a column's cells that holds something is a number."""
+    return next((_cell(name, row[place])[1] is not None for row in rows if row[place] is not None and row[place] == row[place]), False)
 
 
 def _cells(columns: Sequence[str], row: Sequence[Any]) -> Iterable[Markup]:

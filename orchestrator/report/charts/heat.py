@@ -27,12 +27,13 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
     worst = f"{row_name} {grid.rows[row, place]} at {column_name} {grid.columns[row, place]}"
     picture = element(
         "img", src=f"data:image/png;base64,{_base64(png(_shades(grid.values, low, top)))}", alt="", class_="heat",
-        data_values=_base64(grid.values.astype("<f4").tobytes()), data_rows=_base64(grid.rows.astype("<i4").tobytes()),
-        data_columns=_base64(grid.columns.astype("<i4").tobytes()), data_width=grid.values.shape[1], data_height=grid.values.shape[0],
+        data_values=_base64(grid.values.astype("<f4").tobytes()), data_rows=_packed(grid.rows),
+        data_columns=_packed(grid.columns), data_width=grid.values.shape[1], data_height=grid.values.shape[0],
         data_row=row_name, data_column=column_name, data_unit=units.unit(column),
     )  # fmt: skip
     x = axes.categories([units.number(int(last)) for _, last in grid.column_groups], most=6)
-    y = axes.categories(_stretches(grid.row_groups)[::-1])
+    down = axes.categories(_stretches(grid.row_groups))
+    y = axes.Axis(down.high, down.low, down.ticks)
     label = f"{title}: heat map of {len(grid.row_groups)} by {len(grid.column_groups)} cells; the largest is {units.told(column, most)}, {worst}"
     scale = element(
         "p", units.told(column, low), element("span", class_="shades"), f"{units.told(column, top)}{' and more' if most > top else ''}", class_="scale"
@@ -82,6 +83,11 @@ def png(shades: NDArray[np.uint8]) -> bytes:
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _packed(numbers: NDArray[np.int64]) -> str:
+    """Whole numbers in as few bytes each as the largest takes; how many that are, their count tells."""
+    return _base64(numbers.astype(np.min_scalar_type(int(numbers.max())).newbyteorder("<")).tobytes())
 
 
 def _base64(data: bytes) -> str:

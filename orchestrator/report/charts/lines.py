@@ -54,19 +54,21 @@ def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str
 
 
 def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
-    """A chart of the lines of many trials, each of which can be picked; the first is drawn strongest."""
+    """A chart of the lines of many trials, each of which can be picked; from the first, the best, to the last they fade."""
     x = axes.whole(x_name, np.concatenate([np.asarray(line.x, dtype=float) for line in drawn]))
     y = axes.axis(column, np.concatenate([np.asarray(line.y, dtype=float) for line in drawn]))
     label = f"{title} of {len(drawn)} trials over {x_name}, from {y.low:.4g} to {y.high:.4g}"
     # What is drawn last lies above.
-    picture = frame.plot([_drawn(line, x, y) for line in reversed(drawn)], x, y, label)
+    faded = [_drawn(line, x, y, f"--merit:{1 - place / len(drawn):.0%}") for place, line in enumerate(drawn)]
+    picture = frame.plot(reversed(faded), x, y, label)
     notes = [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]
-    rows = [(line.trial, at, value) for line in drawn for at, value in zip(line.x, line.y, strict=True)]
-    data = table(title, ("trial", x_name, column), rows)
+    columns = ("trial", "reports", f"smallest/{column}", f"largest/{column}", f"last/{column}")
+    rows = [(line.trial, len(line.y), float(np.min(line.y)), float(np.max(line.y)), float(line.y[-1])) for line in drawn]
+    data = table(title, columns, rows, headings={name: name.partition("/")[0] for name in columns})
     return frame.figure(title, picture, note=" ".join(filter(None, notes)), data=data)
 
 
-def _drawn(line: Line, x: axes.Axis, y: axes.Axis) -> Markup:
+def _drawn(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> Markup:
     across, height = x.places(line.x), y.places(line.y)
     low, high = (None, None) if line.low is None else (y.places(line.low), y.places(line.high))
     pieces = [
@@ -75,7 +77,7 @@ def _drawn(line: Line, x: axes.Axis, y: axes.Axis) -> Markup:
         element("path", d=frame.path(across, height), class_="line"),
         element("path", d=frame.dots(across, height), class_="dots") if line.dotted or len(across) == 1 else None,
     ]
-    return element("g", together(pieces), class_=f"k{line.kind}", data_trial=line.trial)
+    return element("g", together(pieces), class_=f"k{line.kind}", style=style, data_trial=line.trial)
 
 
 def _parts(line: Line) -> dict[str, Any]:

@@ -13,21 +13,23 @@ from orchestrator.report.tables import table
 
 _GAP, _WIDEST = 0.15, 0.12
 """Between bars, of the room each has; and the widest a bar gets, of the whole."""
+_LABELLED = 48
+"""As many letters as stand beside each other on a telephone."""
 
 
-def stacks(title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, note: str = "") -> Markup:
+def stacks(title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, note: str = "", *, trials: bool = False) -> Markup:
     """A bar for each row of `parts`, made of its columns from the lowest up, whose names tell the unit.
 
-    `kinds` is the colour of each column, `name` what the rows are.
+    `kinds` is the colour of each column, `name` what the rows are; `trials` that they are trials, which can be picked.
     """
     labels = [str(label) for label in parts.index]
     columns = [str(column) for column in parts.columns]
-    x = axes.categories(labels, most=12)
+    x = axes.categories(labels, most=min(12, max(1, _LABELLED // max(map(len, labels)))))
     y = axes.axis(columns[0], parts.clip(lower=0).sum(axis=1), from_zero=True)
     total = parts.sum(axis=1)
     longest = str(total.idxmax())
     label = f"{title}: {len(labels)} bars; the longest is {name} {longest} with {units.told(columns[0], float(total.max()))}"
-    drawing = [_bar(place, labels[place], parts.iloc[place], kinds, x, y) for place in range(len(labels))]
+    drawing = [element("g", *_bar(place, labels[place], parts.iloc[place], kinds, x, y), data_trial=labels[place] if trials else None) for place in range(len(labels))]
     rows: Sequence[Sequence[object]] = [(each, *values.tolist(), float(values.sum())) for each, (_, values) in zip(labels, parts.iterrows(), strict=True)]
     return frame.figure(
         title,
@@ -39,7 +41,7 @@ def stacks(title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, no
     )
 
 
-def _bar(place: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis) -> Markup:
+def _bar(place: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis) -> list[Markup]:
     room = 1 / (x.high - x.low)
     width = min(room * (1 - _GAP), _WIDEST)
     left = (float(x.places([place])[0]) - width / 2) * frame.WIDTH
@@ -55,4 +57,4 @@ def _bar(place: int, label: str, values: pd.Series, kinds: dict[str, int], x: ax
                 )
             )  # fmt: skip
             base += float(value)
-    return element("g", *pieces)
+    return pieces

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.charts.lines import Line, curves
 from orchestrator.report.charts.parallel import parallel
 from orchestrator.report.charts.scatter import scatter
+from orchestrator.report.charts.stacks import stacks
 from orchestrator.report.markup import element
 from orchestrator.report.tables import Share, table
-from orchestrator.report.views.learning import Reports
+from orchestrator.report.views.learning import Reports, points
+from orchestrator.report.views.spans import KINDS
 from orchestrator.report.views.trials import CONFIG
 from orchestrator.sweeps.analysis import ENOUGH, importance, non_dominated
 
@@ -60,6 +61,15 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     return page.Section("front", title, drawn)
 
 
+def spending(spans: pd.DataFrame) -> page.Section:
+    """Where the time of an iteration went in the best trials. `spans` is as in SweepTables."""
+    title = "Where the time went"
+    if not len(spans):
+        return page.Section("spending", title, page.nothing("No trial has recorded spans yet."))
+    note = f"The mean training iteration of {'the' if len(spans) == 1 else f'the {len(spans)}'} best, over all ranks; the best first."
+    return page.Section("spending", title, stacks("An iteration of each trial", spans.fillna(0.0), KINDS, "trial", note, trials=True))
+
+
 def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], order: Sequence[str]) -> page.Section:
     """The curve of each of the sweep's metrics in every trial. `reports` is by trial, `order` has the best first."""
     charts = [chart for metric in objectives if (chart := _curves(reports, metric, order)) is not None]
@@ -70,8 +80,7 @@ def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], orde
 def _curves(reports: Mapping[str, Reports], metric: str, order: Sequence[str]) -> Any:
     drawn: list[Line] = []
     for trial in order:
-        points = [(report["step"], report[metric]) for report in reports.get(trial, ()) if isinstance(report.get(metric), int | float)]
-        if points:
-            steps, values = zip(*points, strict=True)
-            drawn.append(Line(trial, np.array(steps), np.array(values, dtype=float), kind=0 if drawn else 1, trial=trial))
-    return curves(metric, metric, drawn, "step", "The best trial in orange.") if drawn else None
+        steps, values = points(metric, reports.get(trial, ()))
+        if len(steps):
+            drawn.append(Line(trial, steps, values, kind=0 if drawn else 1, trial=trial))
+    return curves(metric, metric, drawn, "step", "The best trial in orange, the others the fainter the worse.") if drawn else None

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page, palette, units
-from orchestrator.report.binning import envelope
+from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup, element, together
 from orchestrator.report.tables import table
@@ -56,6 +56,13 @@ def best(name: str, reports: Reports) -> Mapping[str, Any] | None:
     return (min if any(word in name.rsplit("/", 1)[-1] for word in SMALLER_IS_BETTER) else max)(judged, key=lambda report: report[name])
 
 
+def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
+    """The steps at which a metric was reported, and its values."""
+    found = [(report["step"], report[name]) for report in reports if units.is_number(report.get(name)) and "step" in report]
+    steps, values = np.array(found, dtype=float).reshape(-1, 2).T
+    return steps, values
+
+
 def _loss(rows: pd.DataFrame, phases: Mapping[str, str], reports: Reports) -> Markup | None:
     drawn, note = _reported(phases, reports), ""
     training = rows[rows["phase"] == "train"] if "loss" in rows else rows.iloc[:0]
@@ -65,7 +72,7 @@ def _loss(rows: pd.DataFrame, phases: Mapping[str, str], reports: Reports) -> Ma
         ranks = int(training["rank"].nunique())
         note = f"The band is from the smallest to the largest of {'a step' if each <= 1 else f'about {each} steps'} on {_ranks(ranks)}, the line their mean."
         if found.left_out:
-            note += f" {found.left_out:,} values are not finite and not drawn."
+            note += f" Not drawn: {found.left_out:,} of {len(training):,} values, which are not finite."
         if len(found.at):
             drawn = [line_of("train, by step", found, kind=palette.BACK), *drawn]
     return lines("loss", "loss", drawn, "step", note) if drawn else None
@@ -78,10 +85,9 @@ def _ranks(count: int) -> str:
 def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
     drawn = []
     for phase, full in phases.items():
-        points = [(report["step"], report[full]) for report in reports if units.is_number(report.get(full)) and "step" in report]
-        if points:
-            steps, values = zip(*points, strict=True)
-            drawn.append(Line(phase, np.array(steps), np.array(values, dtype=float), kind=PHASES.index(phase), dotted=len(points) <= BINS // 4))
+        steps, values = points(full, reports)
+        if len(steps):
+            drawn.append(Line(phase, steps, values, kind=PHASES.index(phase), dotted=len(steps) <= BINS // 4))
     return drawn
 
 

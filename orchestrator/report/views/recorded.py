@@ -9,7 +9,7 @@ from orchestrator.report.binning import envelope
 from orchestrator.report.charts.lines import line_of, lines
 from orchestrator.report.markup import element, together
 from orchestrator.report.views.learning import BINS
-from orchestrator.report.views.time import ORDER
+from orchestrator.report.views.spans import ORDER
 from orchestrator.stats.summaries import measured
 
 MOST = 30

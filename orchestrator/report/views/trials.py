@@ -12,6 +12,8 @@ from orchestrator.report import page, tables
 from orchestrator.report.markup import Markup, element, together
 
 CONFIG = "config/"
+MOST = 100
+"""The most trials that are told of one by one, beside those that failed."""
 ASIDE = ("last/", "train/", "memory/", "test/", "throughput/", "stats/")
 """Columns that are folded away until they are chosen."""
 COSTS = ("step_s", "train_s", "samples_per_s", "peak_rss_bytes", "peak_allocated_bytes", "total_s", "data_wait_share")
@@ -23,7 +25,8 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
         return page.Section("trials", "Trials", page.nothing("No trial has begun yet."))
     columns = ordered(table, objectives)
     headings = {name: name.removeprefix(CONFIG) for name in columns}
-    rows = [(_link(str(trial)), *(_value(name, row[name]) for name in columns)) for trial, row in table[columns].iterrows()]
+    told = set(told_of(table))
+    rows = [(_link(str(trial)) if trial in told else str(trial), *(_value(name, row[name]) for name in columns)) for trial, row in table[columns].iterrows()]
     marks = [{"data_trial": str(trial)} for trial in table.index]
     drawn = tables.table("Click on a heading to sort, on a row to follow a trial through all views", ("trial", *columns), rows, headings=headings, marks=marks, aside=[name for name in columns if _is_aside(name, objectives)], class_="sortable choosable")
     return page.Section("trials", "Trials", drawn)
@@ -41,8 +44,15 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
     if not len(table):
         return page.Section("details", "Trial by trial", page.nothing("No trial has begun yet."))
     columns = ordered(table, objectives)
-    drawn = [_trial(str(trial), {name: row[name] for name in columns if row[name] is not None and row[name] == row[name]}, path) for trial, row in table.iterrows()]
-    return page.Section("details", "Trial by trial", together(drawn))
+    told = told_of(table)
+    others = page.nothing(f"Of {len(table):,} trials the best {MOST} and those that failed; the others: hookyard show {path} --trial NAME") if len(told) < len(table) else None
+    drawn = [_trial(str(trial), {name: row[name] for name in columns if row[name] is not None and row[name] == row[name]}, path) for trial, row in table.loc[told].iterrows()]
+    return page.Section("details", "Trial by trial", together([others, *drawn]))
+
+
+def told_of(table: pd.DataFrame) -> list[str]:
+    """The trials that have a place of their own on the page: the best ones, and those that failed. The best come first."""
+    return [str(trial) for place, (trial, status) in enumerate(table["status"].items()) if place < MOST or status in ("failed", "lost")]
 
 
 def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:

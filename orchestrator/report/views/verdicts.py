@@ -9,6 +9,9 @@ from orchestrator.report import page, tables
 from orchestrator.report.markup import Markup, element
 from orchestrator.stats.insight import Diagnosis, Verdict
 
+MOST = 8
+"""The most verdicts on the page."""
+
 
 def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
     """What the tables say of the run, the weightiest first; `path` is where the run lies."""
@@ -16,7 +19,9 @@ def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
         timed = diagnosis.signs.get("step_s") is not None
         content = page.nothing("Nothing to say against this run." if timed else "The tables say too little to judge this run.")
     else:
-        content = element("div", *(_card(number, verdict, path) for number, verdict in enumerate(diagnosis.verdicts, start=1)), class_="cards")
+        cards = [_card(number, verdict, path) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
+        more = len(diagnosis.verdicts) - len(cards)
+        content = element("div", *cards, page.nothing(f"And {more:,} that weigh less: hookyard doctor {path}") if more else None, class_="cards")
     return page.Section("verdicts", "What the tables say", content, f"{diagnosis}. By hookyard doctor.")
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.report import page
-from orchestrator.report.binning import grouped, worst_of_bins
+from orchestrator.report.binning import Grid, grouped, worst_of_bins
 from orchestrator.report.charts.frame import choice
 from orchestrator.report.charts.heat import heat_map
 from orchestrator.report.charts.stacks import stacks
@@ -21,11 +21,11 @@ from orchestrator.stats.summaries import by_span
 ORDER = ("forward_s", "loss_s", "optimizer_s", "data_wait_s", "to_device_s", "hooks_s", "checkpoint_s", "other_s", "backward_s", WAIT)
 """From the lowest part of a bar to the highest: the rank's own work, then the backward pass and the waiting for others."""
 KINDS = {name: place for place, name in enumerate(ORDER)}
-BARS, CELLS_DOWN, CELLS_ACROSS = 64, 128, 240
+BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 """The most bars, and the most cells of a heat map."""
 
 
-def time(rows: pd.DataFrame, reports: Reports) -> page.Section:
+def spans(rows: pd.DataFrame, reports: Reports) -> page.Section:
     """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` is the run's stats."""
     training = rows[rows["phase"] == "train"] if len(rows) else rows
     if "step_s" not in training or not training["step_s"].notna().any():
@@ -73,18 +73,14 @@ def _spans(rows: pd.DataFrame) -> Markup | None:
 
 def _heat_maps(rows: pd.DataFrame) -> Markup:
     measures = {"own work": own_work(rows), **{name: rows[name].to_numpy(dtype=float) for name in ("step_s", *ORDER) if name in rows}}
-    ranks, iterations = rows["rank"].to_numpy(), rows["iteration"].to_numpy()
-    panels = []
-    for name, values in measures.items():
-        if not np.nanmax(values, initial=0.0) > 0:
-            continue
-        grid = worst_of_bins(ranks, iterations, values, CELLS_DOWN, CELLS_ACROSS)
-        panels.append((name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _how(grid.values.shape, ranks, iterations))))
+    # A span in which nothing ever happened makes no picture.
+    measures = {name: values for name, values in measures.items() if np.nanmax(values, initial=0.0) > 0}
+    grids = worst_of_bins(rows["rank"], rows["iteration"], measures, CELLS_DOWN, CELLS_ACROSS)
+    panels = [(name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _how(grid, rows))) for name, grid in grids.items()]
     return choice("measure", panels)
 
 
-def _how(shape: tuple[int, ...], ranks: NDArray[np.int64], iterations: NDArray[np.int64]) -> str:
-    down, across = -(-len(np.unique(ranks)) // shape[0]), -(-len(np.unique(iterations)) // shape[1])
-    if down == across == 1:
-        return "Down: ranks. Across: training iterations."
-    return f"Down: ranks. Across: training iterations. A cell is the largest of up to {down} {'rank' if down == 1 else 'ranks'} by {across} iterations."
+def _how(grid: Grid, rows: pd.DataFrame) -> str:
+    ranks, iterations = -(-rows["rank"].nunique() // len(grid.row_groups)), -(-rows["iteration"].nunique() // len(grid.column_groups))
+    cell = f" A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations." if max(ranks, iterations) > 1 else ""
+    return f"Down: ranks. Across: training iterations.{cell}"

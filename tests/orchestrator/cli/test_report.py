@@ -1,0 +1,62 @@
+"""`hookyard report` on a run made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fsspec
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
+from tests.orchestrator.stats.insight.runs import training
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"name": "digits", "status": "finished"}))
+    training(2, loss=1.0).assign(attempt=0, samples=32).to_parquet(folder / "stats.parquet")
+    return folder
+
+
+def test_the_page_lies_in_the_run_s_folder(run: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(run)])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{run}/report.html\n", "")
+    assert "<title>digits - Hookyard</title>" in (run / "report.html").read_text()
+
+
+def test_it_can_be_written_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["report", str(run), "--output", "pages/digits.html"]).exit_code == 0
+    assert CliRunner().invoke(app, ["report", str(run), "--output", "here.html"]).stdout == f"{tmp_path}/here.html\n"
+    assert (tmp_path / "pages" / "digits.html").exists()
+    assert not (run / "report.html").exists()
+
+
+def test_a_run_in_object_storage_gets_its_page_there(run: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(str(run), "/report-test", recursive=True)
+    try:
+        result = CliRunner().invoke(app, ["report", "memory://report-test"])
+        assert (result.exit_code, result.stdout) == (0, "memory://report-test/report.html\n")
+        assert memory.cat("/report-test/report.html").startswith(b"<!DOCTYPE html>")
+    finally:
+        memory.rm("/report-test", recursive=True)
+
+
+def test_what_cannot_be_is_wrong_usage_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for arguments, words in (
+        ([str(tmp_path)], "is no run"),
+        ([str(run), "--output", f"{tmp_path}/"], "is a folder: name a file"),
+        ([str(run), "--output", f"{tmp_path}/file/page.html"], "cannot write"),
+        ([str(run), "--output", str(tmp_path / "digits")], "cannot write"),
+    ):
+        result = CliRunner().invoke(app, ["report", *arguments])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert words in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "file"]
+    assert sorted(path.name for path in run.iterdir()) == ["run.json", "stats.parquet"]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.report.binning import envelope, grouped, worst_of_bins
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.floats(-1e6, 1e6)), min_size=1, max_size=80), st.integers(1, 10))
+def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: int) -> None:
+    at, values = (np.array(part, dtype=float) for part in zip(*points, strict=True))
+    found = envelope(at, values, bins)
+    assert len(found.at) <= bins
+    assert (found.low.min(), found.high.max()) == (values.min(), values.max())
+    bin_of = np.searchsorted(found.at, at)
+    table = pd.DataFrame({"bin": bin_of, "value": values}).groupby("bin")["value"]
+    assert found.low.tolist() == table.min().tolist()
+    assert found.high.tolist() == table.max().tolist()
+    assert found.mean.tolist() == pytest.approx(table.mean().tolist())
+
+
+def test_few_places_are_left_alone() -> None:
+    found = envelope([3, 1, 1], [5.0, 1.0, 3.0], 10)
+    assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == ([1, 3], [1, 5], [2, 5], [3, 5])
+
+
+def test_what_is_not_finite_is_counted_and_left_out() -> None:
+    found = envelope([1, 2, 3], [1.0, float("nan"), float("inf")], 10)
+    assert (found.at.tolist(), found.left_out) == ([1], 2)
+    assert (len(envelope([1], [float("nan")], 10).at), envelope([1], [float("nan")], 10).left_out) == (0, 1)
+
+
+def test_groups_are_of_nearly_the_same_size() -> None:
+    assert grouped(5, 2).tolist() == [0, 0, 0, 1, 1]
+    assert grouped(2, 5).tolist() == [0, 1]
+    assert set(np.bincount(grouped(1000, 96))) == {10, 11}
+
+
+def test_a_cell_is_the_largest_of_its_bin_and_tells_whose_it_was() -> None:
+    ranks, iterations = np.tile(np.arange(6), 8), np.repeat(np.arange(1, 9), 6)
+    values = np.random.default_rng(0).random(48)
+    values[7] = np.nan
+    grid = worst_of_bins(ranks, iterations, {"x": values}, 3, 4)["x"]
+    table = pd.DataFrame({"rank": ranks, "iteration": iterations, "value": values})
+    for down, (first, last) in enumerate(grid.row_groups.tolist()):
+        for across, (begin, end) in enumerate(grid.column_groups.tolist()):
+            own = table[table["rank"].between(first, last) & table["iteration"].between(begin, end)]
+            worst = own.loc[own["value"].idxmax()]
+            assert (grid.values[down, across], grid.rows[down, across], grid.columns[down, across]) == (worst["value"], worst["rank"], worst["iteration"])
+    assert grid.row_groups.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_cell_without_a_value_is_empty() -> None:
+    grid = worst_of_bins([0, 1], [1, 2], {"x": [1.0, 2.0]}, 9, 9)["x"]
+    assert np.isnan(grid.values).tolist() == [[False, True], [True, False]]

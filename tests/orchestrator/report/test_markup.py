@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.report.markup import Markup, element, together
+
+
+class Reader(HTMLParser):
+    """What a browser would see: tags, attributes and text."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: dict[str, str | None] = {}
+        self.text = ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.update(attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")))
+def test_text_stays_text_and_attributes_stay_attributes(text: str, attribute: str) -> None:
+    seen = Reader(element("p", text, title=attribute))
+    assert (seen.tags, seen.text, seen.attributes) == (["p"], text, {"title": attribute})
+
+
+def test_markup_is_not_escaped_again() -> None:
+    inner = element("b", "1 < 2")
+    assert element("p", inner, " & ", None) == "<p><b>1 &lt; 2</b> &amp; </p>"
+    assert isinstance(together([inner, "x"]), Markup)
+
+
+def test_attributes() -> None:
+    assert element("th", "x", class_="a b", data_trial="t", hidden=True, open=False, id=None) == '<th class="a b" data-trial="t" hidden="">x</th>'
+    assert element("svg", viewBox="0 0 1 1") == '<svg viewBox="0 0 1 1"></svg>'
+
+
+def test_elements_that_are_always_empty_have_no_end() -> None:
+    assert element("br") == "<br/>"
+    assert element("path", element("title", "x"), d="M0,0") == '<path d="M0,0"><title>x</title></path>'

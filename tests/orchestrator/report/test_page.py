@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+from orchestrator.report import page
+from orchestrator.report.markup import element
+from tests.orchestrator.report.reading import parsed
+
+
+def made() -> str:
+    return page.page("a <b>", element("h1", "x"), [page.Section("one", "One", element("p", "y"), "why"), page.Section("two", "Two", page.nothing("none"))], "now")
+
+
+def test_only_the_page_s_own_script_may_run_and_nothing_is_fetched() -> None:
+    html = made()
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)[0].replace("&#x27;", "'")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert dict(rule.split(" ", 1) for rule in policy.split("; ")) == {
+        "default-src": "'none'", "style-src": "'unsafe-inline'", "img-src": "data:", "script-src": f"'sha256-{digest}'",
+    }  # fmt: skip
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)|@import|url\(""", html)
+
+
+def test_sections_have_headings_that_name_them_and_links_that_lead_there() -> None:
+    body = re.findall(r"(<main.*</main>)", made(), re.DOTALL)[0]
+    sections = list(parsed(body).iter("section"))
+    assert [section.get("id") for section in sections] == ["one", "two"]
+    for section in sections:
+        heading = section.find("h2")
+        assert heading is not None
+        assert heading.get("id") == section.get("aria-labelledby")
+    assert re.findall(r'<a href="#(one|two)">', made()) == ["one", "two"]
+
+
+def test_the_page_has_a_language_a_title_and_a_width() -> None:
+    html = made()
+    assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert "<title>a &lt;b&gt;</title>" in html
+    assert 'content="width=device-width, initial-scale=1"' in html

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from orchestrator.report.run import RunTables, headline, run_page, slowest_rank, wall_s
+from tests.orchestrator.report.reading import parsed, text_of
+from tests.orchestrator.stats.insight.runs import costs, slower, training
+
+HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \" ' &lt;"
+SECTIONS = ("verdicts", "learning", "time", "memory", "hooks", "recorded", "experiment")
+
+
+def tables(**changes: Any) -> RunTables:
+    known: dict[str, Any] = {
+        "name": "digits",
+        "path": "runs/digits",
+        "status": "finished",
+        "about": {"started": "2026-11-21T09:00:00Z", "ended": "2026-11-21T10:30:00Z"},
+        "config": "name: digits\n",
+        "attempts": [],
+        "reports": [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}],
+        "stats": training(2, change=slower("forward_s", 1, 0.02), loss=1.0, rss_bytes=2.0**30),
+        "hook_costs": costs((0, "ema", "on_update", 200, 0.1)),
+    }
+    return RunTables(**{**known, **changes})
+
+
+def tiles(run: RunTables) -> dict[str, str]:
+    tree = parsed(headline(run))
+    return {text_of(name): text_of(value) for name, value in zip(tree.iter("dt"), tree.iter("dd"), strict=True)}
+
+
+def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
+    run = tables()
+    spent = run.stats["step_s"].sum()
+    found = tiles(run)
+    assert found["best val/accuracy"] == "0.75epoch 2, step 200"
+    assert found["wall time"].startswith("1 h 30 min")
+    assert found["rank-seconds"] == f"{round(spent, 1)}in 400 iterations of 2 ranks"
+    assert found["peak memory of a process"].startswith("1 GiB")
+    assert found["slowest rank"].startswith("1its own work takes ")
+
+
+def test_the_slowest_rank_has_the_most_work_of_its_own() -> None:
+    rank, behind = slowest_rank(tables().stats) or (None, 0.0)
+    # 20 ms more than the other's 100 ms less the waiting.
+    assert (rank, behind) == (1, pytest.approx(0.02 / 0.1, abs=0.01))
+    assert slowest_rank(training(1)) is None
+
+
+def test_every_section_is_there_whatever_there_is_to_show() -> None:
+    empty = tables(stats=pd.DataFrame(columns=["rank", "node", "phase", "epoch", "iteration", "step"]), reports=[], hook_costs=costs(), about={}, config="")
+    for run in (tables(), empty):
+        html = run_page(run, "now")
+        assert [html.count(f'<section id="{name}"') for name in SECTIONS] == [1] * len(SECTIONS)
+    assert run_page(empty, "now").count('class="nothing"') == len(SECTIONS) - 1
+
+
+def test_a_run_under_way_has_no_wall_time() -> None:
+    assert wall_s({"started": "2026-11-21T09:00:00Z"}) is None
+    assert "wall time" not in tiles(tables(about={"started": "2026-11-21T09:00:00Z"}))
+
+
+def test_whatever_text_there_is_stays_text() -> None:
+    stats = tables().stats.rename(columns={"rss_bytes": f"{HOSTILE}_bytes"}).assign(**{HOSTILE: 1.0})
+    run = tables(
+        name=HOSTILE, path=HOSTILE, status=HOSTILE, config=HOSTILE, attempts=[{"attempt": HOSTILE, "checkpoint": HOSTILE}] * 2, stats=stats,
+        about={"error": HOSTILE, "stopped": [HOSTILE], "argv": [HOSTILE], "host": HOSTILE, "info": {HOSTILE: HOSTILE}, "git": {"commit": HOSTILE, "diff": HOSTILE}},
+        reports=[{"step": 1, f"val/{HOSTILE}": 0.5}], hook_costs=costs((0, HOSTILE, HOSTILE, 1, 9.0)),
+    )  # fmt: skip
+    html = run_page(run, HOSTILE)
+    # The page's own script and style, and no other element that was not ours.
+    assert html.count("<script") == html.count("</script") == html.count("<style") == 1
+    assert "<img src=x" not in html
+    body = html[html.index("<main") : html.index("</main>") + len("</main>")]
+    assert HOSTILE in text_of(parsed(body))

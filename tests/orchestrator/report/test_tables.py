@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from orchestrator.report.markup import element
+from orchestrator.report.tables import Quantity, Share, facts, table
+from tests.orchestrator.report.reading import exact_of, parsed, tables_of, text_of
+
+
+def test_cells_are_told_in_their_column_s_unit_and_exact_in_the_title() -> None:
+    made = table("times", ("rank", "step_s"), [(0, 0.0123456), (1, None)])
+    assert tables_of(made) == {"times": [["rank", "step_s"], ["0", "12.3 ms"], ["1", ""]]}
+    assert exact_of(made, "times") == [["0", "0.0123456 s"], ["1", None]]
+
+
+def test_rows_have_a_head_and_columns_of_numbers_are_marked() -> None:
+    tree = parsed(table("x", ("name", "count", "word"), [("a", 1, "b")], headings={"count": "how many"}))
+    assert [(head.get("scope"), head.get("class"), text_of(head)) for head in tree.iter("th")] == [
+        ("col", None, "name"), ("col", "numbers", "how many"), ("col", None, "word"), ("row", None, "a"),
+    ]  # fmt: skip
+
+
+def test_a_share_has_a_bar_and_its_number() -> None:
+    tree = parsed(table("x", ("name", "share"), [("a", Share(0.25)), ("b", Share(1.7))]))
+    assert [bar.get("style") for bar in tree.iter("span")] == ["width:25.00%", "width:100.00%"]
+    assert [text_of(cell) for cell in tree.iter("td")] == ["25.0%", "170.0%"]
+
+
+def test_a_cell_may_have_a_unit_of_its_own_or_be_markup() -> None:
+    made = table("x", ("name", "value"), [("a", Quantity("rss_bytes", 2**20)), ("b", element("a", "link", href="#b"))])
+    assert tables_of(made)["x"][1:] == [["a", "1 MiB"], ["b", "link"]]
+    assert next(parsed(made).iter("a")).get("href") == "#b"
+
+
+def test_facts_leave_out_what_is_not_known() -> None:
+    assert tables_of(facts("x", {"step_s": 2.0, "seed": None, "host": "vm"}))["x"][1:] == [["step_s", "2 s"], ["host", "vm"]]
+
+
+def test_text_in_a_table_is_escaped() -> None:
+    made = table("<b>", ("<i>",), [("<script>alert(1)</script>",)])
+    assert [text_of(cell) for cell in parsed(made).iter("th")] == ["<i>", "<script>alert(1)</script>"]
+    assert "<script" not in made

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.report.views.learning import best, learning, metrics_of, points
+from tests.orchestrator.report.reading import parsed, tables_of, text_of
+from tests.orchestrator.stats.insight.runs import training
+
+REPORTS = [
+    {"epoch": 0, "step": 100, "train/loss": 2.0, "val/loss": 3.0, "val/accuracy": 0.5, "train/iteration_s": 0.1, "memory/rss_bytes": 5},
+    {"epoch": 1, "step": 200, "train/loss": 1.0, "val/loss": 4.0, "val/accuracy": 0.25, "train/iteration_s": 0.1, "memory/rss_bytes": 5},
+]
+EMPTY = pd.DataFrame(columns=["rank", "phase", "step"])
+
+
+def test_metrics_are_put_together_by_name() -> None:
+    assert metrics_of(REPORTS)["loss"] == {"train": "train/loss", "val": "val/loss"}
+    assert [*metrics_of(REPORTS)] == ["loss", "accuracy", "iteration_s"]
+
+
+def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
+    assert tables_of(learning(EMPTY, REPORTS).content)["Each metric at its best and as last reported"][1:] == [
+        ["train/loss", "1", "1", "200", "1"], ["val/loss", "3", "0", "100", "4"], ["val/accuracy", "0.5", "0", "100", "0.25"],
+    ]  # fmt: skip
+    assert best("val/f1", REPORTS) is None
+
+
+def test_the_loss_of_every_step_is_drawn_with_its_extremes() -> None:
+    losses = np.linspace(3, 1, 400).reshape(200, 2)
+    section = learning(training(2, loss=losses), REPORTS)
+    table = tables_of(section.content)["loss"]
+    assert table[0] == ["step", "train, by step, smallest", "train, by step", "train, by step, largest", "train", "val"]
+    assert table[1] == ["1", f"{losses[0, 1]:.4g}", f"{losses[0].mean():.4g}", "3", "", ""]
+    assert table[100] == ["100", f"{losses[99, 1]:.4g}", f"{losses[99].mean():.4g}", f"{losses[99, 0]:.4g}", "2", "3"]
+    assert "of a step on all 2 ranks" in text_of(parsed(section.content))
+
+
+def test_losses_that_are_not_finite_are_counted() -> None:
+    losses = np.ones((200, 2))
+    losses[7, 1] = np.nan
+    assert "Not drawn: 1 of 400 values, which are not finite." in str(learning(training(2, loss=losses), []).content)
+
+
+def test_without_numbers_there_is_no_point() -> None:
+    steps, values = points("val/loss", [{"step": 1, "val/loss": None}, {"val/loss": 2.0}, {"step": 3, "val/loss": 0.5}])
+    assert (steps.tolist(), values.tolist()) == ([3], [0.5])
+
+
+def test_a_run_without_anything_says_so() -> None:
+    assert "No iteration and no report" in str(learning(EMPTY, []).content)
