@@ -45,6 +45,10 @@ class World:
         """Whether this is global rank 0."""
         return self.rank == 0
 
+    def number_on_nodes(self) -> None:
+        """Counts the ranks of each node, for `local_rank`; for whoever was not told it. Collective."""
+        self.local_rank = self.gather(self.node)[: self.rank].count(self.node)
+
     def gather(self, value: Any) -> list[Any]:
         """Everybody's value, in rank order, on every rank."""
         if self.world_size == 1:

@@ -140,7 +140,8 @@ def _begin(folder: RunFolder, store: CheckpointStore, world: World, given: str |
         position = store.position(checkpoint) if checkpoint else None
         return folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})
 
-    hosts = world.gather({"rank": world.rank, "node": world.node, "device": str(world.device), "torch": torch.__version__})
+    mine = {"rank": world.rank, "node": world.node, "local_rank": world.local_rank, "device": str(world.device)}
+    hosts = world.gather({**mine, "torch": torch.__version__})
     attempt: Attempt = world.broadcast(begin)
     return attempt
 

@@ -55,7 +55,8 @@ class Member:
             dist.init_process_group(
                 backend, init_method=meeting, rank=self.rank, world_size=self.workers.most, timeout=TIMEOUT
             )
-        world = World(rank=self.rank, world_size=self.workers.most, local_rank=self.rank, device=device)
+        world = World(rank=self.rank, world_size=self.workers.most, device=device)
+        world.number_on_nodes()
         self._session = Session(assignment, world)
         self._reports = self._session.reports()
 

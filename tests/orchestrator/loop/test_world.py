@@ -27,7 +27,11 @@ def _talk(rank: int, world_size: int) -> dict[str, Any]:
         made.append(rank)
         return f"from {rank}"
 
+    together, apart = World(rank, world_size, node="here"), World(rank, world_size, node=f"host{rank}")
+    for placed in (together, apart):
+        placed.number_on_nodes()
     return {
+        "local ranks": (together.local_rank, apart.local_rank),
         "gathered": world.gather({"rank": rank}),
         "broadcast": world.broadcast(make),
         "made": made,
@@ -43,6 +47,7 @@ def test_ranks_hear_each_other() -> None:
         assert answer["gathered"] == [{"rank": 0}, {"rank": 1}]
         assert answer["broadcast"] == "from 0"
         assert answer["maximum"] == [1.0, 0.0, 0.1]
+    assert (first["local ranks"], second["local ranks"]) == ((0, 0), (1, 0))
     assert (first["made"], second["made"]) == ([0], [])
     assert (first["master"], second["master"]) == (True, False)
 

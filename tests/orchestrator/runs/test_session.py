@@ -105,7 +105,7 @@ def test_two_ranks_share_one_run_and_its_attempts(tmp_path: Path) -> None:
     assert on_ranks(_session_on_rank, 2, given, None) == [[(7, False), (14, True)]] * 2
     run = Run(RunFolder(given.location))
     assert [(attempt["world_size"], attempt["epoch_iterations"]) for attempt in run.folder.attempts()] == [(2, 7), (2, 7)]
-    assert [host["rank"] for host in run.folder.attempts()[0]["hosts"]] == [0, 1]
+    assert [(host["rank"], host["local_rank"]) for host in run.folder.attempts()[0]["hosts"]] == [(0, 0), (1, 1)]
     assert not run.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
     # 52 samples are 7 batches of 4 for each rank; 23 are 12 and 11, so 3 batches each
     assert run.stats.groupby(["phase", "rank"], observed=True).size().to_dict() == {
