@@ -68,11 +68,15 @@ class RunFolder:
                 "To start another run beside it, give a --name."
             )
         try:
-            folder.storage.write("experiment.yaml", experiment)
+            folder.begin(experiment, about)
         except StorageError as error:
             raise UsageError(f"{error}. Nothing was started.") from error
-        folder.write_about({"name": name, "status": "running", "started": now(), **driver_identity(), **about})
         return folder
+
+    def begin(self, experiment: str, about: Mapping[str, Any]) -> None:
+        """Writes the first files of a run; `run.json` comes last, and without it there is none."""
+        self.storage.write("experiment.yaml", experiment)
+        self.write_about({"name": self.name, "status": "running", "started": now(), **driver_identity(), **about})
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

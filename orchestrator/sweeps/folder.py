@@ -48,7 +48,8 @@ def open_or_create_trial(location: str, number: int, experiment: Experiment, val
         folder.update(status="running", error=None, values=values, **driver_identity())
         return folder
     about = {"trial": folder.name, "values": values, "import_paths": list(experiment.import_paths), "local": False}
-    return RunFolder.create(Storage(location) / "trials", folder.name, to_yaml(experiment), about)
+    folder.begin(to_yaml(experiment), about)
+    return folder
 
 
 def taking_over(folder: RunFolder, given: str | None) -> str | None:

@@ -131,6 +131,18 @@ def test_a_driver_lost_after_the_last_trial_leaves_a_sweep_that_resume_only_ends
         resume_sweep(done.path)
 
 
+def test_a_trial_whose_folder_was_only_begun_to_be_made_begins(outside: Path) -> None:
+    """The kill falls between the trial's first file and its run.json."""
+    folder = interrupted_after_one(outside)
+    begun = folder / "trials/trial-0001"
+    begun.mkdir()
+    (begun / "experiment.yaml").write_text("name: kept\n")
+    (begun / ".run.json.4711").write_text('{"name": "tri')
+    done = resume_sweep(folder)
+    assert done.trials["status"].tolist() == ["finished"] * 3
+    assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.05, 0.02]
+
+
 def test_a_changed_file_is_shown_and_refused_unless_it_is_accepted(outside: Path) -> None:
     folder = interrupted_after_one(outside)
     (outside / "kept.yaml").write_text(SWEEP.replace("0.05, 0.02]", "0.05, 0.01, 0.3]"))
