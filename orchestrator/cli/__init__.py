@@ -6,6 +6,7 @@ from orchestrator.cli.compare import compare
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Verbs
 from orchestrator.cli.hooks import hooks
+from orchestrator.cli.logs import logs
 from orchestrator.cli.ls import ls
 from orchestrator.cli.report import report
 from orchestrator.cli.resume import resume
@@ -13,6 +14,9 @@ from orchestrator.cli.run import run
 from orchestrator.cli.schema import schema
 from orchestrator.cli.show import show
 from orchestrator.cli.stats import stats
+from orchestrator.cli.status import status
+from orchestrator.cli.stop import stop
+from orchestrator.cli.submit import submit
 from orchestrator.cli.sweep import sweep
 from orchestrator.cli.validate import validate
 from orchestrator.cli.watch import watch
@@ -25,5 +29,5 @@ app = typer.Typer(
     help="Runs hooked PyTorch experiments on Ray, sweeps over anything in them, and keeps what every rank measured.",
 )
 
-for verb in (run, sweep, resume, watch, ls, show, stats, compare, doctor, report, validate, hooks, schema):
+for verb in (run, sweep, resume, watch, ls, show, stats, compare, doctor, report, submit, status, logs, stop, validate, hooks, schema):
     app.command()(verb)

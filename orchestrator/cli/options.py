@@ -1,4 +1,4 @@
-"""The flags that `run` and `sweep` share."""
+"""The flags that verbs share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...",
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where runs are kept: a folder, or s3://...")]
 Name = Annotated[str | None, typer.Option("--name", help="The name of the run's folder; the experiment's own by default.")]
 Address = Annotated[str | None, typer.Option("--address", help="A Ray cluster to join; RAY_ADDRESS by default, else Ray is started here.")]
+Dashboard = Annotated[
+    str | None,
+    typer.Option("--address", metavar="URL", help="The cluster's dashboard: http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default."),
+]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name, as submit printed it.")]
 Local = Annotated[bool, typer.Option("--local", help="One process, without Ray.")]
 SkipPreflight = Annotated[bool, typer.Option("--skip-preflight", help="On a cluster: do not look at its nodes first.")]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would be done, and start nothing.")]

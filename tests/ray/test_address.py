@@ -32,6 +32,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     short = Path(f"/tmp/hy-{os.getpid()}")
     short.symlink_to(folder)
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    # Nobody is left to wait for when the test is over.
+    environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
     address = f"127.0.0.1:{free_port()}"
     command = ["start", "--head", "--block", "--num-cpus=2", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
     ray = Path(sys.executable).with_name("ray")

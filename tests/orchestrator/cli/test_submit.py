@@ -1,0 +1,143 @@
+"""`hookyard submit`, `status`, `logs` and `stop` as a user calls them; a stand-in takes the place of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+from orchestrator.cluster import jobs, packing
+from orchestrator.cluster.jobs import Status
+
+VERB = import_module("orchestrator.cli.submit")
+YAML = "name: points\ntask: tests.tasks:Points\nepochs: 1\n"
+
+
+class StandIn:
+    """In place of Jobs."""
+
+    address = "http://head:8265"
+    ends = "SUCCEEDED"
+    exit_code: int | None = 0
+    interrupted = False
+    stopped = False
+
+    def __init__(self, address: str | None) -> None:
+        assert address == self.address
+
+    def submit(self, job: Any, files: Any) -> str:
+        return "points-1"
+
+    def follow(self, job: str, show: Callable[[str], None]) -> Status:
+        if type(self).interrupted:
+            type(self).interrupted = False
+            raise KeyboardInterrupt
+        show("a line of the log\n")
+        return self.status(job)
+
+    def status(self, job: str) -> Status:
+        return Status(job, "STOPPED" if type(self).stopped else self.ends, "", self.exit_code, "python -m orchestrator")
+
+    def log(self, job: str) -> str:
+        return "a line of the log\n"
+
+    def stop(self, job: str) -> None:
+        type(self).stopped = True
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    (tmp_path / "points.yaml").write_text(YAML)
+    monkeypatch.chdir(tmp_path)
+    made = type("Made", (StandIn,), {})
+    monkeypatch.setattr(jobs, "Jobs", made)
+    return made
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def send(*arguments: str) -> Result:
+    return call("submit", "points.yaml", "--storage", "s3://bucket/runs", "--address", "http://head:8265", *arguments)
+
+
+def test_what_is_sent_is_told_the_log_is_followed_and_the_end_is_the_jobs() -> None:
+    sent = send()
+    assert sent.exit_code == 0, sent.output
+    assert sent.stdout == "a line of the log\n"
+    assert sent.stderr.startswith("sending 1 files, 0.0 MiB; the largest:\n  0.0 MiB  points.yaml\n")
+    assert "points-1: SUCCEEDED" in sent.stderr
+
+
+@pytest.mark.parametrize(("status", "code", "expected"), [("FAILED", 3, 3), ("FAILED", None, 1), ("STOPPED", None, 130), ("SUCCEEDED", 0, 0)])
+def test_the_exit_code_is_the_jobs(stand_in: type[StandIn], status: str, code: int | None, expected: int) -> None:
+    stand_in.ends, stand_in.exit_code = status, code
+    assert send().exit_code == expected
+    assert call("logs", "points-1", "--follow", "--address", "http://head:8265").exit_code == expected
+
+
+def test_a_job_that_is_sent_and_left_alone_prints_its_name_alone() -> None:
+    sent = send("--detach")
+    assert (sent.exit_code, sent.stdout) == (0, "points-1\n")
+    assert "hookyard logs points-1 --follow --address http://head:8265" in sent.stderr
+
+
+def test_one_who_looks_away_leaves_the_job_alone(stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.interrupted = True
+    monkeypatch.setattr(VERB, "_stop_it", lambda job: False)
+    away = send()
+    assert away.exit_code == 130
+    assert "points-1 goes on" in away.stderr
+    assert not stand_in.stopped
+
+
+def test_one_who_stops_the_job_sees_its_end(stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.interrupted = True
+    monkeypatch.setattr(VERB, "_stop_it", lambda job: True)
+    ended = send()
+    assert ended.exit_code == 130
+    assert "points-1: STOPPED" in ended.stderr
+    assert stand_in.stopped
+
+
+def test_where_nobody_can_be_asked_the_job_goes_on(stand_in: type[StandIn]) -> None:
+    stand_in.interrupted = True
+    assert "points-1 goes on" in send().stderr
+    assert not stand_in.stopped
+
+
+def test_a_config_that_is_wrong_and_a_folder_that_is_too_large_are_refused_before_anyone_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "Jobs", None)
+    assert send("batch_sise=8").exit_code == 2
+    monkeypatch.setattr(packing, "LIMIT_BYTES", 10)
+    large = send()
+    assert large.exit_code == 2
+    assert "points.yaml" in large.stderr
+    assert "Traceback" not in large.output
+
+
+def test_kuberay_prints_a_manifest_and_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "Jobs", None)
+    printed = call("submit", "points.yaml", "--storage", "s3://bucket/runs", "--kuberay", "--image", "me/image:1", "environment=[WANDB_API_KEY]")
+    assert printed.exit_code == 0, printed.output
+    made = yaml.safe_load(printed.stdout)
+    assert (made["kind"], made["metadata"]["name"]) == ("RayJob", "points")
+    assert "environment=[WANDB_API_KEY]" in made["spec"]["entrypoint"]
+    assert "kubectl create secret generic hookyard-environment --from-literal=WANDB_API_KEY=..." in printed.stderr
+    for wrong in (["--kuberay"], ["--image", "me/image:1"]):
+        assert call("submit", "points.yaml", "--storage", "s3://bucket/runs", *wrong).exit_code == 2
+
+
+def test_a_job_is_shown_and_stopped(stand_in: type[StandIn]) -> None:
+    address = ("--address", "http://head:8265")
+    assert call("status", "points-1", *address).stdout == "points-1: SUCCEEDED, exit code 0\nruns python -m orchestrator\n"
+    assert call("logs", "points-1", *address).stdout == "a line of the log\n"
+    assert call("stop", "points-1", *address).exit_code == 0
+    assert stand_in.stopped

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster.job import Job, described
+from orchestrator.config.load import load_experiment
+from orchestrator.errors import UsageError
+
+YAML = "name: points\ntask: tests.tasks:Points\nepochs: 1\n"
+SWEEP = "base: points.yaml\nname: many\nsweep: {metric: val/loss, mode: min, search: grid, space: {optimizer.lr: {choice: [0.1]}}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/points.yaml").write_text(YAML)
+    (tmp_path / "study/many.yaml").write_text(SWEEP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def job(folder: Path, config: str, *overrides: str, storage: str = "s3://bucket/runs", name: str | None = None) -> Job:
+    path = folder / config
+    return described(load_experiment(path, overrides), path, overrides, storage, name, folder)
+
+
+def test_the_command_runs_the_same_file_with_the_same_overrides(folder: Path) -> None:
+    assert job(folder, "study/points.yaml", "epochs=2", "task_args={train: 8}").command == (
+        "python -m orchestrator run study/points.yaml epochs=2 'task_args={train: 8}' --storage s3://bucket/runs --name points"
+    )
+
+
+def test_a_sweep_is_swept_and_may_be_named(folder: Path) -> None:
+    assert job(folder, "study/many.yaml", storage="/shared/runs", name="again").command == (
+        "python -m orchestrator sweep study/many.yaml --storage /shared/runs --name again"
+    )
+
+
+@pytest.mark.parametrize("storage", ["runs", "../runs", "~/runs"])
+def test_a_storage_that_would_go_with_the_job_is_refused(folder: Path, storage: str) -> None:
+    with pytest.raises(UsageError, match="would be in the job's own folder"):
+        job(folder, "study/points.yaml", storage=storage)
+
+
+def test_keys_do_not_go_into_a_command(folder: Path) -> None:
+    with pytest.raises(UsageError, match="can be read by all who see its cluster") as told:
+        job(folder, "study/points.yaml", storage="s3://AKIA:hunter2@bucket/runs")
+    assert "hunter2" not in str(told.value)
+
+
+def test_files_that_are_not_sent_are_refused(folder: Path) -> None:
+    path = folder / "study/points.yaml"
+    with pytest.raises(UsageError, match=r"lies outside of .*study/deeper"):
+        described(load_experiment(path), path, (), "s3://bucket/runs", None, folder / "study/deeper")

@@ -1,0 +1,158 @@
+"""Jobs, with a stand-in for Ray's client; the real one is in tests/ray."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.cluster import jobs as module
+from orchestrator.cluster.job import Job
+from orchestrator.cluster.jobs import Jobs
+from orchestrator.cluster.packing import pack
+from orchestrator.errors import RunError, UsageError
+from tests.tasks import described
+
+pytest.importorskip("aiohttp", reason="needs ray[default], which the extra cluster brings")
+
+ADDRESS = "http://127.0.0.1:8265"
+
+
+class Cluster:
+    """What the stand-in's client talks to."""
+
+    def __init__(self) -> None:
+        self.refuses: Exception | None = None
+        self.log = "one\ntwo\nthree\n"
+        self.breaks_after: list[int] = []
+        """At which character of the log the line breaks, for each time it is taken up."""
+        self.status, self.exit_code = "SUCCEEDED", 0
+        self.submitted: dict[str, Any] = {}
+        self.sent: dict[str, str] = {}
+        self.stopped: list[str] = []
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    import ray.job_submission
+
+    cluster = Cluster()
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            assert address == ADDRESS
+            if cluster.refuses:
+                raise cluster.refuses
+
+        def submit_job(self, **given: Any) -> str:
+            with zipfile.ZipFile(given["runtime_env"]["working_dir"]) as archive:
+                cluster.sent = {name: archive.read(name).decode() for name in archive.namelist()}
+            cluster.submitted = given
+            return str(given["submission_id"])
+
+        def get_job_info(self, job: str) -> Any:
+            self._known(job)
+            status = SimpleNamespace(value="RUNNING" if cluster.breaks_after else cluster.status)
+            return SimpleNamespace(status=status, message="told", driver_exit_code=cluster.exit_code, entrypoint="python")
+
+        def get_job_logs(self, job: str) -> str:
+            self._known(job)
+            return cluster.log
+
+        async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+            end = cluster.breaks_after.pop(0) if cluster.breaks_after else None
+            for start in range(0, end or len(cluster.log), 3):
+                yield cluster.log[start : min(start + 3, end or len(cluster.log))]
+            if end is not None:
+                raise RuntimeError("WebSocket connection closed unexpectedly")
+
+        def stop_job(self, job: str) -> None:
+            self._known(job)
+            cluster.stopped.append(job)
+
+        def _known(self, job: str) -> None:
+            if job != "known":
+                raise RuntimeError(f"Request failed with status code 404: Job {job} does not exist.")
+
+    monkeypatch.setattr(ray.job_submission, "JobSubmissionClient", Client)
+    return cluster
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "points.yaml").write_text("name: points")
+    return tmp_path
+
+
+def job(**changes: Any) -> Job:
+    return Job(described(**changes), "points.yaml", (), "s3://bucket/runs", "points")
+
+
+def test_a_job_is_sent_with_its_folder_its_command_and_the_variables_it_names(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "hunter2")
+    monkeypatch.setenv("OTHER_KEY", "hunter3")
+    named = Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), pack(folder))
+    assert named.startswith("points-")
+    assert cluster.sent == {"points.yaml": "name: points"}
+    assert cluster.submitted["entrypoint"] == job().command
+    assert cluster.submitted["runtime_env"]["env_vars"] == {"PYTHONUNBUFFERED": "1", "WANDB_API_KEY": "hunter2"}
+    assert not Path(cluster.submitted["runtime_env"]["working_dir"]).exists(), "nothing is left behind"
+
+
+def test_a_variable_that_is_not_set_is_refused(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here"):
+        Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), pack(folder))
+    assert not cluster.submitted
+
+
+@pytest.mark.parametrize(("breaks", "expected"), [([], 1), ([4], 2), ([2, 8, 8], 4)])
+def test_a_log_is_shown_once_however_often_the_line_breaks(cluster: Cluster, breaks: list[int], expected: int) -> None:
+    cluster.breaks_after = list(breaks)
+    shown: list[str] = []
+    pauses: list[float] = []
+    status = Jobs(ADDRESS).follow("known", shown.append, pause=pauses.append)
+    assert "".join(shown) == cluster.log
+    assert len(pauses) == expected - 1
+    assert (status.status, status.exit_code) == ("SUCCEEDED", 0)
+
+
+def test_a_line_that_never_holds_is_given_up(cluster: Cluster) -> None:
+    cluster.breaks_after = [1] * 1000
+    with pytest.raises(RunError, match=f"known goes on: hookyard logs known --address {ADDRESS}"):
+        Jobs(ADDRESS).follow("known", lambda text: None, pause=lambda seconds: None)
+
+
+@pytest.mark.parametrize("verb", ["status", "log", "stop"])
+def test_a_job_that_nobody_knows_is_told(cluster: Cluster, verb: str) -> None:
+    with pytest.raises(UsageError, match=f"the cluster at {ADDRESS} knows no job 'other'"):
+        getattr(Jobs(ADDRESS), verb)("other")
+    getattr(Jobs(ADDRESS), verb)("known")
+
+
+def test_a_wrong_token_and_a_cluster_that_is_not_there_are_told(cluster: Cluster) -> None:
+    from ray.exceptions import AuthenticationError
+
+    cluster.refuses = AuthenticationError("Authentication failed: Forbidden\n\nlong advice")
+    with pytest.raises(UsageError, match=r"refuses this token: Authentication failed: Forbidden\. Give .*RAY_AUTH_TOKEN"):
+        Jobs(ADDRESS)
+    cluster.refuses = ConnectionError("Failed to connect to Ray at address: x.")
+    with pytest.raises(UsageError, match=r"no cluster answers at http://127\.0\.0\.1:8265: Failed"):
+        Jobs(ADDRESS)
+
+
+def test_a_missing_package_and_an_address_that_is_none_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    with pytest.raises(UsageError, match="say where the cluster is"):
+        Jobs(None)
+    with pytest.raises(UsageError, match=r"'10\.0\.0\.1:6379' is no URL"):
+        Jobs("10.0.0.1:6379")
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'hookyard\[cluster\]'"):
+        Jobs(ADDRESS)
