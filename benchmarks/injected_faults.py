@@ -1,22 +1,22 @@
 """Faults put into simulated runs of 2 to 64 ranks: which of them the tables' verdicts find, and what they call by mistake.
 
-A run is simulated as a synchronous step works: a rank computes by itself up to its gradients, all wait in the backward
-pass for the last, and what comes after the exchange delays the next one. Every rank has a speed of its own, noise that
-resembles that of the iteration before, a jitter with a long tail and rare spikes of a Pareto tail, of up to an iteration;
-loaders stop at every epoch's start, one rank logs now and then; memory settles, is reallocated, comes and goes. Each
-fault and each clean run differs in ranks, times, size, rank and moment.
+A run is simulated as a synchronous step works: a rank computes by itself up to its gradients, all wait for the last of
+them, and what comes after the exchange delays the next one. Every rank has a speed of its own, noise that resembles that
+of the iteration before, a jitter with a long tail and rare spikes of a Pareto tail, of up to an iteration; loaders stop
+at every epoch's start, one rank logs now and then; memory settles, is reallocated, comes and goes. Each fault and each
+clean run differs in ranks, times, size, rank and moment, and is drawn from its own seed.
 
 The claim: the rank and the span are right in 99 % of the faults of more than 10 % of an iteration, and at most 1 % of
 the clean runs get a verdict on a rank or on memory.
 
-    python -m benchmarks.injected_faults [seed] [cases of each fault and size]
+    python -m benchmarks.injected_faults [seed] [cases of each fault and size] [numbers of ranks ...]
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -30,28 +30,32 @@ from orchestrator.stats.insight import Verdict, diagnose
 Floats = NDArray[np.float64]
 
 RANKS = (2, 3, 4, 8, 16, 32, 64)
-BEFORE = ("other_s", "data_wait_s", "to_device_s", "forward_s", "loss_s")
+BEFORE = ("other_s", "data_wait_s", "to_device_s", "forward_s", "loss_s", "backward_s")
 """Spans before the exchange of gradients; `optimizer_s` and `hooks_s` come after it."""
 SHARES = {
-    "other_s": 0.02, "data_wait_s": 0.03, "to_device_s": 0.02, "forward_s": 0.3, "loss_s": 0.03, "own_backward_s": 0.5,
+    "other_s": 0.02, "data_wait_s": 0.03, "to_device_s": 0.02, "forward_s": 0.3, "loss_s": 0.03, "backward_s": 0.5,
     "optimizer_s": 0.07, "hooks_s": 0.03,
 }  # fmt: skip
 """Of an iteration in which nobody waits."""
-COMPUTE = ("forward_s", "loss_s", "own_backward_s", "optimizer_s")
+COMPUTE = ("forward_s", "loss_s", "backward_s", "optimizer_s")
 SIZES = {
     "slow data": (0.05, 0.12, 0.25, 0.5),
     "slow compute": (0.05, 0.12, 0.25, 0.5),
     "slow hook": (0.05, 0.12, 0.25, 0.5),
     "drift": (0.05, 0.12, 0.25, 0.5),
     "periodic stall": (0.3, 0.6, 2.0),
-    "one-off stall": (2.0, 10.0, 40.0),
+    "one-off stall": (5.0, 10.0, 40.0),
     "leak": (0.05, 0.12, 0.3),
     "memory imbalance": (0.3, 0.6, 1.2),
 }
 """What each fault is given in: of an iteration, for compute of the rank's own work, for a drift at its end, for stalls
 of one iteration each; of the memory that is held, for leaks over the run."""
-SPAN = {"slow data": "data_wait_s", "slow compute": "forward_s", "slow hook": "hooks_s"}
-STALLED = ("data_wait_s", "forward_s", "hooks_s")
+SPAN = {"slow data": "data_wait_s", "slow compute": "backward_s", "slow hook": "hooks_s"}
+"""Where a fault is; a slow machine loses most in its longest span."""
+STALLED = ("data_wait_s", "forward_s", "backward_s", "hooks_s")
+MEMORY = ("leak", "memory imbalance")
+MEMORY_PROBLEMS = {"leak": "leak", "imbalance": "memory imbalance", "room": "memory imbalance"}
+CLEAN = "clean"
 PATTERN = {"drift": "drifting", "periodic stall": "periodic", "one-off stall": "one-off"}
 
 
@@ -77,7 +81,7 @@ def simulate(draw: np.random.Generator, ranks: int, iterations: int, fault: Faul
     times["data_wait_s"][::epoch] += step_s * draw.lognormal(0, 0.3, (len(range(0, iterations, epoch)), 1)) * draw.uniform(0.9, 1.1, ranks)
     times["hooks_s"][:: int(draw.integers(10, 60)), 0] += 0.02 * step_s
     times["data_wait_s"][0] += step_s * draw.lognormal(1, 0.5, ranks)
-    if fault is not None and fault.kind not in ("leak", "memory imbalance"):
+    if fault is not None and fault.kind not in MEMORY:
         times = injected(times, fault, step_s)
     spans = lived_together(times, communication_s=0.05 * step_s)
     held = memory(draw, iterations, ranks, fault)
@@ -123,16 +127,13 @@ def lived_together(times: dict[str, Floats], communication_s: float) -> dict[str
     """The spans as ranks that exchange their gradients measure them."""
     before = sum((times[span] for span in BEFORE), start=np.zeros_like(times["forward_s"]))
     after = times["optimizer_s"] + times["hooks_s"]
-    spans = {span: times[span] for span in (*BEFORE, "optimizer_s", "hooks_s")}
-    spans["backward_s"], spans["step_s"] = np.zeros_like(before), np.zeros_like(before)
-    ended = np.zeros(before.shape[1])
+    wait, ended = np.zeros_like(before), np.zeros(before.shape[1])
     for index in range(len(before)):
-        began = ended + before[index]
-        exchanged = (began + times["own_backward_s"][index]).max() + communication_s
-        spans["backward_s"][index] = exchanged - began
-        spans["step_s"][index] = exchanged + after[index] - ended
+        ready = ended + before[index]
+        exchanged = ready.max() + communication_s
+        wait[index] = exchanged - ready
         ended = exchanged + after[index]
-    return spans
+    return {**times, "all_reduce_wait_s": wait, "step_s": before + wait + after}
 
 
 def memory(draw: np.random.Generator, iterations: int, ranks: int, fault: Fault | None) -> Floats:
@@ -171,71 +172,98 @@ def table(spans: dict[str, Floats], held: Floats, nodes: int, epoch: int) -> pd.
     )
 
 
-def faults(draw: np.random.Generator, kind: str, size: float, ranks: int, iterations: int) -> Fault:
+def drawn(draw: np.random.Generator, kind: str, size: float, ranks: int, iterations: int) -> Fault:
+    """A fault of a kind and size, at a rank, span and moment of its own."""
     span = SPAN.get(kind) or str(draw.choice(STALLED))
     period = int(draw.choice([5, 8, 10, 25]))
     at = int(draw.integers(0, period) if kind == "periodic stall" else draw.integers(10, iterations))
     return Fault(kind, size, int(draw.integers(ranks)), span, at, period)
 
 
-def blamed(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
-    """The verdicts that blame a rank, or memory."""
-    return [verdict for verdict in verdicts if verdict.kind in ("straggler", "memory")]
+@dataclass(frozen=True)
+class Case:
+    """A simulated run: its fault, or None where it is clean, and what is blamed in it, the weightiest first."""
+
+    ranks: int
+    fault: Fault | None
+    blamed: tuple[Verdict, ...]
+
+    @property
+    def answer(self) -> str:
+        """What the weightiest verdict got right, and whether another rank is blamed beside the right one."""
+        fault = self.fault
+        assert fault is not None
+        if not self.blamed:
+            return "missed"
+        first = self.blamed[0].numbers
+        if first["rank"] != fault.rank:
+            return "other rank"
+        if (self.said in MEMORY) != (fault.kind in MEMORY) or (fault.kind in MEMORY and self.said != fault.kind):
+            return "other kind"
+        if fault.kind not in MEMORY and first["span"] != fault.span:
+            return "other span"
+        if fault.kind not in MEMORY and self.said != PATTERN.get(fault.kind, "chronic"):
+            return "other pattern"
+        ranks = {rank for verdict in self.blamed for rank in verdict.numbers.get("ranks", [verdict.numbers["rank"]])}
+        return "right" if ranks == {fault.rank} else "another too"
+
+    @property
+    def said(self) -> str:
+        """The pattern or the problem of the weightiest verdict."""
+        if not self.blamed:
+            return "nothing"
+        numbers = self.blamed[0].numbers
+        return str(numbers["pattern"] if self.blamed[0].kind == "straggler" else MEMORY_PROBLEMS[numbers["problem"]])
 
 
-def judged(fault: Fault, verdicts: list[Verdict]) -> str:
-    """What the weightiest verdict got right, and whether another rank is blamed beside the right one."""
-    if not verdicts:
-        return "missed"
-    first = verdicts[0].numbers
-    if first["rank"] != fault.rank:
-        return "other rank"
-    of_memory = fault.kind in ("leak", "memory imbalance")
-    if (verdicts[0].kind == "memory") != of_memory or (of_memory and first["problem"] != fault.kind.split()[-1]):
-        return "other kind"
-    if not of_memory and first["span"] != fault.span:
-        return "other span"
-    if not of_memory and first["pattern"] != PATTERN.get(fault.kind, "chronic"):
-        return "other pattern"
-    ranks = {rank for verdict in verdicts for rank in verdict.numbers.get("ranks", [verdict.numbers["rank"]])}
-    return "right" if ranks == {fault.rank} else "another too"
+def case(seed: tuple[int, ...], ranks: int, kind: str, size: float) -> Case:
+    """A run drawn from a seed of its own. Memory is read at every tenth iteration, so that runs with leaks are longer."""
+    draw = np.random.default_rng(seed)
+    longer = kind == "leak" or (kind == CLEAN and draw.random() < 1 / 3)
+    iterations = int(draw.integers(600, 1200) if longer else draw.integers(200, 800))
+    fault = drawn(draw, kind, size, ranks, iterations) if kind != CLEAN else None
+    verdicts = diagnose(simulate(draw, ranks, iterations, fault)).verdicts
+    return Case(ranks, fault, tuple(verdict for verdict in verdicts if verdict.kind in ("straggler", "memory")))
 
 
-def runs(draw: np.random.Generator, count: int, longer: bool = False) -> Iterator[tuple[int, int]]:
-    """Ranks and iterations of runs; memory is read at every tenth iteration, so that a leak takes longer to show."""
-    for index in range(count):
-        yield RANKS[index % len(RANKS)], int(draw.integers(600, 1200) if longer else draw.integers(200, 800))
+def cases(seed: int, each: int, numbers_of_ranks: Sequence[int]) -> Iterator[tuple[str, float, Case]]:
+    """So many of each fault and size, and as many clean runs as with faults, of which a third are as long as those with leaks."""
+    of_faults = [(kind, size) for kind, sizes in SIZES.items() for size in sizes]
+    for place, (kind, size) in enumerate([*of_faults, *[(CLEAN, 0.0)] * len(of_faults)]):
+        for index in range(each):
+            yield kind, size, case((seed, place, index), numbers_of_ranks[index % len(numbers_of_ranks)], kind, size)
 
 
-def main(seed: int = 0, each: int = 14) -> None:
-    draw, started = np.random.default_rng(seed), perf_counter()
-    outcomes: dict[tuple[str, float], Counter[str]] = {}
-    for kind, sizes in SIZES.items():
-        for size in sizes:
-            counts = outcomes.setdefault((kind, size), Counter())
-            for ranks, iterations in runs(draw, each, longer=kind == "leak"):
-                fault = faults(draw, kind, size, ranks, iterations)
-                counts[judged(fault, blamed(diagnose(simulate(draw, ranks, iterations, fault)).verdicts))] += 1
-    total = each * len(outcomes)
-    alarms = Counter[str]()
-    for ranks, iterations in runs(draw, total):
-        found = blamed(diagnose(simulate(draw, ranks, iterations, None)).verdicts)
-        for verdict in found[:1]:
-            alarms[f"{verdict.kind} {verdict.numbers.get('pattern') or verdict.numbers.get('problem')}"] += 1
-    seconds = (perf_counter() - started) / (2 * total)
-    report(outcomes, alarms, total, f"seed {seed}, {seconds * 1000:.0f} ms a run")
+def main(seed: int = 0, each: int = 14, *numbers_of_ranks: int) -> None:
+    started = perf_counter()
+    found = list(cases(seed, each, numbers_of_ranks or RANKS))
+    how = f"seed {seed}, {each} of each, ranks {', '.join(map(str, numbers_of_ranks or RANKS))}"
+    report(found, f"{how}, {(perf_counter() - started) / len(found) * 1000:.0f} ms a run")
 
 
-def report(outcomes: dict[tuple[str, float], Counter[str]], alarms: Counter[str], clean: int, how: str) -> None:
-    answers = ("right", "another too", "other pattern", "other span", "other rank", "other kind", "missed")
-    rows = [(f"{kind}, {size:.0%}", *(counts[answer] for answer in answers)) for (kind, size), counts in outcomes.items()]
-    print_table(f"Faults found ({how})", ("fault", *answers), rows)
-    large = [counts for (_, size), counts in outcomes.items() if size > 0.1]
-    right = sum(counts[answer] for counts in large for answer in answers[:3])
-    cases = sum(sum(counts.values()) for counts in large)
-    print(f"\nRank and span right in {right} of {cases} faults above 10 % ({right / cases:.1%}).")
-    wrong = sum(alarms.values())
-    print(f"Verdicts on {wrong} of {clean} clean runs ({wrong / clean:.2%}){': ' + str(dict(alarms)) if wrong else ''}.")
+ANSWERS = ("right", "another too", "other pattern", "other span", "other rank", "other kind", "missed")
+SAID = ("chronic", "drifting", "periodic", "one-off", *MEMORY, "nothing")
+
+
+def report(found: Sequence[tuple[str, float, Case]], how: str) -> None:
+    """Prints what became of each fault and size, a table of what was and what was said, and the shares of the claim."""
+    outcomes: dict[str, Counter[str]] = {}
+    said: dict[str, Counter[str]] = {}
+    for kind, size, one in found:
+        said.setdefault(kind, Counter())[one.said] += 1
+        if kind != CLEAN:
+            outcomes.setdefault(f"{kind}, {size:.0%}", Counter())[one.answer] += 1
+    rows = [(name, *(counts[answer] for answer in ANSWERS)) for name, counts in outcomes.items()]
+    print_table(f"Faults found ({how})", ("fault", *ANSWERS), rows)
+    rows = [(name, *(counts[word] for word in SAID)) for name, counts in said.items()]
+    print_table("What was, and what was said of it first", ("was", *SAID), rows)
+    for name, kinds in (("time", [kind for kind in SIZES if kind not in MEMORY]), ("memory", list(MEMORY))):
+        large = [one for kind, size, one in found if kind in kinds and size > 0.1]
+        right = sum(one.answer in ("right", "another too", "other pattern") for one in large)
+        print(f"\nRank and span right in {right} of {len(large)} faults of {name} above 10 % ({right / len(large):.1%}).")
+    clean = [one for kind, _, one in found if kind == CLEAN]
+    alarms = [one for one in clean if one.blamed]
+    print(f"Verdicts on {len(alarms)} of {len(clean)} clean runs ({len(alarms) / len(clean):.2%}).")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.stats.insight import quantities
-from orchestrator.stats.insight.exchanges import exchanges_of
+from orchestrator.stats.insight.exchanges import WAIT, exchanges_of
 from orchestrator.stats.insight.losses import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
@@ -68,7 +68,7 @@ def vital_signs(stats: pd.DataFrame, against: pd.DataFrame | None = None) -> dic
     if "step_s" not in rows or not rows["step_s"].sum() > 0:
         return signs
     signs["step_s"] = float(rows["step_s"].median())
-    for name in ("data_wait_s", "hooks_s", "checkpoint_s"):
+    for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
         if name in rows:
             signs[f"{name.removesuffix('_s')}_share"] = float(rows[name].sum() / rows["step_s"].sum())
     exchanges = exchanges_of(stats)
@@ -89,7 +89,8 @@ def summary(signs: dict[str, Any]) -> str:
     if "step_s" not in signs:
         return f"{parts[0]}; nothing was timed (perf_stats is off)"
     parts.append(f"{quantities.seconds(signs['step_s'])} each")
-    for name, what in (("data_wait", "waiting for data"), ("hooks", "in hooks"), ("checkpoint", "saving")):
+    shares = ("data_wait", "waiting for data"), ("all_reduce_wait", "for other ranks"), ("hooks", "in hooks"), ("checkpoint", "saving")
+    for name, what in shares:
         if f"{name}_share" in signs:
             parts.append(f"{signs[f'{name}_share']:.1%} {what}")
     if "ranks_apart_share" in signs:

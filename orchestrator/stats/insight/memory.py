@@ -25,8 +25,9 @@ LEAST_READINGS = 40
 """With fewer readings after warming up, growth is not looked for."""
 LEAST_GROWTH = 0.02
 """A leak adds at least this share of what was held, from the start of what is looked at to its end."""
-VERY_STRONG = 10.0
-"""And rises all the time rather than in jumps, with so much evidence; more where many ranks might show it by chance."""
+VERY_STRONG, FOR_CHANCE = 10.0, 3.0
+"""And rises all the time rather than in jumps, with so much evidence, and so much more for each logarithm of the number of
+ranks, any of which might show it by chance; two would do if the stretches looked at did not resemble their neighbours."""
 LASTING = 0.4
 """And each half of the time grows at least at this share of the whole's slope."""
 LEAST_IMBALANCE = 0.2
@@ -60,7 +61,7 @@ class _Growth:
 def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     ranks = rows["rank"].nunique()
     by_rank: Any = rows[["rank", "iteration", column]].dropna().groupby("rank")
-    found = (_growth(int(rank), own, column, VERY_STRONG + 2 * math.log(ranks)) for rank, own in by_rank)
+    found = (_growth(int(rank), own, column, VERY_STRONG + FOR_CHANCE * math.log(ranks)) for rank, own in by_rank)
     growths = [growth for growth in found if growth is not None]
     if not growths:
         return

@@ -25,7 +25,7 @@ from orchestrator.stats.insight.robust import (
 from orchestrator.stats.insight.verdict import Verdict
 
 LEAST_SHARE = 0.02
-"""A rank that is slower by less of an iteration is not worth a verdict."""
+"""A rank that is slower by less of an iteration is not worth a verdict, nor one that costs less than half of it over the run."""
 LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
 """A stall that is not regular takes as long as so many iterations, and such stalls cost this share of the run's time."""
 HICCUP, LEAST_OF_OTHERS = 1.0, 4.0
@@ -110,7 +110,7 @@ def _sustained(exchanges: Exchanges, excess: dict[str, Floats]) -> Iterator[_Slo
         for column, pattern in limits.slow(block_medians(seconds), block_medians(trusted)):
             span = max(spans, key=lambda name: float(np.median(excess[name][:, column])))
             slow = _Slow(pattern, column, span, float(np.mean(block_medians(seconds[:, [column]]))), {})
-            if column not in found or slow.lost_s > found[column].lost_s:
+            if slow.lost_s >= LEAST_SHARE / 2 * exchanges.step_s and (column not in found or slow.lost_s > found[column].lost_s):
                 found[column] = slow
     yield from found.values()
 

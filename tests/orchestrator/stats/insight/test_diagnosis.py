@@ -20,7 +20,14 @@ def test_a_healthy_run_says_so_with_its_numbers() -> None:
     assert diagnosis.signs["step_s"] == pytest.approx(0.1, rel=0.01)
     assert diagnosis.signs["data_wait_share"] == pytest.approx(0.02, rel=0.02)
     assert "200 training iterations of 3 ranks" in str(diagnosis)
-    assert "2.0% waiting for data, 4.0% in hooks" in str(diagnosis)
+    assert "2.0% waiting for data, 0.2% for other ranks, 4.0% in hooks" in str(diagnosis)
+
+
+def test_the_wait_for_other_ranks_is_a_share_of_all_ranks_time() -> None:
+    """Rank 0 waits 20 ms of 120 for rank 1, which waits for nobody; a rank alone has no such share."""
+    signs = diagnose(training(2, change=slower("forward_s", 1, 0.02))).signs
+    assert signs["all_reduce_wait_share"] == pytest.approx(0.5 * 20 / 120, rel=0.02)
+    assert "all_reduce_wait_share" not in diagnose(training(1)).signs
 
 
 def test_the_weightiest_comes_first() -> None:

@@ -101,6 +101,28 @@ def test_a_stall_that_comes_once_has_its_iteration(ranks: int) -> None:
     assert verdict.numbers["stall_s"] == pytest.approx(3, rel=0.01)
 
 
+def test_what_comes_so_late_that_it_costs_little_is_not_told() -> None:
+    """In the last third of the run, 3 ms of 100 are 0.9 % of it, and 30 ms are 9 %."""
+    late = np.arange(200) >= 140
+    assert found(training(2, change=slower("forward_s", 1, np.where(late, 0.003, 0)))) == []
+    assert named(found(training(2, change=slower("forward_s", 1, np.where(late, 0.03, 0))))) == [(1, "forward_s", "drifting")]
+
+
+def test_a_stall_among_hiccups_of_all_ranks_is_not_told() -> None:
+    """Four iterations long, where two others had hiccups of up to two, and told where theirs were short."""
+
+    def change(hiccup_s: float) -> Any:
+        def add(own: dict[str, Any]) -> None:
+            own["data_wait_s"][120, 1] += 0.4
+            own["forward_s"][60, 0] += hiccup_s
+            own["optimizer_s"][80, 2] += hiccup_s
+
+        return add
+
+    assert found(training(3, change=change(0.2))) == []
+    assert named(found(training(3, change=change(0.05)))) == [(1, "data_wait_s", "one-off")]
+
+
 def test_stalls_that_come_to_all_ranks_are_nobodys_fault() -> None:
     def change(own: dict[str, Any]) -> None:
         for rank, place in enumerate((20, 55, 77, 140)):
