@@ -1,0 +1,100 @@
+"""What the page of a large run takes: 1,024 ranks, 1,000 iterations each, 20 columns; and that of a sweep of 1,000 trials.
+
+The run is the one of `benchmarks.tables`. Each page is made by `hookyard report` in a process of its own, then opened in
+headless Chromium beside an empty page, in turns; opening ends with the second frame that is painted after loading. The
+claim: at most 5 MB, and open within 2 s.
+
+    python -m benchmarks.report [ranks [iterations [trials [rounds]]]]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.tables import write
+from benchmarks.timing import print_table
+from orchestrator.runs.folder import RunFolder
+from orchestrator.stats.tables import compact
+from tests.browser import CHROMIUM, looked_at
+
+MAKE = """
+import re, sys
+from time import perf_counter
+from orchestrator.report import report
+from orchestrator.runs.folder import RunFolder
+started = perf_counter()
+page = report(RunFolder.open(sys.argv[1]))
+seconds = perf_counter() - started
+open(sys.argv[2], "w").write(page)
+print(seconds, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 2**20)
+"""
+REPORTS = 30
+"""Of each trial."""
+
+
+def large_run(place: Path, ranks: int, iterations: int) -> RunFolder:
+    folder = RunFolder.create(place, "large", "hooks: {}\n", {})
+    write(folder, ranks, iterations, flush=512)
+    compact(folder.storage, folder.attempts())
+    folder.end("finished")
+    return folder
+
+
+def large_sweep(place: Path, trials: int) -> RunFolder:
+    """A sweep of trials that reported and recorded no rows."""
+    draw = np.random.default_rng(0)
+    settings = {"metric": "val/accuracy", "mode": "max", "trials": trials}
+    folder = RunFolder.create(place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", {"sweep": settings})
+    for number in range(trials):
+        rate, width = float(10 ** draw.uniform(-3, 0)), int(draw.choice([16, 32, 64]))
+        trial = RunFolder.create(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", {"values": {"optimizer.lr": rate, "task_args.width": width}})
+        trial.begin_attempt(None, None, {})
+        reached = np.maximum.accumulate(draw.random(REPORTS)) * rate
+        lines = [{"attempt": 0, "epoch": place, "step": place + 1, "iteration": place + 1, "val/accuracy": value, "val/loss": 1 - value} for place, value in enumerate(reached.tolist())]
+        trial.storage.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        trial.end("finished")
+    return folder
+
+
+def made(folder: RunFolder, page: Path) -> tuple[float, float]:
+    """Seconds to make a page, and the GiB its process held at most."""
+    done = subprocess.run([sys.executable, "-c", MAKE, str(folder), str(page)], capture_output=True, text=True, check=True)
+    seconds, memory = map(float, done.stdout.split())
+    return seconds, memory
+
+
+def main(ranks: int = 1024, iterations: int = 1000, trials: int = 1000, rounds: int = 5) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        folders = {f"{ranks:,} ranks x {iterations:,} iterations": large_run(place, ranks, iterations), f"{trials:,} trials": large_sweep(place, trials)}
+        empty = place / "empty.html"
+        empty.write_text("<!DOCTYPE html><title>empty</title>")
+        pages = {"an empty page": empty, **{what: place / f"{folder.name}.html" for what, folder in folders.items()}}
+        costs = {what: made(folder, pages[what]) for what, folder in folders.items()}
+        opened = opening_ms(pages, rounds)
+        rows = []
+        for what, page in pages.items():
+            seconds, memory = costs.get(what, (0.0, 0.0))
+            times = opened[what]
+            shown = (f"{median(times):.0f}", f"{max(times):.0f}") if times else ("no Chromium", "")
+            rows.append((what, f"{seconds:.1f}" if seconds else "", f"{memory:.2f}" if memory else "", f"{page.stat().st_size / 1e6:.2f}", *shown))
+    print_table("Making and opening a page", ["page", "s to make", "peak GiB of the process", "MB", "ms to open", "longest of the rounds"], rows)
+
+
+def opening_ms(pages: dict[str, Path], rounds: int) -> dict[str, list[float]]:
+    """The milliseconds each page took to open, round by round; a first round is not counted."""
+    if CHROMIUM is None:
+        return {what: [] for what in pages}
+    answers, _ = looked_at([(page, 1280) for _ in range(rounds + 1) for page in pages.values()], "opened_ms")
+    return {what: answers[len(pages) + place :: len(pages)] for place, what in enumerate(pages)}
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))

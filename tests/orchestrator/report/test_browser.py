@@ -1,0 +1,59 @@
+"""The pages as a browser shows them: nothing breaks, nothing sticks out, and what can be clicked does what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.report import sweep as sweeps
+from orchestrator.report.run import run_page
+from tests.browser import CHROMIUM, looked_at
+from tests.orchestrator.report.test_run import tables
+from tests.orchestrator.report.views.test_comparison import MAX, TRIALS
+
+LOOK = """(async () => {
+  const find = (selector) => document.querySelector(selector);
+  const text = (selector) => find(selector)?.textContent;
+  const dark = { false: "rgb(255, 255, 255)", true: "rgb(21, 24, 30)" };
+  const heading = find("table.sortable thead th:nth-child(3) button");
+  heading.click();
+  const column = [...find("table.sortable").tBodies[0].rows].map((row) => parseFloat(row.cells[2].title));
+  find("tr[data-trial] td")?.click();
+  const theme = find("#theme");
+  theme.value = "dark";
+  theme.onchange();
+  const plot = find(".plot[data-low]");
+  plot?.focus();
+  plot?.dispatchEvent(new window.KeyboardEvent("keydown", { key: "ArrowRight" }));
+  const tip = text("#tip");
+  const heat = find(".heat");
+  const box = heat?.getBoundingClientRect();
+  heat?.dispatchEvent(new window.PointerEvent("pointermove", { clientX: box.left + 1, clientY: box.bottom - 1 }));
+  return {
+    sticks_out: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    sorted: [heading.parentElement.ariaSort, column.every((value, place) => !place || column[place - 1] <= value)],
+    picked: text("#picked-name"),
+    page: window.getComputedStyle(document.body).backgroundColor === dark[true],
+    tip, heat: heat && text("#tip"),
+  };
+})()"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_pages_in_a_browser(tmp_path: Path) -> None:
+    run, sweep = tmp_path / "run.html", tmp_path / "sweep.html"
+    made = tables()
+    run.write_text(run_page(made, "now"))
+    trials = TRIALS.assign(status="finished").iloc[::-1]
+    reports = {str(name): [{"step": 1, "val/accuracy": 0.5}] for name in trials.index}
+    told = sweeps.SweepTables("s", "s", "finished", {}, "", MAX, trials, reports, [], trials[["step_s"]].rename(columns={"step_s": "forward_s"}))
+    sweep.write_text(sweeps.sweep_page(told, "now"))
+    answers, others = looked_at([(run, 390), (run, 1280), (sweep, 390), (sweep, 1280)], LOOK)
+    assert others == []
+    last = made.stats[(made.stats["rank"] == 1) & (made.stats["iteration"] == 1)]
+    own_s = float((last["step_s"] - last["all_reduce_wait_s"]).iloc[0])
+    assert [answer.pop("heat") for answer in answers] == [f"rank 1, iteration 1: {own_s * 1000:.4g} ms"] * 2 + [None] * 2
+    assert [answer.pop("tip") for answer in answers][:2] == ["step 1\ntrain, by step, smallest: 1\ntrain, by step: 1\ntrain, by step, largest: 1"] * 2
+    assert [answer.pop("picked") for answer in answers] == ["", "", "t0", "t0"]
+    assert answers == [{"sticks_out": 0, "sorted": ["ascending", True], "page": True}] * 4
