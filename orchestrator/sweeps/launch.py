@@ -22,6 +22,7 @@ from orchestrator.sweeps.past import Past, count_left, seconds_used
 from orchestrator.sweeps.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.search import TRIAL, param_space, search_algorithm
 from orchestrator.sweeps.stopping import Stopping
+from orchestrator.sweeps.train import give_back
 from orchestrator.sweeps.trial import Trial
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ class _Watching(_OfThisDriver, tune.Callback):
         error = self._error(folder)
         if folder.storage.exists("run.json") and folder.about()["status"] == "running":
             folder.end("failed", error=error)
+        give_back(folder)
         self._ending.failed(folder.name)
         self._watcher.ended(folder.name, trial.config[TRIAL]["values"], error)
 

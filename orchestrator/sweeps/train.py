@@ -121,7 +121,7 @@ class TrainJobs:
 
     def begin(self, assignment: Assignment) -> None:
         """Starts the job in a thread."""
-        _free_left_over(RunFolder(assignment.location))
+        give_back(RunFolder(assignment.location))
         self._relay = ray.remote(Relay).options(num_cpus=0).remote()
         self._job = self._threads.submit(self._train, self._relay, assignment)
 
@@ -153,10 +153,11 @@ class TrainJobs:
         self._job = self._relay = None
 
 
-def _free_left_over(folder: RunFolder) -> None:
-    """Frees the places of a job whose trial process was killed: Ray keeps them until the sweep's driver ends."""
-    if not folder.storage.exists(_GROUP):
+def give_back(trial: RunFolder) -> None:
+    """Frees the places of a job whose trial process was killed: Ray holds them until the sweep's driver ends. Driver, or
+    the trial's next process."""
+    if not trial.storage.exists(_GROUP):
         return
-    group = ray.PlacementGroupID.from_hex(folder.storage.read(_GROUP).decode())
+    group = ray.PlacementGroupID.from_hex(trial.storage.read(_GROUP).decode())
     remove_placement_group(PlacementGroup(group))
-    folder.storage.delete(SCRATCH)
+    trial.storage.delete(SCRATCH)

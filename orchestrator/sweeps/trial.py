@@ -107,18 +107,14 @@ class Trial(tune.Trainable):
         assert self._experiment.sweep is not None
         made = judged_reports(folder, self._experiment.sweep)
         if not made:
-            wrong = RunError(f"the trial ended without a report that holds {self._named()}")
-            self._fail(folder, wrong)
-            raise wrong
+            raise self._unjudged(folder, f"the trial ended without a report that holds {self._named()}")
         return Report(metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True)
 
     def _answer(self, folder: RunFolder, report: Report) -> dict[str, Any]:
         """What Tune is told; a last report without the metrics, such as one of a test phase, keeps those before."""
         if not self._judged:
             there = ", ".join(name for name in report.metrics if "/" in name) or "none"
-            wrong = RunError(f"no report of the trial holds {self._named()}; the last one holds: {there}")
-            self._fail(folder, wrong)
-            raise wrong
+            raise self._unjudged(folder, f"no report of the trial holds {self._named()}; the last one holds: {there}")
         if report.final:
             self._engine.next()
             self._engine.end()
@@ -129,6 +125,13 @@ class Trial(tune.Trainable):
 
     def _named(self) -> str:
         return f"the sweep's metric '{self._metrics[0]}'" if len(self._metrics) == 1 else f"the sweep's metrics {self._metrics}"
+
+    def _unjudged(self, folder: RunFolder, words: str) -> RunError:
+        """The failure of a trial that did not report the sweep's metrics; its ranks, which have not failed, end first."""
+        failure = RunError(words)
+        self._engine.end()
+        self._fail(folder, failure)
+        return failure
 
     def _fail(self, folder: RunFolder, error: Exception) -> None:
         self._folder = None

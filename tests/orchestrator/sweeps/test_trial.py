@@ -73,9 +73,9 @@ def fitted(worker: Callable[[Assignment], None], assignment: Assignment, *, lean
         RunFolder(assignment.location).storage.delete(SCRATCH)
 
 
-def begun(location: Path, number: int = 0, **values: Any) -> Trial:
+def begun(location: Path, number: int = 0, metric: str = "val/accuracy", **values: Any) -> Trial:
     """A trial as Tune makes one, in this process."""
-    settings = {"engine": "train", "metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [0.1]}}}
+    settings = {"engine": "train", "metric": metric, "space": {"optimizer.lr": {"choice": [0.1]}}}
     sweep = described(epochs=3, hooks={"checkpoint": {"every": 1}}, sweep=settings)
     trial = object.__new__(Trial)
     trial._iteration = trial._time_total = 0
@@ -129,6 +129,15 @@ def test_a_job_that_fails_fails_its_trial_for_good(tmp_path: Path, freed: list[s
     assert about["status"] == "failed"
     assert about["mistake"] is True
     assert "this loss fails on purpose" in about["error"]
+
+
+def test_a_trial_that_never_reports_the_metric_leaves_no_job_behind(tmp_path: Path, freed: list[str]) -> None:
+    with pytest.raises(RunError, match="no report of the trial holds the sweep's metric 'val/acuracy'"):
+        begun(tmp_path, metric="val/acuracy").step()
+    folder = trial_folder(str(tmp_path), 0)
+    assert folder.about()["status"] == "failed"
+    assert len(Run(folder).stats) == 3 * (7 + 3)
+    assert not folder.storage.exists(SCRATCH)
 
 
 def test_what_a_killed_trials_job_held_is_given_back(tmp_path: Path, freed: list[str]) -> None:
