@@ -37,6 +37,7 @@ demo: setup ## trains on two workers, sweeps over eight trials, and prints the t
 	@echo
 	@echo "All of it is in runs/$(DEMO) and runs/$(DEMO)-sweep. Next:"
 	@echo "  $(BIN)/hookyard stats runs/$(DEMO) --by hook"
+	@echo "  $(BIN)/hookyard report runs/$(DEMO)-sweep"
 	@echo "  $(BIN)/hookyard run experiments/digits.yaml hooks.ema.decay=0.5 --name mine"
 	@echo "  $(BIN)/tensorboard --logdir runs"
 
@@ -52,7 +53,7 @@ lint: setup ## ruff and mypy
 	$(make_venv)
 
 bench: .venv-bench/.ready ## every benchmark, its peers beside it; prints Markdown
-	@for script in loop_overhead idle_hooks ema_update recorder tables cli_start run_overhead sweep_cost open_sweep; do \
+	@for script in loop_overhead idle_hooks ema_update recorder tables cli_start run_overhead report sweep_cost open_sweep; do \
 	  .venv-bench/bin/python -m benchmarks.$$script || exit 1; done
 
 clean: ## removes the environments and caches; keeps runs/

@@ -14,7 +14,7 @@ class Markup(str):
 
 Content = str | None
 """Markup as it is, text to be escaped, or nothing."""
-_EMPTY = ("br", "circle", "image", "input", "line", "meta", "path", "rect")
+_EMPTY = ("br", "circle", "image", "input", "line", "meta", "path", "rect", "wbr")
 
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:

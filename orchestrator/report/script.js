@@ -161,7 +161,7 @@ all("table.choosable").forEach((table, order) => {
     label.append(box, ` ${head.textContent}`);
     boxes.lastElementChild.append(label);
   });
-  tools.append(search, boxes);
+  tools.append(search, boxes, "A heading sorts; a row is followed through all views.");
   table.closest(".scroll").before(tools);
   document.head.append(hidden);
   update();

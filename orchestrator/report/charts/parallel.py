@@ -69,5 +69,7 @@ def _line(trial: str, across: NDArray[np.float64], heights: pd.Series, values: p
 
 
 def _labels(name: str, at: float, width: float, scale: _Scale) -> Markup:
-    heading = element("b", name, style=f"left:{at - width / 2:.2%};width:{width:.2%}")
+    # A long path is broken at its dots.
+    words = [piece for word in name.replace(".", ".\0").split("\0") for piece in (word, element("wbr"))]
+    heading = element("b", *words, style=f"left:{at - width / 2:.2%};width:{width:.2%}")
     return element("div", heading, *(element("span", text, style=f"left:{at:.2%};top:{1 - place:.2%}") for place, text in scale.ticks()))

@@ -28,7 +28,7 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     told = set(told_of(table))
     rows = [(_link(str(trial)) if trial in told else str(trial), *(_value(name, row[name]) for name in columns)) for trial, row in table[columns].iterrows()]
     marks = [{"data_trial": str(trial)} for trial in table.index]
-    drawn = tables.table("Click on a heading to sort, on a row to follow a trial through all views", ("trial", *columns), rows, headings=headings, marks=marks, aside=[name for name in columns if _is_aside(name, objectives)], class_="sortable choosable")
+    drawn = tables.table("Each trial at its best report, the best first", ("trial", *columns), rows, headings=headings, marks=marks, aside=[name for name in columns if _is_aside(name, objectives)], class_="sortable choosable")
     return page.Section("trials", "Trials", drawn)
 
 
