@@ -18,7 +18,7 @@ OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
 MAY_WAIT = ("hooks_s", "checkpoint_s", "other_s")
 """Spans in which a rank may also wait for others, in a collective hook, a barrier or a question; the later the likelier."""
 WAIT = "all_reduce_wait_s"
-"""The span in which a rank waits for the others. In a table without it `backward_s` has the waiting in it."""
+"""The span in which a rank waits for the others. Where it is not measured `backward_s` has the waiting in it."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,11 @@ def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
     ranks = tuple(int(rank) for rank in wide["step_s"].columns)
     column = {name: wide[name].to_numpy(dtype=float) for name in ("step_s", *spans)}
     backward = column.get("backward_s", np.zeros_like(column["step_s"]))
-    wait = column.get(WAIT, backward - backward.min(axis=1, keepdims=True))
+    # Ranks that share out their parameters wait in collectives of the passes themselves, and hardly in this span.
+    measured = WAIT in column and np.median(column[WAIT]) > 0
+    wait = column[WAIT] if measured else backward - backward.min(axis=1, keepdims=True)
     local = {name: column[name] for name in (*OWN_WORK, *MAY_WAIT) if name in column}
-    if WAIT in column:
+    if measured:
         local["backward_s"] = backward
     where = stats.drop_duplicates("rank", keep="last").set_index("rank")
     nodes = tuple(str(where.loc[rank, "node"]) if "node" in where else "" for rank in ranks)

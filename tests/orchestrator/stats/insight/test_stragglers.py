@@ -174,6 +174,13 @@ def test_a_slow_backward_pass_shows_where_the_wait_is_measured() -> None:
     assert found(unmeasured(stats)) == []
 
 
+def test_where_ranks_wait_in_the_backward_pass_itself_nobody_is_blamed_for_it() -> None:
+    """As where they share out their parameters: nothing but a question now and then is in the span of waiting."""
+    stats = unmeasured(training(3, change=slower("data_wait_s", 1, 0.02)))
+    asked = np.where(stats["iteration"] % 50 == 0, 0.001, 0)
+    assert named(found(stats.assign(all_reduce_wait_s=asked))) == [(1, "data_wait_s", "chronic")]
+
+
 def test_the_hook_is_named_from_the_ledger() -> None:
     """The save costs rank 1 more, but is no part of an iteration; of what is, ema costs both ranks alike."""
     ledger = costs(
