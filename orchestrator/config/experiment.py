@@ -65,8 +65,8 @@ class Loader(Model):
 
     num_workers: Annotated[int, Ge(0)] = 0
     """Processes that fetch data for each rank; 0 fetches in the training process."""
-    pin_memory: bool = False
-    """Page-locks batches, for faster copies to a GPU."""
+    pin_memory: bool | None = None
+    """Page-locks batches, so that they are copied to a GPU beside its work; where it is not said, if there is a GPU."""
     eval_batch_size: Annotated[int, Ge(1)] | None = None
     """Samples in a batch of val and test; the training batch size where it is not said."""
     drop_last: bool = False
@@ -111,6 +111,10 @@ class Experiment(Model):
     """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """What the forward pass computes in; fp16 scales the loss."""
+    channels_last: bool = False
+    """Keeps the weights of convolutions, and with them all images, in the order that GPUs with tensor cores compute in."""
+    compile: bool = False
+    """Compiles the model (torch.compile), in place: names of parameters and checkpoints stay as they are."""
     accumulate: Annotated[int, Ge(1)] = 1
     """Micro-batches in one optimizer step."""
     validate_every: Rhythm = Rhythm(1)

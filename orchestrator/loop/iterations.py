@@ -17,7 +17,7 @@ from hooks.hook import WITHIN_ITERATION
 from hooks.plan import Call, Plan
 from hooks.state import State
 from orchestrator.loop.clock import Clock, spans
-from orchestrator.loop.data import to_device
+from orchestrator.loop.data import mover
 from orchestrator.loop.means import Means
 from orchestrator.loop.own_backward import OwnBackward
 from orchestrator.loop.precision import Precision
@@ -59,6 +59,7 @@ class Iterations:
         self.means = Means()
         self._own_backward = OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
         self._on_cpu = state.device.type == "cpu"
+        self._to_device = mover(state.device)
         self._has_metrics = type(task).metrics is not Task.metrics
         state.recent = recorder.recent
 
@@ -70,7 +71,7 @@ class Iterations:
         fire, mark, record, means, on_cpu = self.plan.fire, clock.mark, self.recorder.append, self.means, self._on_cpu
         (on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step) = self._calls()
         scaler, groups, clear_gradients = precision.scaler, optimizer.param_groups, clearing(optimizer)
-        own_backward = self._own_backward
+        own_backward, to_device = self._own_backward, self._to_device
         self._begin_rows(state.epoch, "loss", "lr")
         position, group, ended = 1, 1, clock.restart()
         while True:
@@ -81,7 +82,7 @@ class Iterations:
             batch = next(batches)
             t_fetched = t_moved = mark()
             if not on_cpu:
-                batch = to_device(batch, state.device)
+                batch = to_device(batch)
                 t_moved = mark()
             state.batch, state.batch_size = batch, task.batch_size(batch)
             t_batch = t_moved
@@ -167,7 +168,7 @@ class Iterations:
         evaluation came before the phase."""
         state, task, clock, precision = self.state, self.task, self.clock, self.precision
         forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
-        fire, mark, record = self.plan.fire, clock.mark, self.recorder.append
+        fire, mark, record, to_device = self.plan.fire, clock.mark, self.recorder.append, self._to_device
         on_iteration_start, on_batch, on_forward, on_loss, *_, on_step = self._calls()
         self._begin_rows(epoch, "loss")
         ended = clock.restart()
@@ -178,7 +179,7 @@ class Iterations:
                 t_started = mark()
             batch = next(batches)
             t_fetched = mark()
-            state.batch = batch = to_device(batch, state.device)
+            state.batch = batch = to_device(batch)
             state.batch_size = task.batch_size(batch)
             t_moved = t_batch = mark()
             if on_batch:

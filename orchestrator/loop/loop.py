@@ -27,7 +27,7 @@ from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import restore_random_state, seed_all
 from orchestrator.loop.saving import Saving
-from orchestrator.loop.strategy import is_sharded, replicated, sharded
+from orchestrator.loop.strategy import compile_in_place, is_sharded, replicated, sharded
 from orchestrator.loop.world import Agreement, World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
@@ -142,11 +142,16 @@ class Loop:
 
     def _shared(self, module: torch.nn.Module) -> torch.nn.Module:
         """The model on this rank's device, as the training step calls it: shared with the other ranks."""
-        if self.world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
-            return module.to(self.world.device)
-        if self.experiment.workers.strategy == "fsdp":
-            return sharded(module, self.task.fsdp_units(module), self.world, self.experiment.precision)
-        return replicated(module.to(self.world.device), self.world)
+        experiment, world = self.experiment, self.world
+        if experiment.channels_last:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if experiment.compile:
+            compile_in_place(module)
+        if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
+            return module.to(world.device)
+        if experiment.workers.strategy == "fsdp":
+            return sharded(module, self.task.fsdp_units(module), world, experiment.precision)
+        return replicated(module.to(world.device), world)
 
     def _forward(self, model: torch.nn.Module, batch: Any) -> Any:
         with self.precision.autocast():

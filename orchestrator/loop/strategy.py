@@ -49,6 +49,17 @@ def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precisi
     return module
 
 
+def compile_in_place(module: nn.Module) -> None:
+    """As torch's `module.compile()`: calls are compiled, and the module stays the same object with the same names."""
+    call: Any = module._call_impl
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        return call(*arguments, **named)
+
+    # torch compiles no frame of its own code, as the call of a `Sequential` is one, but what it finds below another.
+    module._compiled_call_impl = torch.compile(called)
+
+
 def is_sharded(module: nn.Module) -> bool:
     """Whether ranks have parts of the module, so that all of them must take part whenever one calls it."""
     return any(shards.is_sharded(parameter) for parameter in module.parameters())

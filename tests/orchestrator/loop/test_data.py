@@ -3,6 +3,8 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, TensorDataset
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data import Data, ShardedSampler, batches_of, to_device
+from orchestrator.loop.data import Copies, Data, ShardedSampler, batches_of, to_device
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.tasks import Points, experiment
@@ -254,3 +256,63 @@ def test_a_loader_in_this_process_is_asked_for_one_batch_at_a_time() -> None:
     assert fetched == []
     next(batches)
     assert fetched == [0, 1, 2, 3]
+
+
+# Copies beside the GPU's work
+
+
+class Stream:
+    """Stands in for a GPU's stream: keeps what was asked of it."""
+
+    def __init__(self, name: str, asked: list[tuple[str, ...]]) -> None:
+        self.name, self.asked = name, asked
+
+    def wait_stream(self, other: Stream) -> None:
+        self.asked.append((self.name, "waits for", other.name))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        self.asked.append((self.name, "begins"))
+        yield
+        self.asked.append((self.name, "ends"))
+
+
+def test_a_batch_is_copied_on_a_stream_of_its_own_that_its_users_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    copying, working = Stream("copying", asked), Stream("working", asked)
+    device = torch.device("meta")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: copying)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.entered())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: working)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: asked.append((stream.name, "keeps", str(tuple(tensor.shape)))))
+    moved = Copies(device)({"points": torch.zeros(3, 2), "labels": [torch.zeros(3), "text"]})
+    assert moved["points"].device == moved["labels"][0].device == device
+    assert moved["labels"][1] == "text"
+    assert asked == [
+        ("copying", "begins"),
+        ("copying", "ends"),
+        ("working", "waits for", "copying"),
+        ("working", "keeps", "(3, 2)"),
+        ("working", "keeps", "(3,)"),
+    ]
+
+
+@pytest.mark.parametrize(("pin_memory", "device", "pinned"), [(None, "cpu", False), (None, "cuda", True), (False, "cuda", False), (True, "cpu", True)])
+def test_batches_are_page_locked_where_there_is_a_gpu_unless_it_is_said(pin_memory: bool | None, device: str, pinned: bool) -> None:
+    data = Data(Points(), experiment(loader={"pin_memory": pin_memory}), World(device=torch.device(device)))
+    assert data.loaders["train"].pin_memory is pinned
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU to wait for")
+def test_nothing_on_the_step_path_waits_for_the_gpu() -> None:
+    """torch raises at whatever makes the host wait."""
+    loop = Loop(Points(batch_norm=True, val=0), experiment(epochs=2, precision="bf16"), {}, world=World(device=torch.device("cuda")))
+    iterations = loop.iterations.train(loop.data.train_iterator(0, 0))
+    loop.state.phase, loop.state.phase_length = "train", 7
+    next(iterations)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        next(iterations)
+        next(iterations)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

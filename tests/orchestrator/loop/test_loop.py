@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -699,3 +701,46 @@ def test_a_report_says_where_the_newest_checkpoint_is(tmp_path: Path) -> None:
     loop = Loop(Points(), experiment(), {"ask": AskForCheckpoint(3)}, store=CheckpointStore(Storage(tmp_path)))
     reports: list[Report] = list(loop.run())
     assert [report.checkpoint for report in reports] == [f"{tmp_path}/step-00000003"] * 2
+
+
+# How the model is computed
+
+
+def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both modes, with the names that its parameters have. As torch captures it alone: what makes
+    machine code of it takes a minute to begin with."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+    def lived(**fields: Any) -> tuple[list[Any], list[str]]:
+        rows = Rows()
+        loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, recorder=rows)
+        list(loop.run())
+        return rows.columns("phase", "loss"), list(loop.state.module.state_dict())
+
+    counters.clear()
+    (rows, names), (expected, named) = lived(compile=True), lived()
+    assert counters["stats"]["unique_graphs"] == 2  # one for training, one for evaluation
+    assert names == named
+    for (phase, loss), (same, reference) in zip(rows, expected, strict=True):
+        assert (phase, loss) == (same, pytest.approx(reference, rel=1e-5))
+
+
+@dataclass
+class Images(Points):
+    """The points as images that a convolution looks at."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 4, (1, 3)), nn.Conv2d(4, 3, (1, 3)), nn.Flatten())
+
+
+def test_channels_last_is_how_images_lie_in_memory_and_no_other_number() -> None:
+    found = {}
+    for wanted in (True, False):
+        rows = Rows()
+        loop = Loop(Images(train=16, val=0), experiment(steps=4, channels_last=wanted), {}, recorder=rows)
+        list(loop.run())
+        assert loop.state.module.get_parameter("2.weight").stride(1) == (1 if wanted else 3)  # shape (3, 4, 1, 3)
+        found[wanted] = [loss for (loss,) in rows.columns("loss")]
+    assert found[True] == pytest.approx(found[False], rel=1e-5)
