@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 PAGE = {"light": "#ffffff", "dark": "#15181e"}
 """The page's own colour."""
 KINDS = {
-    "light": ("#3054a5", "#d27854", "#0c420c", "#9381ed", "#93544b", "#0c9cae", "#9c930c", "#ae156f", "#54660c", "#393030"),
-    "dark": ("#78aeed", "#ed9366", "#c0f6b7", "#6f5dc9", "#9c5d54", "#78f6ff", "#f6d254", "#c0308a", "#39810c", "#aeaea5"),
+    "light": ("#153066", "#ae8a0c", "#276642", "#6f5dc9", "#6f0c0c", "#0c9cae", "#935415", "#541e39", "#6f9c54", "#938a81"),
+    "dark": ("#2766d2", "#e49c39", "#b7f6d2", "#c99cff", "#c04227", "#4bf6ff", "#eded93", "#c94ba5", "#93b778", "#81786f"),
 }
 """Colours for kinds; the last, a grey, is for what stands back."""
 BACK = 9

@@ -48,7 +48,7 @@ def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str
         title,
         picture,
         note=" ".join(filter(None, notes)),
-        legend=frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 else None,
+        legend=frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 or drawn[0].name != title else None,
         data=_table(title, column, drawn, x_name),
     )
 

@@ -83,4 +83,4 @@ def _curves(reports: Mapping[str, Reports], metric: str, order: Sequence[str]) -
         steps, values = points(metric, reports.get(trial, ()))
         if len(steps):
             drawn.append(Line(trial, steps, values, kind=0 if drawn else 1, trial=trial))
-    return curves(metric, metric, drawn, "step", "The best trial in orange, the others the fainter the worse.") if drawn else None
+    return curves(metric, metric, drawn, "step", "The best trial in gold, the others the fainter the worse.") if drawn else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -50,3 +53,15 @@ def test_shades_grow_lighter_step_by_step() -> None:
     shades = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in palette.shades()]
     assert len(shades) == palette.SHADES
     assert (np.diff(linear(*shades) @ XYZ[1]) > 0).all()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_on_the_page_and_on_what_is_raised(theme: str) -> None:
+    style = resources.files("orchestrator.report").joinpath("style.css").read_text()
+    pairs = re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", style)
+    colours = {name: pair[theme == "dark"] for name, *pair in pairs}
+    texts = linear(*(colours[name] for name in ("ink", "soft", "accent", "bad", "good", "warn"))) @ XYZ[1]
+    for ground in (palette.PAGE[theme], colours["raised"]):
+        luminance = float((linear(ground) @ XYZ[1])[0])
+        contrast = (np.maximum(texts, luminance) + 0.05) / (np.minimum(texts, luminance) + 0.05)
+        assert contrast.min() >= 4.5
