@@ -6,18 +6,32 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.storage import Storage
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
 PLAIN_EVERY_S = 30.0
 """Without a terminal, a progress line appears this often."""
+_BARS_PER_S = 4
 
 
 class TerminalDisplay:
-    """Shows lines and progress bars on stderr and keeps the lines in `log.txt`. Driver, or a run in one process."""
+    """Shows lines and progress on stderr and keeps the lines in `log.txt`. Driver, or a run in one process.
 
-    def __init__(self, log: Storage | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    On a terminal, progress is a bar for each label, or what `frame` draws in so many lines, asked for every second.
+    """
+
+    def __init__(
+        self,
+        log: Storage | None = None,
+        frame: Callable[[int], RenderableType] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -33,17 +47,26 @@ class TerminalDisplay:
             TimeRemainingColumn(),
             TextColumn("{task.fields[text]}"),
             console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
         )
+        self._frame = frame
+        self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        from rich.live import Live
+
+        if self._console.is_terminal:
+            per_second = _BARS_PER_S if self._frame is None else 1
+            self._live = Live(get_renderable=self._drawn, console=self._console, transient=True, refresh_per_second=per_second)
+            self._live.start(refresh=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._progress.stop()
+        if self._live is not None:
+            self._live.stop()
         self.flush()
+
+    def _drawn(self) -> RenderableType:
+        return self._progress.get_renderable() if self._frame is None else self._frame(self._console.height)
 
     def line(self, text: str) -> None:
         """One line on stderr and in the log."""
@@ -56,6 +79,8 @@ class TerminalDisplay:
         """A bar on a terminal; elsewhere a plain line now and then."""
         if not self._console.is_terminal:
             self._plain(label, completed, total, text)
+            return
+        if self._frame is not None:
             return
         if label not in self._bars:
             self._bars[label] = self._progress.add_task(label, total=total, text=text)

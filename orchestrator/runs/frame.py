@@ -106,14 +106,14 @@ def _metrics(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _ranks(ranks: Sequence[RankView]) -> Iterator[RenderableType]:
     shown = ranks if len(ranks) <= MOST_RANKS else sorted(ranks, key=_work, reverse=True)[:MOST_RANKS]
-    yield table_of([_cells(rank) for rank in shown], left=("node", ""))
+    yield table_of([_cells(rank) for rank in shown], left=("node", "slowest"))
     if len(shown) < len(ranks):
         yield Text(f"and {len(ranks) - len(shown)} ranks with less work of their own", "dim")
 
 
 def table_of(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str]) -> Table:
     """Rows by column, without the columns that are empty in all of them; those in `left` begin at the left."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     for name in names:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left)
@@ -127,13 +127,12 @@ def _cells(rank: RankView) -> dict[str, str | Text]:
     return {
         "rank": str(rank.rank),
         "node": rank.node,
-        "iteration": str(rank.iteration),
         "own work": seconds(standing.work_s) if standing else "",
         "waiting": seconds(standing.wait_s) if standing else "",
         "memory": _size(rank.rss_bytes),
         "GPU peak": _size(rank.peaks.get("cuda_peak_allocated_bytes")),
-        "newest row": "" if rank.row_age_s is None else f"{duration(rank.row_age_s)} ago",
-        "": Text(slowness(rank), "bold magenta"),
+        "row age": "" if rank.row_age_s is None else duration(rank.row_age_s),
+        "slowest": Text(slowness(rank), "bold magenta"),
     }
 
 
@@ -146,7 +145,7 @@ def _size(value: float | None) -> str:
 
 
 def slowness(rank: RankView) -> str:
-    """What is said of the rank for which the others wait."""
+    """How much longer the rank for which the others wait takes, and where most; nothing of the others."""
     if rank.standing is None or not rank.standing.slowest:
         return ""
-    return f"slowest: +{seconds(rank.standing.behind_s)}, most in {rank.standing.span}"
+    return f"+{seconds(rank.standing.behind_s)} {rank.standing.span}"

@@ -17,8 +17,6 @@ from orchestrator.storage import FileState, Storage
 
 WINDOW = 400
 """Training rows of each rank that are kept, at least: what is going on now."""
-_READ_BYTES = 2**20
-"""An object store is read in pieces of this size."""
 
 
 class LineTail:
@@ -84,20 +82,29 @@ class RankTail:
 
     def _new_batches(self, name: str) -> Iterator[pa.RecordBatch]:
         """The whole batches behind what was read of a stream; what is being written now comes with a later look."""
-        with self._storage.open(f"{self._folder}/{name}") as file:
-            begin = self._ends.get(name, 0)
-            file.seek(begin)
-            stream = file if self._storage.local else pa.BufferedInputStream(file, _READ_BYTES)
+        begin = self._ends.get(name, 0)
+        with self._opened(name, begin) as stream:
+            start = begin - stream.tell()
             try:
                 if begin == 0:
                     self._schemas[name] = pa.ipc.read_schema(pa.ipc.read_message(stream))
-                    self._ends[name] = stream.tell()
+                    self._ends[name] = start + stream.tell()
                 while True:
                     batch = pa.ipc.read_record_batch(pa.ipc.read_message(stream), self._schemas[name])
-                    self._ends[name] = stream.tell()
+                    self._ends[name] = start + stream.tell()
                     yield batch
             except (EOFError, pa.ArrowInvalid, OSError):
                 return
+
+    def _opened(self, name: str, begin: int) -> Any:
+        """A file from a place on: of a disk message by message, so that no more than is kept is held; elsewhere in one
+        request."""
+        path = f"{self._folder}/{name}"
+        if self._storage.local is None:
+            return pa.BufferReader(self._storage.read(path, begin))
+        stream = self._storage.open(path)
+        stream.seek(begin)
+        return stream
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Takes rows, of one phase and in the order in which they were made."""

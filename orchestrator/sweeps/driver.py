@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from orchestrator.sweeps.folder import SCRATCH, open_sweep_folder, trial_folders
 from orchestrator.sweeps.history import History, replay
 from orchestrator.sweeps.past import Past, count_left, left_behind
 from orchestrator.sweeps.result import Sweep
+from orchestrator.sweeps.watcher import LiveTable, Watcher
 
 REPLAY = "replay.yaml"
 """A population's best trial as a single run."""
@@ -219,7 +219,7 @@ def _drive(
     # Tune would take Ctrl-C for itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = f"hookyard resume {shlex.quote(str(folder))}"
-    with TerminalDisplay(folder.storage) as display, Interrupts(how) as interrupts:
+    with TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how) as interrupts:
         if local:
             from orchestrator.sweeps.inprocess import run_trials
 
@@ -265,48 +265,6 @@ def _concurrency(nodes: Sequence[Mapping[str, float]], experiment: Experiment, s
     if at_once < 1:
         raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.most} ranks needs a place on one node")
     return at_once, arithmetic
-
-
-class Watcher:
-    """Tells how the trials fare: a line for each that ends, a bar for all. Driver."""
-
-    def __init__(self, display: TerminalDisplay, settings: Settings, past: Mapping[int, Past]) -> None:
-        self._ended = sum(trial.over for trial in past.values())
-        self._display, self._total = display, self._ended + count_left(settings, past)
-        self._metric, self._mode = settings.objectives[0]
-        self._best = -math.inf if self._mode == "max" else math.inf
-        self._own: dict[str, float] = {}
-        for number, trial in past.items():
-            for report in trial.reports:
-                self._take(trial_name(number), report[self._metric])
-
-    def reported(self, trial: str, metrics: dict[str, Any]) -> None:
-        """A trial has reported."""
-        self._take(trial, metrics[self._metric])
-        self._display.progress("trials", self._ended, self._total, f"best {self._metric} {self._best:.4g}")
-
-    def _take(self, trial: str, value: float) -> None:
-        self._own[trial] = self._better(self._own.get(trial, value), value)
-        self._best = self._better(self._best, value)
-
-    def recovers(self, trial: str, error: str) -> None:
-        """A trial has lost a process, and is started again."""
-        self._display.line(f"{trial}: {error}; it goes on from its newest checkpoint on new processes")
-
-    def ended(self, trial: str, values: dict[str, Any], error: str | None = None) -> None:
-        """A trial is over."""
-        self._ended += 1
-        chosen = " ".join(f"{path}={_short(value)}" for path, value in values.items())
-        reached = f"failed: {error}" if error else f"{self._metric} {self._own.get(trial, math.nan):.4g}"
-        self._display.line(f"{trial} [{self._ended}/{self._total}] {chosen}: {reached}")
-        self._display.progress("trials", self._ended, self._total, f"best {self._metric} {self._best:.4g}")
-
-    def _better(self, one: float, other: float) -> float:
-        return max(one, other) if self._mode == "max" else min(one, other)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def failed_trials(outcome: Sweep) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import resolved
@@ -18,9 +18,7 @@ from orchestrator.sweeps.folder import begin_trial, trial_name
 from orchestrator.sweeps.past import Past, judged_reports, seconds_of, seconds_used
 from orchestrator.sweeps.search import Draws
 from orchestrator.sweeps.stopping import Stopping
-
-if TYPE_CHECKING:
-    from orchestrator.sweeps.driver import Watcher
+from orchestrator.sweeps.watcher import Watcher
 
 
 def run_trials(
@@ -49,6 +47,7 @@ def run_trials(
             if fail_fast:
                 return
             continue
+        watcher.begins(folder.name, values)
         last, failure = _run_trial(trial, settings, folder, watcher, stopping, stop_asked)
         draws.over(number, None if failure else last)
         watcher.ended(folder.name, values, failure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
@@ -24,9 +24,7 @@ from orchestrator.sweeps.search import TRIAL, param_space, search_algorithm
 from orchestrator.sweeps.stopping import Stopping
 from orchestrator.sweeps.train import give_back
 from orchestrator.sweeps.trial import Trial
-
-if TYPE_CHECKING:
-    from orchestrator.sweeps.driver import Watcher
+from orchestrator.sweeps.watcher import Watcher
 
 
 def launch(
@@ -155,6 +153,9 @@ class _Watching(_OfThisDriver, tune.Callback):
 
     def _folder(self, trial: Any) -> RunFolder:
         return trial_folder(self._location, trial.config[TRIAL]["number"])
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._watcher.begins(self._folder(trial).name, trial.config[TRIAL]["values"])
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         self._watcher.reported(self._folder(trial).name, result)

@@ -79,6 +79,26 @@ def test_on_a_terminal_there_is_a_bar_for_each_label_until_it_is_full(monkeypatc
     assert capsys.readouterr().out == ""
 
 
+def test_on_a_terminal_a_frame_stands_in_for_the_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with TerminalDisplay(frame=lambda lines: "three of eight" if lines > 1 else "") as display:
+        display.progress("trials", 3, 8)
+        display.line("one is over")
+    shown = capsys.readouterr().err
+    assert "three of eight" in shown
+    assert "one is over" in shown
+    assert "3/8" not in shown
+
+
+def test_without_a_terminal_a_frame_is_never_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    def frame(lines: int) -> str:
+        pytest.fail("there is nothing to draw on")
+
+    with TerminalDisplay(frame=frame) as display:
+        display.line("one is over")
+    assert capsys.readouterr().err == "one is over\n"
+
+
 def test_talk_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     say("hello")
     assert capsys.readouterr() == ("", "hello\n")

@@ -1,0 +1,116 @@
+"""`hookyard watch`, on runs and sweeps written by hand."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+from orchestrator.runs.folder import RunFolder
+from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
+from tests.orchestrator.stats.insight.runs import slower, training
+from tests.orchestrator.sweeps.test_live import trial, written_sweep
+
+watch = importlib.import_module("orchestrator.cli.watch")
+"""The module; the package has the verb under its name."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = written_run(tmp_path)
+    rows_of(folder, training(2, 100, slower("forward_s", 1, 0.02), loss=0.5, samples=0))
+    return folder
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["watch", *arguments])
+
+
+def test_a_pipe_gets_one_frame_without_control_characters(run: RunFolder) -> None:
+    for arguments in ([str(run)], [str(run), "--once"]):
+        result = call(*arguments)
+        assert (result.exit_code, result.stderr) == (0, "")
+        lines = result.stdout.splitlines()
+        assert lines[0] == f"{run}  running"
+        assert "25%" in lines[1]
+        assert "+20 ms forward_s" in next(line for line in lines if line.lstrip().startswith("1  node0"))
+        assert "\x1b" not in result.stdout
+
+
+def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
+    run.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:00Z", "epoch": 0, "step": 100, "iteration": 100, "val/loss": float("nan")})
+    told = json.loads(call(str(run), "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (told["status"], told["progress"]["share"], told["speed"]["loss"]) == ("running", 0.25, 0.5)
+    assert [rank["standing"]["slowest"] for rank in told["ranks"]] == [False, True]
+    assert told["report"]["val/loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1), ("lost", 1), ("interrupted", 130)]
+)
+def test_the_exit_code_is_the_runs(run: RunFolder, status: str, code: int) -> None:
+    run.update(pid=NOBODY) if status == "lost" else run.end(status)
+    result = call(str(run), "--once")
+    assert result.exit_code == code
+    assert result.stdout.startswith(f"{run}  {status}")
+
+
+def test_a_sweep_is_a_table_of_its_trials(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path, trials=2)
+    trial(sweep, 0, 0.5, status="finished")
+    trial(sweep, 1, 0.25)
+    result = call(str(sweep))
+    assert result.exit_code == 0
+    assert "1 of 2 trials over" in result.stdout
+    assert [trial["name"] for trial in json.loads(call(str(sweep), "--json").stdout)["trials"]] == ["trial-0001", "trial-0000"]
+    RunFolder(sweep.storage / "trials", "trial-0001").end("failed", error="broken")
+    sweep.end("finished")
+    assert call(str(sweep)).exit_code == 3
+
+
+def test_on_a_terminal_it_looks_until_the_run_ends(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            run.end("finished")
+
+    slept: list[float] = []
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    result = on_a_terminal(monkeypatch, str(run))
+    assert (result.exit_code, slept) == (0, [1.0, 1.0])
+    assert result.stdout.startswith(f"{run}  finished")
+    assert "100%" in result.stdout.splitlines()[1]
+
+
+def test_ctrl_c_leaves_the_run_alone(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    result = on_a_terminal(monkeypatch, str(run))
+    assert (result.exit_code, result.stderr.strip()) == (130, f"{run} goes on without being watched")
+    assert run.status() == "running"
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    """As if stdout were a terminal, though without one's control characters."""
+    terminal = type("Terminal", (), {"isatty": lambda self: True})()
+
+    class Stdout:
+        def __getattr__(self, name: str) -> Any:
+            return terminal.isatty if name == "isatty" else getattr(sys.stdout, name)
+
+    monkeypatch.setattr(watch, "sys", type("Sys", (), {"stdout": Stdout()}))
+    return call(*arguments)
+
+
+def test_what_is_no_run_is_wrong_usage(tmp_path: Path) -> None:
+    result = call(str(tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is no run" in result.stderr

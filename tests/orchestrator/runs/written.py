@@ -1,0 +1,49 @@
+"""Runs written by hand, as ranks and drivers write them: every number in them is known."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from orchestrator.config.load import to_yaml
+from orchestrator.runs.folder import RunFolder
+from orchestrator.stats.recorder import Recorder
+from tests.tasks import described
+
+NOBODY = 2**22 + 1
+"""A process number that Linux gives to no process by default."""
+
+
+def written_run(root: Path | str, name: str = "points", about: Mapping[str, Any] | None = None, **fields: Any) -> RunFolder:
+    """A run that has begun its first attempt, of epochs of 100 iterations."""
+    folder = RunFolder.create(root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), about or {})
+    begun(folder)
+    return folder
+
+
+def begun(folder: RunFolder, **about: Any) -> None:
+    """Writes down that an attempt has begun, and what is known of it since."""
+    attempt = folder.begin_attempt(None, None, {"world_size": 2, **about})
+    folder.describe_attempt(attempt.number, epoch_iterations=100)
+
+
+def rows_of(folder: RunFolder, stats: pd.DataFrame, attempt: int = 0) -> None:
+    """Adds a table's rows to the files of its ranks."""
+    for rank, own in stats.groupby("rank"):
+        node = str(own["node"].iloc[0])
+        recorder = Recorder(folder.storage, folder.rank_folder(attempt, int(str(rank))), {"rank": rank, "node": node, "attempt": attempt})
+        for row in own.drop(columns=["rank", "node"]).to_dict("records"):
+            recorder.append({str(name): value for name, value in row.items() if value == value})
+        recorder.close()
+
+
+def age(folder: RunFolder, seconds: float) -> None:
+    """Lets the rows be so old."""
+    then = time.time() - seconds
+    for file in Path(str(folder)).glob("stats/*/*/*.arrow"):
+        os.utime(file, (then, then))
