@@ -17,9 +17,10 @@ from orchestrator.runs.environment import set_environment
 from orchestrator.runs.failures import RankFailed
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment, reports
-from orchestrator.runs.train_worker import SCRATCH, fit, this_rank
+from orchestrator.runs.train_worker import fit, this_rank
 
-_GROUP = f"{SCRATCH}/placement_group"
+_GROUP = ".ray_placement_group"
+"""Names, in the trial's folder, the places that its job holds."""
 
 Place = tuple[int, bool]
 """Where in a trial a report stands: iterations behind it, and whether it is the last. The same however often it is made."""
@@ -130,6 +131,7 @@ class TrainJobs:
         try:
             fit(partial(train_and_relay, relay), assignment, lean=True)
         finally:
+            give_back(RunFolder(assignment.location))
             ray.get(relay.over.remote())
 
     def next(self) -> Report | None:
@@ -154,10 +156,10 @@ class TrainJobs:
 
 
 def give_back(trial: RunFolder) -> None:
-    """Frees the places of a job whose trial process was killed: Ray holds them until the sweep's driver ends. Driver, or
-    the trial's next process."""
+    """Frees the places of a job that is over or was killed: where Train could not, Ray would hold them until the sweep's
+    driver ends. Driver, or the trial's process."""
     if not trial.storage.exists(_GROUP):
         return
     group = ray.PlacementGroupID.from_hex(trial.storage.read(_GROUP).decode())
     remove_placement_group(PlacementGroup(group))
-    trial.storage.delete(SCRATCH)
+    trial.storage.delete(_GROUP)

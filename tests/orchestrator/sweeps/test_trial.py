@@ -14,10 +14,8 @@ import pytest
 from orchestrator.config.load import resolved
 from orchestrator.errors import RunError
 from orchestrator.loop.world import World
-from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.runs.session import Assignment
-from orchestrator.runs.train_worker import SCRATCH
 from orchestrator.sweeps import train
 from orchestrator.sweeps.folder import trial_folder
 from orchestrator.sweeps.search import trial_config
@@ -69,8 +67,6 @@ def fitted(worker: Callable[[Assignment], None], assignment: Assignment, *, lean
         worker(assignment)
     except Exception as error:
         raise RunError(str(error)) from error
-    finally:
-        RunFolder(assignment.location).storage.delete(SCRATCH)
 
 
 def begun(location: Path, number: int = 0, metric: str = "val/accuracy", **values: Any) -> Trial:
@@ -93,8 +89,7 @@ def test_a_step_trains_up_to_the_next_report_and_no_further(tmp_path: Path, free
     assert run.status == "finished"
     # 52 samples in batches of 8 are 7 iterations, 23 of val are 3.
     assert len(run.stats) == 3 * (7 + 3)
-    assert freed == []
-    assert not run.folder.storage.exists(SCRATCH)
+    assert freed == [HELD]
 
 
 def test_a_trial_that_is_stopped_keeps_rows_and_checkpoint_and_the_next_one_begins(tmp_path: Path, freed: list[str]) -> None:
@@ -114,6 +109,7 @@ def test_a_trial_that_was_lost_after_its_last_report_only_ends(tmp_path: Path, f
     for _ in range(3):
         last = lost.step()
     folder = trial_folder(str(tmp_path), 0)
+    assert freed == [HELD]
     folder.update(status="running")
     answer = begun(tmp_path).step()
     assert (answer["done"], answer["val/accuracy"]) == (True, last["val/accuracy"])
@@ -137,7 +133,7 @@ def test_a_trial_that_never_reports_the_metric_leaves_no_job_behind(tmp_path: Pa
     folder = trial_folder(str(tmp_path), 0)
     assert folder.about()["status"] == "failed"
     assert len(Run(folder).stats) == 3 * (7 + 3)
-    assert not folder.storage.exists(SCRATCH)
+    assert freed == [HELD]
 
 
 def test_what_a_killed_trials_job_held_is_given_back(tmp_path: Path, freed: list[str]) -> None:
@@ -149,5 +145,6 @@ def test_what_a_killed_trials_job_held_is_given_back(tmp_path: Path, freed: list
     again.step()
     assert freed == [HELD]
     again.cleanup()
-    assert not folder.storage.exists(SCRATCH)
+    assert freed == [HELD, HELD]
+    assert [name for name in folder.storage.names() if name.startswith(".")] == []
     killed.cleanup()
