@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -106,6 +107,8 @@ class Session:
         finally:
             training.close()
             _hand_over(loop.state, folder)
+            if folder.storage.local is None:
+                shutil.rmtree(artifacts)
 
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path; call it on every rank."""

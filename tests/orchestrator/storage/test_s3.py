@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
     bucket: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Outage, "server", server)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     there = run(noisy(outage={"type": "tests.orchestrator.storage.test_s3:Outage", "step": 8}), f"{bucket}/one", local=True)
     here = run(noisy(), tmp_path, local=True)
     assert there.status == "finished"
@@ -119,6 +122,7 @@ def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
     assert str(there.checkpoint("best")).removeprefix(there.path) == str(here.checkpoint("best")).removeprefix(here.path)
     at_home = {path.relative_to(here.path).as_posix() for path in Path(here.path).rglob("*") if path.is_file()}
     assert at_home - {"log.txt"} <= every_file(there.folder.storage)
+    assert list((tmp_path / "temporary").glob("hookyard-*")) == [], "nothing of it is left on this machine"
 
     assert [row["rows"] for row in told("stats", there.path, "--by", "rank")] == [16]
     assert told("show", there.path)["checkpoints"] == ["epoch-0001", "epoch-0002"]
