@@ -192,7 +192,7 @@ class _Watching(_OfThisDriver, tune.Callback):
         return said or f"the trial's process {DIED}"
 
 
-class _Silence(_OfThisDriver, TrialProgressCallback):  # type: ignore[misc]
+class _Silence(_OfThisDriver, TrialProgressCallback):
     """Stands in for Tune's own, which prints a line where a trial ends without a report; the watcher tells of it."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
