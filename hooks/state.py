@@ -178,22 +178,27 @@ class State:
         """The global norm of the gradients; the 2-norm is computed once per step, and is valid from `on_gradients` to the
         step's end. Every rank must ask alike: with `strategy: fsdp` it is a collective."""
         if norm_type != 2.0:
-            return self._joined(torch.nn.utils.get_total_norm(self.gradients(), norm_type), norm_type)
+            return self._norm(norm_type)
         if self._gradient_norm is None:
-            self._gradient_norm = self._joined(_norm(self.gradients()), norm_type)
+            self._gradient_norm = self._norm(norm_type)
         return self._gradient_norm
 
-    def _joined(self, norm: Tensor, norm_type: float) -> Tensor:
-        return shards.norm_of_parts(norm, norm_type) if self._sharded else norm
+    def _norm(self, norm_type: float) -> Tensor:
+        gradients = self.gradients()
+        if not self._sharded:
+            return _norm(gradients, norm_type)
+        # A rank may have nothing of a small tensor, and nothing has no largest element.
+        norm = _norm([gradient for gradient in gradients if gradient.numel()], norm_type)
+        return shards.norm_of_parts(norm.to(self.device), norm_type)
 
     def forget_gradients(self) -> None:
         """Drops what `gradient_norm` remembered: call after changing gradients, as the loop does after each step."""
         self._gradient_norm = None
 
 
-def _norm(gradients: list[Tensor]) -> Tensor:
+def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:
     """As torch's get_total_norm, whose sorting by device and dtype costs a small model more than the norm itself."""
     if not gradients or any(g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients):
-        return torch.nn.utils.get_total_norm(gradients)
-    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        return torch.nn.utils.get_total_norm(gradients, norm_type)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, norm_type)), norm_type)
     return total

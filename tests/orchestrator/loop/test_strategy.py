@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,10 @@ def whole(value: Any) -> Any:
     return value
 
 
-def losses(strategy: str, world: World, **fields: Any) -> dict[str, Any]:
+def losses(strategy: str, world: World, norm_type: float = 2.0, **fields: Any) -> dict[str, Any]:
     hooks = {
         "nan_guard": NanGuard(),
-        "gradient_clip": GradientClip(max_norm=0.5),
+        "gradient_clip": GradientClip(max_norm=0.5, norm_type=norm_type),
         "ema": EMA(decay=0.9, evaluate="both"),
         "sync_buffers": SyncBuffers(),
     }
@@ -100,7 +101,7 @@ def kept(root: Path, world: World, every: str = "3 steps", restore: str | None =
 def _on_four(rank: int, world_size: int, root: str) -> dict[str, Any]:
     world = World(rank, world_size, rank)
     return {
-        "losses": [losses(strategy, world, steps=12) for strategy in ("ddp", "fsdp")],
+        "losses": [losses(strategy, world, math.inf, steps=12) for strategy in ("ddp", "fsdp")],
         "kept": kept(Path(root), world, "1"),
     }
 
