@@ -28,9 +28,9 @@ LEAST_SHARE = 0.02
 """A rank that is slower by less of an iteration is not worth a verdict, nor one that costs less than half of it over the run."""
 LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
 """A stall that is not regular takes as long as so many iterations, and such stalls cost this share of the run's time."""
-HICCUP, LEAST_OF_OTHERS = 1.0, 4.0
-"""Machines have hiccups, which come to every rank and in every span. So a rank is blamed where its stalls are so many times
-what hiccups of an iteration or more took of any other rank."""
+LEAST_OF_OTHERS = 4.0
+"""Machines have hiccups, which come to every rank and in every span. So a rank is blamed where it stalled so many times as long
+as any other rank ever did."""
 LEAST_EXCHANGES = 16
 """With fewer exchanges of gradients nothing is said."""
 SETTLING = 2
@@ -178,18 +178,17 @@ def _beyond_level(seconds: Floats) -> Floats:
 
 
 def _single_stalls(exchanges: Exchanges, over: dict[str, Floats]) -> Iterator[_Slow]:
-    """The rank whose stalls stand out from all hiccups of the others, with the span in which it lost most by them."""
-    longest: Floats = np.max(list(over.values()), axis=0)
-    stalls = np.where(longest > LEAST_STALL * exchanges.step_s, longest, 0)
-    lost = stalls.sum(axis=0)
-    column = int(lost.argmax())
-    hiccups = np.delete(np.where(longest > HICCUP * exchanges.step_s, longest, 0).sum(axis=0), column).max()
-    if lost[column] < LEAST_STALLED_SHARE * exchanges.step_s * len(longest) or lost[column] < LEAST_OF_OTHERS * hiccups:
+    """The rank that stalled for longest, if that stands out from all hiccups of the others, with the span in which it did."""
+    stalls: Floats = np.max(list(over.values()), axis=0)
+    longest = stalls.max(axis=0)
+    column = int(longest.argmax())
+    places = np.flatnonzero(stalls[:, column] > LEAST_STALL * exchanges.step_s)
+    lost_s = float(stalls[places, column].sum()) / len(stalls)
+    if lost_s < LEAST_STALLED_SHARE * exchanges.step_s or longest[column] < LEAST_OF_OTHERS * np.delete(longest, column).max():
         return
-    places = np.flatnonzero(stalls[:, column])
     span = max(over, key=lambda name: float(over[name][places, column].sum()))
-    numbers = {"iterations": exchanges.iterations[places].tolist(), "stall_s": float(stalls[:, column].max())}
-    yield _Slow("one-off", column, span, float(lost[column]) / len(longest), numbers)
+    numbers = {"iterations": exchanges.iterations[places].tolist(), "stall_s": float(longest[column])}
+    yield _Slow("one-off", column, span, lost_s, numbers)
 
 
 def _verdict(exchanges: Exchanges, slow: _Slow, costs: pd.DataFrame | None) -> Verdict:
