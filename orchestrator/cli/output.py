@@ -34,16 +34,40 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+_HEADER, _CELL = 12, 24
+"""Characters of a column's name and of its cells that are not folded."""
+_BETWEEN = 2
+"""Characters between two columns."""
+
+
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Draws as many columns as fit beside each other; the others follow below, beside the first one again."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    console = Console()
+    longest = [max((len(row[place]) for row in rows), default=0) for place in range(len(columns))]
+    widths = [max(min(len(name), _HEADER), min(cell, _CELL)) for name, cell in zip(columns, longest, strict=True)]
+    for places in _side_by_side(widths, console.width):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for place in places:
+            table.add_column(columns[place], overflow="fold", min_width=widths[place])
+        for row in rows:
+            table.add_row(*(Text(row[place]) for place in places))
+        console.print(table)
+
+
+def _side_by_side(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """The places of columns that fit in a line together, the first in each."""
+    together = [0]
+    for place in range(1, len(widths)):
+        if len(together) > 1 and sum(widths[other] + _BETWEEN for other in (*together, place)) > room:
+            yield together
+            together = [0]
+        together.append(place)
+    yield together
 
 
 def cell(name: str, value: Any) -> str:
