@@ -290,7 +290,7 @@ def test_real_ranks_the_slow_one_is_named_with_its_span() -> None:
         assert stats["iteration"].nunique() == 40
         assert stats[list(SPANS)].sum(axis=1).to_numpy() == pytest.approx(stats["step_s"], abs=1e-9)
         waits = stats.groupby("rank")["all_reduce_wait_s"].median()
-        assert waits[0] > 0.02 > waits[1]
+        assert waits[0] - waits[1] > 0.015
         lasting = [verdict for verdict in found(stats) if verdict.numbers["pattern"] in ("chronic", "drifting")]
         assert [(verdict.numbers["rank"], verdict.numbers["span"]) for verdict in lasting] == [(1, span)]
         assert lasting[0].numbers["lost_s"] > 0.02
