@@ -20,6 +20,7 @@ from hooks.self_supervised.deepcluster import DeepCluster
 from hooks.self_supervised.dino import DINO
 from hooks.self_supervised.distillation import Distillation
 from hooks.self_supervised.feature_probe import FeatureProbe
+from hooks.self_supervised.ibot import IBOT
 from hooks.self_supervised.moco import MoCo
 from hooks.self_supervised.swav import SwAV
 from hooks.self_supervised.swav_momentum import SwAVMomentum
@@ -99,6 +100,7 @@ HOOKS: dict[str, type[Hook]] = {
     "dino": DINO,
     "distillation": Distillation,
     "feature_probe": FeatureProbe,
+    "ibot": IBOT,
     "moco": MoCo,
     "swav": SwAV,
     "swav_momentum": SwAVMomentum,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook, Priority
+from hooks.self_supervised.centre import Centre, warmed_up
 from hooks.self_supervised.teacher import Teacher, completed_share, cosine_momentum, part_of
 from hooks.state import State
 
@@ -62,7 +62,7 @@ class DINO(Hook):
 
     def __post_init__(self) -> None:
         self._teacher = Teacher()
-        self._centre: Tensor | None = None
+        self._centre = Centre(self.centre_momentum)
 
     def needs_whole_model(self) -> str:
         return "its teacher is a whole copy of the student"
@@ -78,30 +78,11 @@ class DINO(Hook):
         if len(student) != len(views):
             raise ValueError(f"the forward pass gave {len(student)} outputs for {len(views)} views; DINO needs one for each")
         teacher = [self._teacher(view) for view in views[: self.global_views]]
-        centre = self._ready_centre(teacher[0])
-        temperature = self._temperature_in(state.epoch)
-        state.output = DINOOutput(student, teacher, centre, temperature)
+        temperature = warmed_up(state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature)
+        state.output = DINOOutput(student, teacher, self._centre.like(teacher[0]), temperature)
         if state.phase == "train":
-            self._centre = centre.lerp(self._mean(torch.cat(teacher), state.world_size), 1 - self.centre_momentum)
+            self._centre.follow(torch.cat(teacher), state.world_size)
             state.record(teacher_temperature=temperature)
-
-    def _ready_centre(self, like: Tensor) -> Tensor:
-        if self._centre is None:
-            return torch.zeros(1, like.shape[1], device=like.device)
-        return self._centre.to(like.device)
-
-    def _mean(self, outputs: Tensor, world_size: int) -> Tensor:
-        """The mean of the rows of all ranks, (1, K)."""
-        total = torch.cat([outputs.float().sum(0), outputs.new_tensor([len(outputs)], dtype=torch.float32)])
-        if world_size > 1:
-            dist.all_reduce(total)
-        return (total[:-1] / total[-1]).unsqueeze(0)
-
-    def _temperature_in(self, epoch: int) -> float:
-        if epoch >= self.warmup_epochs:
-            return self.temperature
-        share = epoch / max(1, self.warmup_epochs - 1)
-        return self.warmup_temperature + (self.temperature - self.warmup_temperature) * share
 
     def on_update(self, state: State) -> None:
         momentum = cosine_momentum(self.momentum, completed_share(state))
@@ -109,12 +90,12 @@ class DINO(Hook):
         state.record(teacher_momentum=momentum)
 
     def state_dict(self) -> dict[str, Any]:
-        centre = {} if self._centre is None else {"centre": self._centre}
+        centre = {} if self._centre.value is None else {"centre": self._centre.value}
         return {"teacher": self._teacher.state_dict(), **centre}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._teacher.load_state_dict(state["teacher"])
-        self._centre = state.get("centre")
+        self._centre.value = state.get("centre")
 
     def rank_state_dict(self) -> dict[str, Any]:
         return self._teacher.rank_state_dict()

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from experiments.losses.ibot import IBOTLoss
+from hooks import Plan, State
+from hooks.plan import HookError
+from hooks.self_supervised.ibot import IBOT
+from tests.hooks.self_supervised.views import plain
+from tests.ranks import on_ranks
+
+EPOCHS, LENGTH = 3, 2
+SCHEDULES: dict[str, Any] = {
+    "momentum": 0.8, "centre_momentum": 0.9, "patch_centre_momentum": 0.7, "temperature": 0.1, "warmup_temperature": 0.04,
+    "patch_temperature": 0.2, "warmup_patch_temperature": 0.05, "warmup_epochs": 3,
+}  # fmt: skip
+Batch = tuple[list[Tensor], Tensor, list[Tensor]]
+
+
+class Encoder(nn.Module):
+    """Patches (B, N, 5), of which some may be hidden, to an output of the whole (B, 3) and one of each patch (B, N, 4)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Parameter(torch.zeros(5))
+        self.embed, self.whole, self.patch = nn.Linear(5, 6), nn.Linear(6, 3), nn.Linear(6, 4)
+
+    def forward(self, view: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if mask is not None:
+            view = torch.where(mask.unsqueeze(-1), self.hidden, view)
+        tokens = self.embed(view).tanh()
+        around = tokens.mean(1)
+        return self.whole(around), self.patch(tokens + around.unsqueeze(1))
+
+
+class Network(nn.Module):
+    """All views through the encoder, the first two masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Encoder()
+
+    def forward(self, views: list[Tensor], masks: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [self.encoder(view, masks[place] if place < 2 else None) for place, view in enumerate(views)]
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network()
+
+
+def batches(count: int, size: int = 8) -> list[Batch]:
+    """Two global views of seven patches and a local one of three; about every third patch of the former is hidden."""
+    generator = torch.Generator().manual_seed(3)
+    made = []
+    for _ in range(count):
+        views = [torch.randn(size, patches, 5, generator=generator) for patches in (7, 7, 3)]
+        made.append((views, torch.arange(size), [torch.rand(size, 7, generator=generator) < 0.3 for _ in range(2)]))
+    return made
+
+
+class Miniature:
+    """A network that is trained on given batches, the events fired as the loop does."""
+
+    def __init__(self, hook: IBOT, rank: int = 0, world_size: int = 1) -> None:
+        module = network()
+        model = DistributedDataParallel(module) if world_size > 1 else module
+        self.hook, self.plan = hook, Plan({"ibot": hook})
+        self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        self.state = State(model=model, module=module, optimizer=self.optimizer, rank=rank, world_size=world_size, phase="train")
+        self.state.max_epochs, self.state.phase_length = EPOCHS, LENGTH
+        self.losses: list[float] = []
+        self.rows: list[dict[str, Any]] = []
+
+    def start(self) -> Miniature:
+        self.plan.fire("on_start", self.state)
+        self.plan.fire("on_phase_start", self.state)
+        return self
+
+    def forward(self, batch: Batch) -> Tensor:
+        state = self.state
+        state.batch, state.batch_size, state.row = batch, len(batch[1]), {}
+        state.output = state.model(batch[0], batch[2])
+        self.plan.fire("on_forward", state)
+        loss = IBOTLoss()(state.output, batch[2])
+        self.losses.append(loss.item())
+        return loss
+
+    def train(self, batch: Batch) -> None:
+        state = self.state
+        state.epoch, state.phase_iteration = divmod(state.iteration, LENGTH)
+        self.forward(batch).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.plan.fire("on_update", state)
+        self.optimizer.zero_grad()
+        state.iteration += 1
+        self.rows.append(state.row)
+
+
+def original(data: list[Batch], student: Network, teacher: Network) -> tuple[list[float], Tensor, Tensor]:
+    """The losses and the centres of iBOT as its authors publish it (main_ibot.py), in one process."""
+    center, center2 = torch.zeros(1, 3), torch.zeros(1, 1, 4)
+    temps, temps2 = np.linspace(0.04, 0.1, 3), np.linspace(0.05, 0.2, 3)
+    iters = np.arange(EPOCHS * LENGTH)
+    momentum_schedule = 1 + 0.5 * (0.8 - 1) * (1 + np.cos(np.pi * iters / len(iters)))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    losses = []
+    for it, (views, _, masks) in enumerate(data):
+        with torch.no_grad():
+            found = [teacher.encoder(view) for view in views[:2]]
+        teacher_cls, teacher_patch = torch.cat([cls for cls, _ in found]), torch.cat([patch for _, patch in found])
+        student_cls, student_patch = zip(*student(views, masks), strict=True)
+        teacher_cls_c = functional.softmax((teacher_cls - center) / temps[it // LENGTH], dim=-1).chunk(2)
+        teacher_patch_c = functional.softmax((teacher_patch - center2) / temps2[it // LENGTH], dim=-1).chunk(2)
+        total_loss1, n_loss_terms1, total_loss2, n_loss_terms2 = torch.zeros(()), 0, torch.zeros(()), 0
+        for q in range(2):
+            for v in range(3):
+                if v == q:
+                    loss2 = torch.sum(-teacher_patch_c[q] * functional.log_softmax(student_patch[v] / 0.1, dim=-1), dim=-1)
+                    mask = masks[v].float()
+                    loss2 = torch.sum(loss2 * mask, dim=-1) / mask.sum(dim=-1).clamp(min=1.0)
+                    total_loss2 = total_loss2 + loss2.mean()
+                    n_loss_terms2 += 1
+                else:
+                    loss1 = torch.sum(-teacher_cls_c[q] * functional.log_softmax(student_cls[v] / 0.1, dim=-1), dim=-1)
+                    total_loss1 = total_loss1 + loss1.mean()
+                    n_loss_terms1 += 1
+        loss = total_loss1 / n_loss_terms1 + total_loss2 / n_loss_terms2
+        center = center * 0.9 + teacher_cls.mean(0, keepdim=True) * (1 - 0.9)
+        patch_center = torch.sum(teacher_patch.mean(1), dim=0, keepdim=True) / len(teacher_patch)
+        center2 = center2 * 0.7 + patch_center * (1 - 0.7)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        m = float(momentum_schedule[it])
+        with torch.no_grad():
+            for param_q, param_k in zip(student.encoder.parameters(), teacher.encoder.parameters(), strict=True):
+                param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)
+        losses.append(loss.item())
+    return losses, center, center2[0]
+
+
+def test_losses_centres_and_teacher_are_those_of_the_original() -> None:
+    data, teacher = batches(EPOCHS * LENGTH), network()
+    losses, centre, patch_centre = original(data, network(), teacher)
+    mine = Miniature(IBOT(**SCHEDULES)).start()
+    for batch in data:
+        mine.train(batch)
+    assert mine.losses == pytest.approx(losses, abs=1e-5)
+    found = mine.hook.state_dict()
+    torch.testing.assert_close(found["centre"], centre)
+    torch.testing.assert_close(found["patch_centre"], patch_centre)
+    for name, value in teacher.encoder.state_dict().items():
+        torch.testing.assert_close(found["teacher"][name], value, msg=name)
+    assert [row["teacher_temperature"] for row in mine.rows] == pytest.approx([0.04, 0.04, 0.07, 0.07, 0.1, 0.1])
+    assert [row["teacher_patch_temperature"] for row in mine.rows[::2]] == pytest.approx([0.05, 0.125, 0.2])
+
+
+def test_the_teacher_sees_the_global_views_alone_and_nothing_is_hidden_from_it() -> None:
+    mine = Miniature(IBOT()).start()
+    views, indices, _ = batches(1)[0]
+    mine.forward((views, indices, [torch.ones(8, 7, dtype=torch.bool)] * 2))
+    output = mine.state.output
+    assert (len(output.student), len(output.teacher)) == (3, 2)
+    for view, pair in zip(views, output.teacher, strict=False):
+        for found, expected in zip(pair, network().encoder(view), strict=True):
+            assert torch.equal(found, expected.detach())
+
+
+def test_validation_changes_nothing() -> None:
+    mine = Miniature(IBOT()).start()
+    first, second = batches(2)
+    mine.train(first)
+    before = plain(mine.hook.state_dict())
+    mine.state.phase = "val"
+    mine.plan.fire("on_phase_start", mine.state)
+    mine.forward(second)
+    assert plain(mine.hook.state_dict()) == before
+
+
+def test_what_was_saved_goes_on_to_the_bit() -> None:
+    data = batches(4)
+    whole, half = (Miniature(IBOT(**SCHEDULES)).start() for _ in range(2))
+    for batch in data:
+        whole.train(batch)
+    for batch in data[:2]:
+        half.train(batch)
+    hook = IBOT(**SCHEDULES)
+    hook.load_state_dict(half.hook.state_dict())
+    hook.load_rank_state_dict(half.hook.rank_state_dict())
+    resumed = Miniature(hook)
+    resumed.state.module.load_state_dict(half.state.module.state_dict())
+    resumed.state.iteration = 2
+    resumed.start()
+    for batch in data[2:]:
+        resumed.train(batch)
+    assert half.losses + resumed.losses == whole.losses
+    assert plain(hook.state_dict()) == plain(whole.hook.state_dict())
+
+
+@pytest.mark.parametrize("output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3])
+def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
+    mine = Miniature(IBOT()).start()
+    mine.state.batch, mine.state.output = batches(1)[0], output
+    with pytest.raises(HookError, match=f"{len(output)} outputs for 3 views; iBOT needs a pair"):
+        mine.plan.fire("on_forward", mine.state)
+
+
+SIZES = [5, 3]
+
+
+def trained(rank: int, world_size: int) -> dict[str, Any]:
+    mine = Miniature(IBOT(momentum=0.8), rank, world_size).start()
+    for views, indices, masks in batches(2):
+        own = [slice(0, 8)] if world_size == 1 else [slice(0, 5), slice(5, 8)]
+        mine.forward(([view[own[rank]] for view in views], indices[own[rank]], [mask[own[rank]] for mask in masks]))
+    found = mine.hook.state_dict()
+    return {"centres": plain({name: found[name] for name in ("centre", "patch_centre")}), "losses": mine.losses}
+
+
+def test_two_ranks_have_the_centres_and_losses_of_one_with_the_joined_batch() -> None:
+    one, two = trained(0, 1), on_ranks(trained)
+    assert two[0]["centres"] == two[1]["centres"]
+    for name, expected in one["centres"].items():
+        torch.testing.assert_close(torch.tensor(two[0]["centres"][name]), torch.tensor(expected))
+    for step in range(2):
+        joined = sum(rank["losses"][step] * size for rank, size in zip(two, SIZES, strict=True)) / 8
+        assert joined == pytest.approx(one["losses"][step], abs=1e-5)
