@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -37,12 +38,12 @@ def test_what_does_not_fit_a_terminal_goes_on_below_and_is_never_cut(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(width))
     names = ["trial", *(f"column-{number}" for number in range(12))]
     rows = [[f"trial-{row}", *(f"value-{row}-{number}" for number in range(12))] for row in range(2)]
     print_table(names, rows)
-    lines = capsys.readouterr().out.splitlines()
+    lines = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     assert {*names, *rows[0], *rows[1]} <= {*words}
