@@ -28,6 +28,9 @@ REFUSALS = (
 )
 """Words of an answer that would be the same a second later."""
 
+_given_up: set[str] = set()
+"""The stores that stayed away from this process and have not answered since."""
+
 _log = logging.getLogger("hookyard")
 
 
@@ -35,7 +38,7 @@ class Remote:
     """An object store, or whatever else pyarrow or fsspec reaches. Runs in every process; shared by the parts of a storage.
 
     What is written lies on this machine's disk until it is sent, so that it can be sent again. Every call is repeated
-    while the store does not answer, for PATIENCE_S; once given up, it is asked only once a call until it answers.
+    while the store does not answer, for PATIENCE_S; one that was given up is asked once a call until it answers.
     Raises StorageError where it stays away or refuses.
     """
 
@@ -43,12 +46,12 @@ class Remote:
         self.filesystem, root = _opened(location)
         self.root = root.rstrip("/")
         self._name = without_credentials(split_options(location)[0])
+        self._store = "/".join(self._name.split("/")[:3])
         self._clock, self._pause = clock, pause
-        self._given_up = False
 
     def ask(self, call: Callable[[Any], T]) -> T:
         """What a call of the file system gives. Call it with nothing that may not be done twice."""
-        until, wait = self._clock() + PATIENCE_S, 0.25
+        until, wait, away = self._clock() + PATIENCE_S, 0.25, False
         while True:
             try:
                 answer = call(self.filesystem)
@@ -56,10 +59,15 @@ class Remote:
                 raise
             except OSError as error:
                 self._give_up_unless(error, self._clock() + wait < until)
+                if not away:
+                    _log.warning("storage %s does not answer, and is asked for up to %g s: %s", self._name, PATIENCE_S, without_credentials(str(error)))
+                away = True
                 self._pause(wait)
                 wait = min(2 * wait, LONGEST_PAUSE_S)
                 continue
-            self._given_up = False
+            if away:
+                _log.warning("storage %s answers again", self._name)
+            _given_up.discard(self._store)
             return answer
 
     def _give_up_unless(self, error: OSError, time_is_left: bool) -> None:
@@ -68,14 +76,13 @@ class Remote:
                 f"storage {self._name} refuses: {without_credentials(str(error))}. Check its name, and the credentials this "
                 "process has (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the machine's own role)"
             ) from error
-        if self._given_up or not time_is_left:
-            self._given_up = True
+        if self._store in _given_up or not time_is_left:
+            _given_up.add(self._store)
             raise StorageError(
                 f"storage {self._name} does not answer, and was asked for {PATIENCE_S:g} s: {without_credentials(str(error))}. "
                 "Check the endpoint (AWS_ENDPOINT_URL) and the network; when it is back, hookyard resume goes on from the "
                 "last checkpoint"
             ) from error
-        _log.warning("storage %s does not answer, and is asked again: %s", self._name, without_credentials(str(error)))
 
     def reach(self) -> None:
         """Asks once whether the store is there; raises UsageError where it is not, or refuses."""

@@ -69,7 +69,8 @@ def test_what_does_not_answer_is_asked_again_and_nothing_is_lost(remote: Remote,
     remote.send(BytesIO(b"whole"), path)
     remote.filesystem.errors = away(3)
     assert remote.read(path, 2) == b"ole"
-    assert "does not answer, and is asked again" in caplog.text
+    told = [record.message.split(f"storage memory:/{remote.root} ")[1][:15] for record in caplog.records]
+    assert told == ["does not answer", "answers again"] * 2
 
 
 def test_it_is_given_up_after_its_time_with_what_to_do(remote: Remote, time: Time) -> None:
@@ -85,6 +86,11 @@ def test_what_was_given_up_is_asked_once_until_it_answers(remote: Remote, time: 
         with pytest.raises(StorageError):
             remote.infos(remote.root)
     assert time.now <= PATIENCE_S
+    other = Remote(f"memory:/{remote.root}/inside", clock=time, pause=time.pause)
+    other.filesystem = remote.filesystem
+    with pytest.raises(StorageError):
+        other.infos(other.root)
+    assert time.now <= PATIENCE_S, "whoever else asks the same store knows"
     remote.filesystem.errors = []
     assert remote.infos(remote.root) == []
     remote.filesystem.errors = away(4)
