@@ -58,7 +58,8 @@ def facts(caption: Content, entries: Mapping[str, Any]) -> Markup:
 
 def _of_numbers(name: str, place: int, rows: Sequence[Sequence[Any]]) -> bool:
     """Whether the first of a column's cells that holds something is a number."""
-    return next((_cell(name, row[place])[1] is not None for row in rows if row[place] is not None and row[place] == row[place]), False)
+    exact = (_cell(name, row[place]) for row in rows)
+    return next((title is not None for content, title in exact if content), False)
 
 
 def _cells(columns: Sequence[str], row: Sequence[Any]) -> Iterable[Markup]:

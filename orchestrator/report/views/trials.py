@@ -57,16 +57,23 @@ def told_of(table: pd.DataFrame) -> list[str]:
 
 def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     chosen = {key.removeprefix(CONFIG): value for key, value in values.items() if key.startswith(CONFIG)}
-    others = {key: value for key, value in values.items() if not key.startswith(CONFIG) and key != "error"}
+    taken = {key: value for key, value in values.items() if "/" not in key and key not in ("error", "status")}
     folder = f"{path}/trials/{name}"
     return element(
         "details",
         element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", ", ".join(f"{key} {_short(value)}" for key, value in chosen.items())),
         element("pre", str(values["error"]), class_="failed", tabindex=0, aria_label=f"Error of {name}") if "error" in values else None,
-        element("div", tables.facts("Values", chosen), tables.facts("What it reached and took", others), class_="charts"),
+        element("div", tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken), class_="charts"),
         page.commands(f"hookyard report {folder}", f"hookyard show {path} --trial {name} --yaml > again.yaml"),
         class_="trial", id=name,
     )  # fmt: skip
+
+
+def _reached(values: Mapping[str, Any]) -> Markup:
+    """The metrics at the trial's best report and as last reported; some were reported at one of them alone."""
+    metrics = dict.fromkeys(key.removeprefix("last/") for key in values if "/" in key and not key.startswith(CONFIG))
+    rows = [(name, tables.Quantity(name, values.get(name)), tables.Quantity(name, values.get(f"last/{name}"))) for name in metrics]
+    return tables.table("What it reached", ("metric", "at its best report", "last"), rows)
 
 
 def _link(trial: str) -> Markup:

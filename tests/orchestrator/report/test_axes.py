@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.report import axes
@@ -39,6 +39,7 @@ def test_values_that_are_not_finite_have_no_place_and_no_say() -> None:
     assert np.isnan(found.places([float("inf"), float("nan")])).all()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=5))
 def test_any_values_have_an_axis(values: list[float]) -> None:
     found = axes.axis("loss", values)

@@ -3,12 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.report.binning import envelope, grouped, worst_of_bins
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(-1e6, 1e6)), min_size=1, max_size=80), st.integers(1, 10))
 def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: int) -> None:
     at, values = (np.array(part, dtype=float) for part in zip(*points, strict=True))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.report.markup import Markup, element, together
@@ -27,6 +27,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")))
 def test_text_stays_text_and_attributes_stay_attributes(text: str, attribute: str) -> None:
     seen = Reader(element("p", text, title=attribute))
