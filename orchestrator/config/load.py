@@ -217,8 +217,8 @@ def _sweep_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[P
     if sweep is None:
         return []
     workers = data.get("workers")
-    if isinstance(workers, dict) and isinstance(workers.get("count"), list):
-        return [Problem("workers.count", f"each trial of a sweep has one number of ranks, got {workers['count']}")]
+    if sweep.engine == "gang" and isinstance(workers, dict) and isinstance(workers.get("count"), list):
+        return [Problem("workers.count", f"a gang has one number of ranks, got {workers['count']}; engine: train takes a range")]
     wrong = {name: wrong_domain(name, domain, sweep.search) for name, domain in sweep.space.items()}
     problems = [problem for problem in wrong.values() if problem]
     sound = sweep.model_copy(update={"space": {name: sweep.space[name] for name, problem in wrong.items() if not problem}})

@@ -274,9 +274,14 @@ def count_trials(sweep: Sweep) -> int:
 
 
 def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:
-    """How many trials run side by side on nodes that have so much (resource to amount): each rank takes a place on one."""
+    """How many trials run side by side on nodes that have so much (resource to amount): each rank takes a place on one.
+
+    Where trials may have more ranks or fewer, there is room for the most of them, as they would take each other's places;
+    a single trial makes do with fewer.
+    """
     places = sum(_places(workers.resources(), node) for node in nodes)
-    return min([trials, places // workers.most, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
+    rooms = max(places // workers.most, min(1, places // workers.least))
+    return min([trials, rooms, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
 
 
 def _places(asked: Mapping[str, float], node: Mapping[str, float]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, Workers
 from orchestrator.config.load import experiment_from_dict, load_experiment, resolved, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import Population
@@ -207,7 +207,14 @@ def _objective(settings: Settings) -> dict[str, Any]:
 
 def _asked(experiment: Experiment) -> Resources:
     workers = experiment.workers
-    return Resources(workers.most * workers.cpus, workers.most if workers.gpu else 0)
+    return Resources(workers.least * workers.cpus, workers.least if workers.gpu else 0)
+
+
+def _ranks(workers: Workers) -> str:
+    """How many ranks a trial has, in words."""
+    if workers.least < workers.most:
+        return f"{workers.least} to {workers.most} ranks"
+    return f"{workers.most} rank{'s' if workers.most > 1 else ''}"
 
 
 def _drive(
@@ -234,8 +241,7 @@ def _drive(
             at_once, arithmetic = _concurrency(nodes, experiment, settings)
             left = count_left(settings, past)
             display.line(
-                f"{left} trials{' left,' if past else ''} of {experiment.workers.most} rank{'s' if experiment.workers.most > 1 else ''}, "
-                f"{at_once} at a time: {arithmetic}"
+                f"{left} trials{' left,' if past else ''} of {_ranks(experiment.workers)}, {at_once} at a time: {arithmetic}"
             )
             launch(
                 resolved(experiment),
@@ -260,10 +266,11 @@ def _concurrency(nodes: Sequence[Mapping[str, float]], experiment: Experiment, s
     workers, asked = experiment.workers, _asked(experiment)
     has = Resources(*(sum(node.get(resource, 0) for node in nodes) for resource in ("CPU", "GPU")))
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
-    arithmetic = f"each asks for {asked}, the cluster has {where}"
+    more = " at least" if workers.least < workers.most else ""
+    arithmetic = f"each asks for {asked}{more}, the cluster has {where}"
     at_once = trials_at_once(settings, count_trials(settings), workers, nodes)
     if at_once < 1:
-        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.most} ranks needs a place on one node")
+        raise UsageError(f"no trial fits: {arithmetic}, and each of its {workers.least} ranks needs a place on one node")
     return at_once, arithmetic
 
 

@@ -18,12 +18,14 @@ from orchestrator.runs.failures import RankFailed
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment, reports
 from orchestrator.runs.train_worker import fit, this_rank
+from orchestrator.stats.reports import counted_reports
 
 _GROUP = ".ray_placement_group"
 """Names, in the trial's folder, the places that its job holds."""
 
 Place = tuple[int, bool]
-"""Where in a trial a report stands: iterations behind it, and whether it is the last. The same however often it is made."""
+"""Where in a trial a report stands: which it is of those that count, and whether it is the last. However often it is made,
+and by however many ranks, it is the same."""
 
 _BEFORE: Place = (-1, False)
 
@@ -36,7 +38,7 @@ class Relay:
     """
 
     def __init__(self) -> None:
-        self._made: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._made: asyncio.Queue[tuple[Place, Report] | None] = asyncio.Queue()
         self._moved = asyncio.Condition()
         self._told = self._taken = self._behind = _BEFORE
         self._ended = False
@@ -52,7 +54,7 @@ class Relay:
         """
         if report is not None and place > self._told:
             self._told = place
-            self._made.put_nowait(report)
+            self._made.put_nowait((place, report))
         async with self._moved:
             await self._moved.wait_for(lambda: self._ended or place <= self._behind)
         return not self._ended
@@ -62,11 +64,11 @@ class Relay:
         async with self._moved:
             self._behind = self._taken
             self._moved.notify_all()
-        report = await self._made.get()
-        if report is None:
+        made = await self._made.get()
+        if made is None:
             await self.over()
-        else:
-            self._taken = place_of(report)
+            return None
+        self._taken, report = made
         return report
 
     async def end(self) -> None:
@@ -80,9 +82,9 @@ class Relay:
         self._made.put_nowait(None)
 
 
-def place_of(report: Report) -> Place:
-    """Where a report stands."""
-    return report.metrics["iteration"], report.final
+def _place(report: Report, trial: RunFolder) -> Place:
+    """Where a report stands that has just been written down. Rank 0."""
+    return len(counted_reports(trial.reports(), trial.attempts())), report.final
 
 
 def train_and_relay(relay: Any, assignment: Assignment) -> None:
@@ -91,14 +93,15 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
 
     if not ray.get(relay.wanted.remote()):
         return
-    world = this_rank()
+    world, trial = this_rank(), RunFolder(assignment.location)
     if world.is_master:
-        RunFolder(assignment.location).storage.write(_GROUP, get_current_placement_group().id.hex())
+        trial.storage.write(_GROUP, get_current_placement_group().id.hex())
     try:
         with closing(reports(assignment, world)) as training:  # type: ignore[type-var]
             for report in training:
                 train.report(report.metrics)
-                if not ray.get(relay.made.remote(place_of(report), report if world.is_master else None)):
+                place = world.broadcast(partial(_place, report, trial))
+                if not ray.get(relay.made.remote(place, report if world.is_master else None)):
                     return
     except Exception as error:
         raise RankFailed.told(world.rank, error) from error

@@ -235,6 +235,9 @@ def test_how_many_trials() -> None:
         (None, {"count": 1, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}], 2),
         (None, {"count": 2, "cpus": 2}, [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 1.0}], 1),
         (None, {"count": 1}, [], 0),
+        (None, {"count": [2, 4]}, [{"CPU": 9.0}], 2),
+        (None, {"count": [2, 4]}, [{"CPU": 3.0}], 1),
+        (None, {"count": [2, 4]}, [{"CPU": 1.0}], 0),
     ],
 )
 def test_how_many_at_a_time(cap: int | None, workers: dict[str, Any], nodes: list[dict[str, float]], rooms: int) -> None:
