@@ -81,14 +81,17 @@ class Task(ABC):
         """With `strategy: fsdp`, the submodules whose parameters are gathered together when they are called, and let go
         after; what is in none of them is gathered for the whole forward pass.
 
-        Here the members of every `ModuleList` (a transformer's blocks), or, where there is none, of every `Sequential`."""
+        Here the members of every `ModuleList` (a transformer's blocks), or, where there is none, of the `Sequential`s that
+        are in no member of another."""
         from torch import nn
 
         def members(kind: type[nn.Module]) -> list[nn.Module]:
             containers = [module for module in model.modules() if isinstance(module, kind)]
             return [member for one in containers for member in one.children() if type(member) is not kind]
 
-        return members(nn.ModuleList) or members(nn.Sequential)
+        of_sequentials = members(nn.Sequential)
+        within = {inner for member in of_sequentials for inner in member.modules() if inner is not member}
+        return members(nn.ModuleList) or [member for member in of_sequentials if member not in within]
 
     def required_hooks(self) -> Mapping[str, Any]:
         """Hooks this task cannot do without: a name to what YAML would say of it; the experiment may refine them."""

@@ -19,6 +19,7 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Component, Experiment, Workers
+from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
@@ -122,8 +123,27 @@ def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, An
         "bf16": losses("fsdp", world, steps=6, precision="bf16")["loss"],
         "whole": undisturbed,
         "resumed": kept(again, world, restore="step-00000003"),
+        "failed": written_where_rank_1_cannot(Path(root), world),
         "restored": kept(Path(of_four), world, restore="epoch-0002", run=False),
     }
+
+
+def written_where_rank_1_cannot(root: Path, world: World) -> str:
+    """What each rank says of it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    from orchestrator.checkpoint import shards
+
+    class Full(CheckpointStore):
+        def write_files(self, name: str, files: Any) -> Any:
+            raise OSError("no space left on device")
+
+    store = (CheckpointStore, Full)[world.rank](Storage(root / "full"))
+    tensor = distribute_tensor(torch.arange(4.0), init_device_mesh("cpu", (2,)), [Shard(0)])
+    with pytest.raises(CheckpointError) as error:
+        shards.write(store, "epoch-0001", {"model/weight": tensor}, world.rank, world.group)
+    return str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +199,12 @@ def test_resumed_in_mid_epoch_it_goes_on_bit_for_bit(two: list[dict[str, Any]]) 
         assert resumed["seen"] == undisturbed["seen"][3:]
         later = [row for row in undisturbed["rows"] if row[0] == "val" or row[1] > 3]
         assert resumed["rows"] == later
+
+
+def test_a_rank_that_cannot_write_its_shards_is_every_rank_s_failure(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        assert "full/epoch-0001 cannot be written: rank 1: " in found["failed"]
+        assert "no space left on device" in found["failed"]
 
 
 PARTS = ("model", "optimizer", "averages")
