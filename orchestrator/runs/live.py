@@ -23,7 +23,8 @@ from orchestrator.storage import FileState, Storage
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
 """A run that has written no row for so long, and for so many of its iterations, is said to be quiet."""
-_DIAGNOSE_EVERY_S = 10.0
+_COMPARE_EVERY_S = 10.0
+"""How often ranks are compared and the doctor is asked: what they say changes slowly, and takes longer than all else."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,12 @@ class LiveRun:
     """Looks at a run's files again and again, and each time reads what is new in them. Needs neither Ray nor a driver
     that lives.
 
-    Runs in any process that sees the run's storage. `clock` gives seconds since 1970.
+    Runs in any process that sees the run's storage. `clock` gives seconds since 1970; `diagnosed` says whether the doctor
+    is asked.
     """
 
-    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time) -> None:
-        self.folder, self._clock = folder, clock
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
+        self.folder, self._clock, self._diagnosed = folder, clock, diagnosed
         self._about: dict[str, Any] = {}
         self._about_state: FileState | None = None
         self._line_tail = LineTail(folder.storage, "metrics.jsonl")
@@ -88,8 +90,9 @@ class LiveRun:
         self._experiment: dict[str, Any] = {}
         self._attempt: int | None = None
         self._rows: AttemptTail | None = None
+        self._standings: dict[int, Standing] = {}
         self._verdicts: tuple[Verdict, ...] = ()
-        self._diagnosed_at = float("-inf")
+        self._compared_at = float("-inf")
 
     def about(self) -> dict[str, Any]:
         """What `run.json` says, read again where it has changed; takes new reports on the way."""
@@ -109,6 +112,7 @@ class LiveRun:
         status, present = status_of(about), attempts[-1] if attempts else _NO_ATTEMPT
         reports = counted_reports(self._lines, attempts)
         tails, rows = self._look_at_rows(attempts, status in ENDED, reports)
+        self._compare(rows)
         ranks, pace = self._ranks(tails, rows), speed(rows)
         view = RunView(
             name=self.folder.name,
@@ -126,7 +130,7 @@ class LiveRun:
             began_at=present["checkpoint"],
             row_age_s=min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None),
             ranks=ranks,
-            verdicts=self._diagnosis(rows),
+            verdicts=self._verdicts,
         )
         return replace(view, notice=_notice(view, about, present, self._clock()))
 
@@ -139,13 +143,13 @@ class LiveRun:
         number = attempts[-1]["attempt"]
         if self._rows is None or number != self._attempt:
             self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
+            self._standings, self._verdicts, self._compared_at = {}, (), float("-inf")
         self._rows.look()
         if over and reports and not self._rows.ranks:
             self._rows.take_joined(attempts, reports[-1]["iteration"])
         return self._rows.ranks, self._rows.training_rows()
 
     def _ranks(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:
-        stand = standings(rows)
         held = dict(rows.groupby("rank")["rss_bytes"].last().dropna()) if "rss_bytes" in rows else {}
         return tuple(
             RankView(
@@ -153,7 +157,7 @@ class LiveRun:
                 str(tail.newest["node"]),
                 tail.trained,
                 None if tail.written is None else max(0.0, self._clock() - tail.written),
-                stand.get(rank),
+                self._standings.get(rank),
                 float(held[rank]) if rank in held else None,
                 dict(tail.peaks),
             )
@@ -179,11 +183,13 @@ class LiveRun:
         share = 1.0 if status == "finished" else so_far.share
         return replace(so_far, share=share, eta_s=so_far.eta_s if status == "running" else None)
 
-    def _diagnosis(self, rows: pd.DataFrame) -> tuple[Verdict, ...]:
-        """What the doctor says of the last iterations; asked anew now and then."""
-        if len(rows) and self._clock() - self._diagnosed_at >= _DIAGNOSE_EVERY_S:
-            self._verdicts, self._diagnosed_at = diagnose(rows).verdicts, self._clock()
-        return self._verdicts
+    def _compare(self, rows: pd.DataFrame) -> None:
+        """Takes what the last iterations say of the ranks and of the run."""
+        if not len(rows) or self._clock() - self._compared_at < _COMPARE_EVERY_S:
+            return
+        self._compared_at = self._clock()
+        self._standings = standings(rows)
+        self._verdicts = diagnose(rows).verdicts if self._diagnosed else ()
 
 
 def look_every_s(storage: Storage) -> float:

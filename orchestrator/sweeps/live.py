@@ -115,7 +115,7 @@ class LiveSweep:
         for name in names:
             folder = RunFolder(self.folder.storage / "trials", name)
             if name not in self._runs and folder.storage.exists("run.json"):
-                self._runs[name] = LiveRun(folder, self._clock)
+                self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
         return [name for name in names if name in self._runs]
 
     def _trial(self, name: str, metric: str, mode: str) -> TrialView:

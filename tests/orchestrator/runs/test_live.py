@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runs.folder import RunFolder
-from orchestrator.runs.live import QUIET_S, LiveRun
+from orchestrator.runs.live import QUIET_S, LiveRun, RunView
 from orchestrator.stats.tables import compact
 from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import slower, training
@@ -37,8 +37,7 @@ def test_a_run_under_way_says_how_far_and_how_fast_it_is(folder: RunFolder) -> N
 def test_ranks_are_rows_and_the_slow_one_is_told_by_its_own_work(folder: RunFolder) -> None:
     view = LiveRun(folder).look()
     assert [(rank.rank, rank.node, rank.iteration, rank.rss_bytes) for rank in view.ranks] == [(0, "node0", 200, 2**20), (1, "node0", 200, 2**20)]
-    slow = [rank.rank for rank in view.ranks if rank.standing and rank.standing.slowest]
-    assert slow == [1]
+    assert slow_ranks(view) == [1]
     assert [verdict.kind for verdict in view.verdicts] == ["straggler"]
     assert view.verdicts[0].numbers["rank"] == 1
 
@@ -57,6 +56,25 @@ def test_new_rows_and_reports_come_with_the_next_look(folder: RunFolder) -> None
     folder.end("failed", error="rank 1: out of memory")
     ended = live.look()
     assert (ended.status, ended.error, ended.progress.eta_s, ended.progress.phase) == ("failed", "rank 1: out of memory", None, None)
+
+
+def test_ranks_are_compared_now_and_then(tmp_path: Path) -> None:
+    folder, now = written_run(tmp_path), [time.time()]
+    live = LiveRun(folder, lambda: now[0], diagnosed=False)
+    rows_of(folder, training(2, 100, slower("forward_s", 1, 0.02), samples=0))
+    assert slow_ranks(live.look()) == [1]
+    begun(folder)
+    rows_of(folder, training(2, 100, slower("forward_s", 0, 0.02), samples=0), attempt=1)
+    assert slow_ranks(live.look()) == [0], "the ranks of another attempt are others"
+    rows_of(folder, training(3, 100, slower("forward_s", 2, 0.05), samples=0).query("rank == 2"), attempt=1)
+    assert slow_ranks(live.look()) == [0]
+    now[0] += 10
+    assert slow_ranks(live.look()) == [2]
+    assert live.look().verdicts == (), "the doctor was not asked"
+
+
+def slow_ranks(view: RunView) -> list[int]:
+    return [rank.rank for rank in view.ranks if rank.standing and rank.standing.slowest]
 
 
 def test_before_the_first_row_it_says_that_there_is_none(tmp_path: Path) -> None:
@@ -112,7 +130,7 @@ def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> Non
     view = LiveRun(folder).look()
     assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == ("finished", 1.0, None, None)
     assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (0.5, [200, 200])
-    assert [rank.rank for rank in view.ranks if rank.standing and rank.standing.slowest] == [1]
+    assert slow_ranks(view) == [1]
 
 
 def test_a_run_that_is_joined_while_it_is_watched_stays_in_view(folder: RunFolder) -> None:
