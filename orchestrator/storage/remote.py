@@ -90,7 +90,7 @@ class Remote:
             self.filesystem.get_file_info(self.root)
         except OSError as error:
             raise UsageError(
-                f"storage {self._name} cannot be reached: {without_credentials(str(error))}. Nothing was started. Check its "
+                f"storage {self._name} cannot be reached: {without_credentials(str(error))}. Check its "
                 "name, the endpoint (AWS_ENDPOINT_URL), the network and the credentials (AWS_ACCESS_KEY_ID ...)"
             ) from error
 

@@ -1,4 +1,4 @@
-"""Joining a cluster that `ray start` began."""
+"""Joining a cluster that `ray start` began, and sending it a job."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
-    """A cluster's address, and the environment that knows its token."""
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """A cluster's address, its dashboard's, and the environment that knows its token."""
     # Ray's sockets lie in its folder, and their paths may have 107 characters.
     folder = tmp_path_factory.mktemp("r", numbered=True)
     short = Path(f"/tmp/hy-{os.getpid()}")
     short.symlink_to(folder)
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     # Nobody is left to wait for when the test is over.
-    environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
+    environment |= {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_raylet_start_wait_time_s": "120"}
     address = f"127.0.0.1:{free_port()}"
-    command = ["start", "--head", "--block", "--num-cpus=2", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
+    command = ["start", "--head", "--block", "--num-cpus=2", "--node-ip-address=127.0.0.1"]
+    dashboard = free_port()
     ray = Path(sys.executable).with_name("ray")
     port = address.rsplit(":", 1)[1]
     head = subprocess.Popen(
-        [str(ray), *command, f"--port={port}", f"--temp-dir={short}"],
+        [str(ray), *command, f"--port={port}", f"--temp-dir={short}", "--include-dashboard=true", f"--dashboard-port={dashboard}"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -53,23 +54,37 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
             break
     else:
         pytest.fail("".join(talk))
-    yield address, environment
+    yield address, f"http://127.0.0.1:{dashboard}", environment
     head.terminate()
     head.stdout.close()
     head.wait(timeout=60)
     short.unlink()
 
 
-def test_a_run_joins_a_cluster_that_ray_start_began(outside: Path, started: tuple[str, dict[str, str]]) -> None:
-    address, environment = started
-    command = [sys.executable, "-m", "orchestrator", "run", "points.yaml", "epochs=1", "--address", address]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+def hookyard(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "orchestrator", *words], env=environment, capture_output=True, text=True)
+
+
+def test_a_cluster_that_ray_start_began_is_joined_and_is_sent_jobs(outside: Path, started: tuple[str, str, dict[str, str]]) -> None:
+    address, dashboard, environment = started
+    storage = str(outside / "runs")
+    done = hookyard("run", "points.yaml", "epochs=1", "--address", address, **environment)
     assert done.returncode == 0, done.stderr
     assert f"joining Ray at {address}" in done.stderr
     assert "preflight: 1 node is fit" in done.stderr
     run = open_run("runs/points")
     assert run.status == "finished"
     assert sorted(run.stats["rank"].unique()) == [0, 1]
+
+    words = ["submit", "points.yaml", "--storage", storage, "--address", dashboard]
+    job = hookyard(*words, **environment)
+    assert job.returncode == 2, "the job ends as its run does, whose name is taken"
+    assert f"{storage}/points exists already" in job.stdout
+    assert "points.yaml" in job.stderr
+    wrong = hookyard(*words, **{**environment, "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    assert wrong.returncode == 2
+    assert f"the cluster at {dashboard} refuses this token" in wrong.stderr
+    assert wrong.stdout == ""
 
 
 def test_the_flag_comes_before_the_variable_and_the_variable_before_ray_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:

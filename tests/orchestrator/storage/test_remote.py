@@ -124,7 +124,7 @@ def test_a_deletion_whose_answer_was_lost_is_done(remote: Remote) -> None:
 def test_before_anything_is_begun_it_is_asked_once(remote: Remote, time: Time) -> None:
     remote.reach()
     remote.filesystem.errors = away(1)
-    with pytest.raises(UsageError, match=r"cannot be reached: .*Nothing was started"):
+    with pytest.raises(UsageError, match=r"cannot be reached: .*AWS_ENDPOINT_URL"):
         remote.reach()
     assert time.now == 0
 

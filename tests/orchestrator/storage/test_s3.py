@@ -128,6 +128,9 @@ def test_a_run_whose_server_dies_and_comes_back_loses_nothing(
     assert told("show", there.path)["checkpoints"] == ["epoch-0001", "epoch-0002"]
     assert [entry["path"] for entry in told("ls", "--storage", f"{bucket}/one")] == [there.path]
     assert told("doctor", there.path)["signs"]["ranks"] == 1
+    assert told("watch", there.path)["status"] == "finished"
+    assert CliRunner().invoke(app, ["report", there.path]).exit_code == 0
+    assert there.folder.storage.read("report.html").lower().startswith(b"<!doctype html>")
 
 
 def every_file(storage: Storage, folder: str = "") -> set[str]:
