@@ -87,28 +87,23 @@ def test_before_the_first_row_it_says_that_there_is_none(tmp_path: Path) -> None
 
 
 def test_a_run_that_stands_still_is_said_to(folder: RunFolder) -> None:
-    age(folder, 30)
-    assert LiveRun(folder).look().notice is None
-    age(folder, 180)
+    assert LiveRun(folder, age(folder, 30)).look().notice is None
     took = training(2, 200, slower("forward_s", 1, 0.02)).groupby("rank").tail(50)["step_s"].median()
     told = f"no row for 3 min, where an iteration took {1000 * took:.3g} ms: it hangs, or does something else that takes long"
-    assert LiveRun(folder).look().notice == told
+    assert LiveRun(folder, age(folder, 180)).look().notice == told
 
 
 def test_iterations_that_take_long_make_no_quiet_run(tmp_path: Path) -> None:
     folder = written_run(tmp_path)
     rows = training(1, 20, samples=0)
     rows_of(folder, rows.assign(step_s=30.0))
-    age(folder, 300)
-    assert LiveRun(folder).look().notice is None, "ten iterations"
-    age(folder, 660)
-    assert "no row for 11 min, where an iteration took 30 s" in str(LiveRun(folder).look().notice)
+    assert LiveRun(folder, age(folder, 300)).look().notice is None, "ten iterations"
+    assert "no row for 11 min, where an iteration took 30 s" in str(LiveRun(folder, age(folder, 660)).look().notice)
 
 
 def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
     folder.update(pid=NOBODY)
-    age(folder, 40)
-    view = LiveRun(folder).look()
+    view = LiveRun(folder, age(folder, 40)).look()
     assert view.status == "lost"
     assert f"(process {NOBODY} on " in str(view.notice)
     assert "is gone; its newest row is 40 s old" in str(view.notice)
@@ -117,8 +112,7 @@ def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
 def test_of_a_driver_elsewhere_it_says_what_cannot_be_seen(folder: RunFolder) -> None:
     folder.update(host="another.machine", pid=NOBODY)
     assert LiveRun(folder).look().notice is None
-    age(folder, 300)
-    view = LiveRun(folder).look()
+    view = LiveRun(folder, age(folder, 300)).look()
     assert view.status == "running"
     assert f"(process {NOBODY} on another.machine) lives cannot be seen from here" in str(view.notice)
 

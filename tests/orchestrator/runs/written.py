@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,9 @@ def rows_of(folder: RunFolder, stats: pd.DataFrame, attempt: int = 0) -> None:
         recorder.close()
 
 
-def age(folder: RunFolder, seconds: float) -> None:
-    """Lets the rows be so old."""
-    then = time.time() - seconds
+def age(folder: RunFolder, seconds: float) -> Callable[[], float]:
+    """A clock that stands still, by which the rows are so old."""
+    now = time.time()
     for file in Path(str(folder)).glob("stats/*/*/*.arrow"):
-        os.utime(file, (then, then))
+        os.utime(file, (now - seconds, now - seconds))
+    return lambda: now
