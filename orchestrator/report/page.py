@@ -10,6 +10,7 @@ from importlib import resources
 
 from orchestrator.report import palette
 from orchestrator.report.markup import Content, Markup, element, together
+from orchestrator.report.tables import Quantity, cell
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,23 @@ def nothing(words: str) -> Markup:
     return element("p", words, class_="nothing")
 
 
-def tiles(entries: Sequence[tuple[str, Content, str]]) -> Markup:
-    """The few numbers of a headline: what it is, its value, and a word on it."""
-    drawn = [element("div", element("dt", name), element("dd", value, element("small", word) if word else None)) for name, value, word in entries]
-    return element("dl", *drawn, class_="tiles")
+@dataclass(frozen=True)
+class Tile:
+    """One of the few numbers of a headline."""
+
+    title: str
+    value: Quantity | Markup
+    note: str = ""
+
+
+def tiles(entries: Sequence[Tile]) -> Markup:
+    """The few numbers of a headline side by side."""
+    return element("dl", *map(_tile, entries), class_="tiles")
+
+
+def _tile(tile: Tile) -> Markup:
+    shown, exact = cell("", tile.value)
+    return element("div", element("dt", tile.title), element("dd", shown, element("small", tile.note) if tile.note else None, title=exact))
 
 
 def status(word: str) -> Markup:

@@ -11,7 +11,9 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page, units
-from orchestrator.report.markup import Content, Markup, element, together
+from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.page import Tile
+from orchestrator.report.tables import Quantity
 from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.hooks import hooks
 from orchestrator.report.views.learning import best, learning
@@ -25,7 +27,6 @@ from orchestrator.stats.insight.exchanges import rank_of_most
 if TYPE_CHECKING:
     from orchestrator.runs.result import Run
 
-Tile = tuple[str, Content, str]
 HEADLINES = 4
 """The most metrics in the headline."""
 
@@ -86,32 +87,32 @@ def _reached(reports: Sequence[Mapping[str, Any]]) -> list[Tile]:
     names = [name for name in dict.fromkeys(name for report in reports for name in report) if "/" in name and not units.unit(name)]
     names = [name for name in names if name.startswith(("val/", "test/"))] or [name for name in names if name.startswith("train/")]
     found = [(name, report) for name in names if (report := best(name, reports)) is not None]
-    return [(f"best {name}", units.told(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}") for name, report in found[:HEADLINES]]
+    return [Tile(f"best {name}", Quantity(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}") for name, report in found[:HEADLINES]]
 
 
 def _cost(about: Mapping[str, Any], stats: pd.DataFrame) -> list[Tile]:
     tiles: list[Tile] = []
     wall = wall_s(about)
     if wall is not None:
-        tiles.append(("wall time", units.told("wall_s", wall), "from start to end, in whole seconds"))
+        tiles.append(Tile("wall time", Quantity("wall_s", wall), "from start to end, in whole seconds"))
     if not len(stats):
         return tiles
     ranks = int(stats["rank"].nunique())
     if "step_s" in stats:
         spent = float(stats["step_s"].sum())
-        tiles.append(("rank-seconds", units.number(round(spent, 1)), f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"))
+        tiles.append(Tile("rank-seconds", Quantity("", spent), f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"))
     tiles += _peaks(stats)
     slowest = slowest_rank(stats)
     if slowest is not None:
         rank, behind = slowest
-        tiles.append(("slowest rank", f"{rank}", f"its own work takes {behind:.1%} longer than the others' median"))
+        tiles.append(Tile("slowest rank", Quantity("rank", rank), f"its own work takes {behind:.1%} longer than the others' median"))
     return tiles
 
 
 def _peaks(stats: pd.DataFrame) -> list[Tile]:
     columns = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
     known = {name: what for name, what in columns.items() if name in stats and stats[name].notna().any()}
-    return [(what, units.told(name, float(stats[name].max())), f"rank {stats['rank'].to_numpy()[int(np.nanargmax(stats[name].to_numpy(dtype=float)))]}") for name, what in known.items()]
+    return [Tile(what, Quantity(name, float(stats[name].max())), f"rank {stats['rank'].to_numpy()[int(np.nanargmax(stats[name].to_numpy(dtype=float)))]}") for name, what in known.items()]
 
 
 def slowest_rank(stats: pd.DataFrame) -> tuple[int, float] | None:

@@ -11,8 +11,9 @@ import yaml
 
 from orchestrator.report import page, units
 from orchestrator.report.markup import Markup, element, together
-from orchestrator.report.run import Tile, wall_s
-from orchestrator.report.tables import table
+from orchestrator.report.page import Tile
+from orchestrator.report.run import wall_s
+from orchestrator.report.tables import Quantity, table
 from orchestrator.report.views.comparison import coordinates, front, mattered, progress, spending
 from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.learning import Reports
@@ -111,19 +112,19 @@ def _headline(sweep: SweepTables, ordered: pd.DataFrame) -> Markup:
     if metric in ordered and ordered[metric].notna().any():
         best = ordered.iloc[0]
         trial = str(ordered.index[0])
-        tiles.append((f"best {metric} ({mode})", units.told(metric, float(best[metric])), trial))
+        tiles.append(Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), trial))
         values = ", ".join(f"{str(name).removeprefix('config/')} {units.told('', best[name])}" for name in ordered.columns if str(name).startswith("config/") and best[name] == best[name])
-        tiles.append(("best trial", element("a", trial, href=f"#{trial}"), values))
+        tiles.append(Tile("best trial", element("a", trial, href=f"#{trial}"), values))
     counts = ordered["status"].value_counts() if len(ordered) else pd.Series(dtype=int)
-    tiles.append(("trials", f"{len(ordered):,}", ", ".join(f"{count} {status}" for status, count in counts.items())))
+    tiles.append(Tile("trials", Quantity("", len(ordered)), ", ".join(f"{count} {status}" for status, count in counts.items())))
     wall = wall_s(sweep.about)
     if wall is not None:
-        tiles.append(("wall time", units.told("wall_s", wall), "of the whole sweep"))
+        tiles.append(Tile("wall time", Quantity("wall_s", wall), "of the whole sweep"))
     if "train_s" in ordered:
         spent = float((ordered["train_s"] * ordered["ranks"]).sum())
-        tiles.append(("rank-seconds", units.number(round(spent, 1)), "of training: each trial's slowest rank times its ranks"))
+        tiles.append(Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks"))
     if "peak_rss_bytes" in ordered and ordered["peak_rss_bytes"].notna().any():
-        tiles.append(("peak memory of a process", units.told("rss_bytes", float(ordered["peak_rss_bytes"].max())), str(ordered["peak_rss_bytes"].idxmax())))
+        tiles.append(Tile("peak memory of a process", Quantity("peak_rss_bytes", float(ordered["peak_rss_bytes"].max())), str(ordered["peak_rss_bytes"].idxmax())))
     error, stopped = sweep.about.get("error"), sweep.about.get("stopped")
     return together(
         [

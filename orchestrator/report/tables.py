@@ -58,23 +58,24 @@ def facts(caption: Content, entries: Mapping[str, Any]) -> Markup:
 
 def _of_numbers(name: str, place: int, rows: Sequence[Sequence[Any]]) -> bool:
     """Whether the first of a column's cells that holds something is a number."""
-    exact = (_cell(name, row[place]) for row in rows)
+    exact = (cell(name, row[place]) for row in rows)
     return next((title is not None for content, title in exact if content), False)
 
 
 def _cells(columns: Sequence[str], row: Sequence[Any]) -> Iterable[Markup]:
-    first, *others = [_cell(name, value) for name, value in zip(columns, row, strict=True)]
+    first, *others = [cell(name, value) for name, value in zip(columns, row, strict=True)]
     yield element("th", first[0], scope="row", title=first[1])
     for content, title in others:
         yield element("td", content, title=title)
 
 
-def _cell(name: str, value: Any) -> tuple[Content, str | None]:
+def cell(name: str, value: Any) -> tuple[Content, str | None]:
+    """What is shown of a value, and its title: a number with all its digits."""
     if isinstance(value, Markup):
         return value, None
     if isinstance(value, Share):
         bar = element("span", class_="bar", style=f"width:{max(0.0, min(1.0, value.part)):.2%}")
         return together([bar, f"{value.part:.1%}"]), units.exact("share", value.part)
     if isinstance(value, Quantity):
-        return _cell(value.name, value.value)
+        return cell(value.name, value.value)
     return units.told(name, value), units.exact(name, value)

@@ -39,9 +39,15 @@ def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
     found = tiles(run)
     assert found["best val/accuracy"] == "0.75epoch 2, step 200"
     assert found["wall time"].startswith("1 h 30 min")
-    assert found["rank-seconds"] == f"{round(spent, 1)}in 400 iterations of 2 ranks"
+    assert found["rank-seconds"] == f"{spent:.4g}in 400 iterations of 2 ranks"
     assert found["peak memory of a process"].startswith("1 GiB")
     assert found["slowest rank"].startswith("1its own work takes ")
+
+
+def test_the_headline_s_numbers_have_all_their_digits_in_the_title() -> None:
+    run = tables(reports=[{"step": 1, "val/accuracy": 2 / 3}])
+    titles = [one.get("title") for one in parsed(headline(run)).iter("dd")]
+    assert titles[:3] == [repr(2 / 3), "5400.0 s", repr(float(run.stats["step_s"].sum()))]
 
 
 def test_the_slowest_rank_has_the_most_work_of_its_own() -> None:
