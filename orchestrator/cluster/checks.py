@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.cluster.probe import Facts
+from orchestrator.runs.environment import Resources
 
 DISK_BYTES = 5 * 2**30
 SHARED_MEMORY_BYTES = 2**30
@@ -35,14 +36,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the run asks for."""
-
-    cpus: float = 0
-    gpus: float = 0
-
-
-@dataclass(frozen=True)
 class Node:
     """A node, as it answered; None stands for a question that was not asked or whose answer is that all is well."""
 
@@ -62,7 +55,7 @@ class Node:
     connection: str | None = None
 
 
-def findings(driver: Facts, nodes: Sequence[Node], storage: str, asked: Asked, present: Asked) -> list[Finding]:
+def findings(driver: Facts, nodes: Sequence[Node], storage: str, asked: Resources, present: Resources) -> list[Finding]:
     """What is wrong, errors first. `driver` is the machine that drives the run, `present` what all nodes offer together."""
     found = [*_together(asked, present)]
     for node in nodes:
@@ -76,7 +69,7 @@ def findings(driver: Facts, nodes: Sequence[Node], storage: str, asked: Asked, p
 _SILENCE = "Install the project there as it is here, or take the node out of the cluster"
 
 
-def _together(asked: Asked, present: Asked) -> Iterator[Finding]:
+def _together(asked: Resources, present: Resources) -> Iterator[Finding]:
     short = [f"{want:g} {kind} and has {have:g}" for kind, want, have in (("CPUs", asked.cpus, present.cpus), ("GPUs", asked.gpus, present.gpus)) if want > have]
     if short:
         advice = "It waits until an autoscaler brings more; without one, ask for fewer workers or less of each"
@@ -94,7 +87,7 @@ def _versions(driver: Facts, node: Node, facts: Facts) -> Iterator[Finding]:
         yield Finding(level, node.name, f"has {name} {there}, the driver {here}", "Install the same everywhere: constraints.txt names every version")
 
 
-def _answers(node: Node, storage: str, asked: Asked) -> Iterator[Finding]:
+def _answers(node: Node, storage: str, asked: Resources) -> Iterator[Finding]:
     if node.imports:
         advice = "Copy the code there under the same path, install it, or send it along with hookyard submit"
         yield Finding(Level.ERROR, node.name, f"cannot import the experiment: {node.imports}", advice)

@@ -45,9 +45,9 @@ def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
                 "workerGroupSpecs": [
                     {
                         "groupName": "ranks",
-                        "replicas": workers.count,
-                        "minReplicas": workers.count,
-                        "maxReplicas": workers.count,
+                        "replicas": workers.most,
+                        "minReplicas": workers.least,
+                        "maxReplicas": workers.most,
                         "rayStartParams": {},
                         "template": _pod(
                             "ray-worker",

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.cluster.checks import Asked, Finding, Level, Node, findings
+from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.experiment import Experiment
-from orchestrator.errors import UsageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.runs.display import say
-from orchestrator.runs.environment import Ray, chosen_address, passed_on
+from orchestrator.runs.environment import Ray, Resources, chosen_address, passed_on
 from orchestrator.storage import Storage
 
 ANSWER_S = 60.0
@@ -52,7 +52,7 @@ def look_here(storage: str) -> Preflight:
     with _marked(storage) as folder:
         node = Node("this machine", facts, offered_gpus=facts.gpus, storage=probe.wrong_with_storage(storage, folder, "here"))
     shown = str(Storage(storage))
-    return Preflight(facts, [node], findings(facts, [node], shown, Asked(), Asked()), shown, time.monotonic() - began)
+    return Preflight(facts, [node], findings(facts, [node], shown, Resources(0), Resources(0)), shown, time.monotonic() - began)
 
 
 def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None) -> Preflight:
@@ -68,15 +68,15 @@ def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None
         nodes = _Gathering(ray, alive).nodes(Storage(storage).location, folder, experiment, asked)
     has = ray.cluster_resources()
     shown = str(Storage(storage))
-    found = findings(facts, nodes, shown, asked, Asked(has.get("CPU", 0), has.get("GPU", 0)))
+    found = findings(facts, nodes, shown, asked, Resources(has.get("CPU", 0), has.get("GPU", 0)))
     return Preflight(facts, nodes, found, shown, time.monotonic() - began)
 
 
-def _asked_by(experiment: Experiment | None) -> Asked:
+def _asked_by(experiment: Experiment | None) -> Resources:
     if experiment is None:
-        return Asked()
+        return Resources(0)
     workers = experiment.workers
-    return Asked(workers.least * workers.cpus, workers.least if workers.gpu else 0)
+    return Resources(workers.least * workers.cpus, workers.least if workers.gpu else 0)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _marked(location: str) -> Iterator[str]:
     folder = f".preflight-{uuid.uuid4().hex[:8]}"
     try:
         storage.write(f"{folder}/driver", b"driver")
-    except OSError as error:
+    except (OSError, StorageError) as error:
         raise UsageError(f"storage {storage} cannot be written from here: {error}") from error
     try:
         yield folder
@@ -120,7 +120,7 @@ class _Gathering:
         host, address = self._nodes[node]["NodeManagerHostname"], self._nodes[node]["NodeManagerAddress"]
         return f"{host} ({address})" if names.count((host, address)) == 1 else f"{host} ({address}, {node[:6]})"
 
-    def nodes(self, location: str, folder: str, experiment: Experiment | None, asked: Asked) -> list[Node]:
+    def nodes(self, location: str, folder: str, experiment: Experiment | None, asked: Resources) -> list[Node]:
         """Every node, as it answered."""
         facts = self._ask(lambda node, probe: probe.facts.remote())
         clocks = self._clocks()
@@ -148,9 +148,9 @@ class _Gathering:
             for node in self._probes
         ]
 
-    def _ask(self, question: Callable[..., Any]) -> dict[str, Any]:
+    def _ask(self, question: Callable[[str, Any], Any]) -> dict[str, Any]:
         """The answers of the nodes that gave one; the others are silent from now on."""
-        asked = {answer: node for node, probe in self._talking().items() if (answer := question(node, probe)) is not None}
+        asked = {question(node, probe): node for node, probe in self._talking().items()}
         ready, late = self._ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
         answers = {}
         for answer in ready:
@@ -167,11 +167,11 @@ class _Gathering:
     def _clocks(self) -> dict[str, tuple[float, float]]:
         """How far each node's clock is ahead of this one, and how far that may be wrong: half of the shortest round trip."""
         trips: dict[str, tuple[float, float]] = {}
-        for node in list(self._talking()) * 3:
+        for _ in range(3):
             asked = time.time()
-            there = self._ask(lambda one, probe, only=node: probe.clock.remote() if one == only else None).get(node)
+            answers = self._ask(lambda node, probe: probe.clock.remote())
             back = time.time()
-            if there is not None:
+            for node, there in answers.items():
                 trips[node] = min(trips.get(node, (math.inf, 0.0)), ((back - asked) / 2, there - (asked + back) / 2))
         return {node: (offset, error) for node, (error, offset) in trips.items()}
 

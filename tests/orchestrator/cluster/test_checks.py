@@ -4,22 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cluster.checks import Asked, Finding, Level, Node, findings
+from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts
+from orchestrator.runs.environment import Resources
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "ray": "2.60.0", "project": "0.1.0+abc"}
 DRIVER = Facts(VERSIONS, gpus=0, disk_free_bytes=100 * 2**30, shared_memory_free_bytes=8 * 2**30)
 WITH_GPUS = replace(DRIVER, gpus=4)
 FIT = Node("a", DRIVER)
-SMALL, BIG = Asked(2), Asked(64, 8)
+SMALL, BIG = Resources(2), Resources(64, 8)
 
 
-def found(*nodes: Node, asked: Asked = SMALL, present: Asked = BIG) -> list[Finding]:
+def found(*nodes: Node, asked: Resources = SMALL, present: Resources = BIG) -> list[Finding]:
     return findings(DRIVER, nodes, "s3://bucket/runs", asked, present)
 
 
 def test_nodes_that_are_fit_give_no_findings() -> None:
-    assert found(FIT, Node("b", WITH_GPUS, offered_gpus=4, clock_offset_s=0.9), asked=Asked(64, 8)) == []
+    assert found(FIT, Node("b", WITH_GPUS, offered_gpus=4, clock_offset_s=0.9), asked=Resources(64, 8)) == []
 
 
 @pytest.mark.parametrize("name", ["torch", "ray", "project"])
@@ -63,14 +64,14 @@ def test_no_shared_memory_at_all_is_no_finding() -> None:
 
 def test_gpus_that_torch_cannot_use_matter_to_a_run_that_asks_for_some() -> None:
     node = Node("a", WITH_GPUS, offered_gpus=4, gpus="torch 2.13.0+cpu sees none of them")
-    assert found(node, asked=Asked(2)) == []
-    (one,) = found(node, asked=Asked(2, 2))
+    assert found(node, asked=Resources(2)) == []
+    (one,) = found(node, asked=Resources(2, 2))
     assert one.what == "has 4 GPUs and torch 2.13.0+cpu sees none of them"
-    assert found(replace(node, offered_gpus=0.0), asked=Asked(2, 2))[0].level is Level.WARNING, "it gets no rank that needs one"
+    assert found(replace(node, offered_gpus=0.0), asked=Resources(2, 2))[0].level is Level.WARNING, "it gets no rank that needs one"
 
 
 def test_asking_for_more_than_there_is_waits_for_the_autoscaler() -> None:
-    (one,) = found(FIT, asked=Asked(128, 9), present=Asked(64, 8))
+    (one,) = found(FIT, asked=Resources(128, 9), present=Resources(64, 8))
     assert (one.level, one.node) == (Level.WARNING, "cluster")
     assert one.what == "the run asks for 128 CPUs and has 64, and for 9 GPUs and has 8"
 

@@ -95,6 +95,8 @@ def test_each_rank_has_a_pod_with_what_it_asks_for() -> None:
     four = group(workers={"count": 4, "gpu": True, "cpus": 2.5})
     assert (four["replicas"], four["minReplicas"], four["maxReplicas"]) == (4, 4, 4)
     assert four["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "3", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    some = group(workers={"count": [2, 8]})
+    assert (some["replicas"], some["minReplicas"], some["maxReplicas"]) == (8, 2, 8)
     assert "nvidia.com/gpu" not in group()["template"]["spec"]["containers"][0]["resources"]["limits"]
 
 
