@@ -34,7 +34,7 @@ def documented() -> dict[str, tuple[str, str]]:
 
 def test_the_guide_has_the_dtype_of_every_column_that_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    overrides = ["epochs=1", "batch_size=256", *(f"hooks.{hook}" for hook in HOOKS)]
+    overrides = ["epochs=1", "batch_size=256", "task_args.width=8", *(f"hooks.{hook}" for hook in HOOKS)]
     done = run(load_experiment("experiments/digits.yaml", overrides), tmp_path, local=True)
     recorded = {name: str(dtype) for name, dtype in done.stats.dtypes.items()}
     listed = documented()
