@@ -4,8 +4,8 @@ In this process: the ranks' real recorders write real files and push real batche
 can; told are the collector's own seconds, what it holds, what it dropped, and that the table made of the files has every
 row. Through Ray: a real actor, to which processes of many simulated ranks each push in real time, with the links' turns and
 without; told are the collector's share of a core (by its processor seconds, which a busy machine does not change), its
-memory, how old the newest row of each rank is, how long a call of the driver's takes meanwhile, and what was shed. Before
-it, what a push costs by its size. The claim: 500,000 rows a second on less than a core, within bounds, and live.
+memory, how old the newest row of each rank is, how long a call of the driver's takes meanwhile, and what was shed; once of a
+collector that answered nothing at first. Before it, what a push costs by its size. The claim: 500,000 rows a second on less than a core, within bounds, and live.
 
     python -m benchmarks.simulate_cluster [seconds [ranks ...]]
 """
@@ -148,6 +148,10 @@ class Watched(Collector):
         self._taken += len(batches)
         return super().push(batches)
 
+    def stand_still(self, seconds: int) -> None:
+        """Answers nothing meanwhile."""
+        sleep(seconds)
+
     def pid(self) -> int:
         return os.getpid()
 
@@ -183,15 +187,17 @@ def cpu_seconds(pid: int) -> float:
     return times.user + times.system
 
 
-def through_ray(ranks: int, seconds: int, turns: bool) -> tuple[Any, ...]:
+def through_ray(ranks: int, seconds: int, turns: bool, still_s: int = 0) -> tuple[Any, ...]:
     batch = a_batch(ROWS_PER_S // ranks)
-    name = f"collector-{ranks}-{turns}"
+    name = f"collector-{ranks}-{turns}-{still_s}"
     actor = ray.remote(Watched).options(name=name, num_cpus=0).remote()
     shares = [range(first, ranks, PROCESSES) for first in range(PROCESSES)]
     pushers = [ray.remote(Ranks).options(num_cpus=0).remote(name, share, ranks, turns) for share in shares]
     pid = ray.get(actor.pid.remote())
     ray.get([pusher.push.remote(batch, 0) for pusher in pushers])
     pushing = [pusher.push.remote(batch, seconds) for pusher in pushers]
+    if still_s:
+        actor.stand_still.remote(still_s)
     looks = []
     while len(ray.wait(pushing, num_returns=len(pushing), timeout=1)[0]) < len(pushing):
         asked = perf_counter()
@@ -207,7 +213,7 @@ def through_ray(ranks: int, seconds: int, turns: bool) -> tuple[Any, ...]:
     rows = ROWS_PER_S // ranks
     waits, memory, (newest, middle, eldest) = settled[:, 3], settled[:, 4], np.median(settled[:, 5:], axis=0)
     return (
-        f"{ranks:,}, {'turns' if turns else 'no turns'}",
+        f"{ranks:,}, {'turns' if turns else 'no turns'}" + (f", still for {still_s} s before" if still_s else ""),
         f"{pushed * rows / seconds:,.0f}",
         f"{taken * rows / took:,.0f}",
         f"{work / took:.2f}",
@@ -252,7 +258,10 @@ def main(seconds: int = 40, *clusters: int) -> None:
         ["ranks", "rows pushed a second", "rows taken a second", "cores the collector used", "rows a second of a core",
          "MiB of its process, then and at the end", "s, age of the newest, median and oldest rank's newest row", "s, a call meanwhile: median, longest",
          "batches shed"],
-        [through_ray(ranks, seconds, turns) for ranks in clusters for turns in (True, False)],
+        [
+            *(through_ray(ranks, seconds, turns) for ranks in clusters for turns in (True, False)),
+            through_ray(clusters[0], seconds, True, seconds // 2),
+        ],
     )  # fmt: skip
     ray.shutdown()
 
