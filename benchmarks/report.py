@@ -51,13 +51,30 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
     """A sweep of trials that reported and recorded no rows."""
     draw = np.random.default_rng(0)
     settings = {"metric": "val/accuracy", "mode": "max", "trials": trials}
-    folder = RunFolder.create(place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", {"sweep": settings})
+    folder = RunFolder.create(
+        place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", {"sweep": settings}
+    )
     for number in range(trials):
         rate, width = float(10 ** draw.uniform(-3, 0)), int(draw.choice([16, 32, 64]))
-        trial = RunFolder.create(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", {"values": {"optimizer.lr": rate, "task_args.width": width}})
+        trial = RunFolder.create(
+            f"{folder}/trials",
+            f"trial-{number:04d}",
+            "hooks: {}\n",
+            {"values": {"optimizer.lr": rate, "task_args.width": width}},
+        )
         trial.begin_attempt(None, None, {})
         reached = np.maximum.accumulate(draw.random(REPORTS)) * rate
-        lines = [{"attempt": 0, "epoch": place, "step": place + 1, "iteration": place + 1, "val/accuracy": value, "val/loss": 1 - value} for place, value in enumerate(reached.tolist())]
+        lines = [
+            {
+                "attempt": 0,
+                "epoch": place,
+                "step": place + 1,
+                "iteration": place + 1,
+                "val/accuracy": value,
+                "val/loss": 1 - value,
+            }
+            for place, value in enumerate(reached.tolist())
+        ]
         trial.storage.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         trial.end("finished")
     return folder
@@ -65,7 +82,9 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
 
 def made(folder: RunFolder, page: Path) -> tuple[float, float]:
     """Seconds to make a page, and the GiB its process held at most."""
-    done = subprocess.run([sys.executable, "-c", MAKE, str(folder), str(page)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MAKE, str(folder), str(page)], capture_output=True, text=True, check=True
+    )
     seconds, memory = map(float, done.stdout.split())
     return seconds, memory
 
@@ -73,7 +92,10 @@ def made(folder: RunFolder, page: Path) -> tuple[float, float]:
 def main(ranks: int = 1024, iterations: int = 1000, trials: int = 1000, rounds: int = 5) -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        folders = {f"{ranks:,} ranks x {iterations:,} iterations": large_run(place, ranks, iterations), f"{trials:,} trials": large_sweep(place, trials)}
+        folders = {
+            f"{ranks:,} ranks x {iterations:,} iterations": large_run(place, ranks, iterations),
+            f"{trials:,} trials": large_sweep(place, trials),
+        }
         empty = place / "empty.html"
         empty.write_text("<!DOCTYPE html><title>empty</title>")
         pages = {"an empty page": empty, **{what: place / f"{folder.name}.html" for what, folder in folders.items()}}
@@ -84,8 +106,20 @@ def main(ranks: int = 1024, iterations: int = 1000, trials: int = 1000, rounds: 
             seconds, memory = costs.get(what, (0.0, 0.0))
             times = opened[what]
             shown = (f"{median(times):.0f}", f"{max(times):.0f}") if times else ("no Chromium", "")
-            rows.append((what, f"{seconds:.1f}" if seconds else "", f"{memory:.2f}" if memory else "", f"{page.stat().st_size / 1e6:.2f}", *shown))
-    print_table("Making and opening a page", ["page", "s to make", "peak GiB of the process", "MB", "ms to open", "longest of the rounds"], rows)
+            rows.append(
+                (
+                    what,
+                    f"{seconds:.1f}" if seconds else "",
+                    f"{memory:.2f}" if memory else "",
+                    f"{page.stat().st_size / 1e6:.2f}",
+                    *shown,
+                )
+            )
+    print_table(
+        "Making and opening a page",
+        ["page", "s to make", "peak GiB of the process", "MB", "ms to open", "longest of the rounds"],
+        rows,
+    )
 
 
 def opening_ms(pages: dict[str, Path], rounds: int) -> dict[str, list[float]]:

@@ -70,4 +70,3 @@ def _output(command: Sequence[str], timeout_s: float) -> str:
         finally:
             too_late.cancel()
             process.terminate()
-

@@ -13,7 +13,12 @@ PAGE = "report.html"
 
 def report(
     run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")],
-    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write it: a file or a URL; report.html in the folder by default.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Where to write it: a file or a URL; report.html in the folder by default."
+        ),
+    ] = None,
 ) -> None:
     """Writes a run or a sweep as one HTML file that opens without a network, and prints where it is."""
     from orchestrator.report import report as page_of

@@ -1,4 +1,4 @@
-"""Reports: one HTML file of a run or a sweep, which opens without a network. Driver process; knows pandas and neither ray nor torch."""
+"""Reports: one HTML file of a run or a sweep, which opens without a network. Knows pandas and neither ray nor torch."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ class Axis:
         return np.where(np.isfinite(numbers), (numbers - self.low) / (self.high - self.low), np.nan)
 
 
-def axis(name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: bool | None = None, count: int = 5) -> Axis:
+def axis(
+    name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: bool | None = None, count: int = 5
+) -> Axis:
     """The axis for the finite ones of a column's values, whose name tells their unit.
 
     `logarithmic` None leaves it to the values: all above zero, and the largest LOGARITHMIC_FROM times the smallest;
@@ -64,7 +66,9 @@ def whole(name: str, values: ArrayLike, count: int = 5) -> Axis:
 def categories(names: Sequence[str], most: int = 8) -> Axis:
     """An axis of things that are no numbers: each has a place of the same width, and at most so many are labelled."""
     every = max(1, math.ceil(len(names) / most))
-    return Axis(-0.5, max(len(names), 1) - 0.5, tuple((float(place), names[place]) for place in range(0, len(names), every)))
+    return Axis(
+        -0.5, max(len(names), 1) - 0.5, tuple((float(place), names[place]) for place in range(0, len(names), every))
+    )
 
 
 def _apart(low: float, high: float) -> tuple[float, float]:

@@ -45,7 +45,11 @@ def envelope(at: ArrayLike, values: ArrayLike, bins: int) -> Envelope:
     counts = np.diff(starts, append=len(numbers))
     sums = np.add.reduceat(numbers, starts)
     return Envelope(
-        known[ends], np.minimum.reduceat(numbers, starts), sums / counts, np.maximum.reduceat(numbers, starts), int((~finite).sum())
+        known[ends],
+        np.minimum.reduceat(numbers, starts),
+        sums / counts,
+        np.maximum.reduceat(numbers, starts),
+        int((~finite).sum()),
     )
 
 
@@ -70,7 +74,9 @@ class Grid:
     """The first and the last column of each group: shape (column groups, 2)."""
 
 
-def worst_of_bins(rows: ArrayLike, columns: ArrayLike, measures: Mapping[str, ArrayLike], most_rows: int, most_columns: int) -> dict[str, Grid]:
+def worst_of_bins(
+    rows: ArrayLike, columns: ArrayLike, measures: Mapping[str, ArrayLike], most_rows: int, most_columns: int
+) -> dict[str, Grid]:
     """Each measure of a long table, by row and column, in at most so many groups of neighbours each way.
 
     A pair of row and column stands once in the table, or not at all.
@@ -87,7 +93,9 @@ def worst_of_bins(rows: ArrayLike, columns: ArrayLike, measures: Mapping[str, Ar
     return found
 
 
-def _shrunk(whole: Floats, row_names: Integers, column_names: Integers, own_row: Integers, own_column: Integers) -> Grid:
+def _shrunk(
+    whole: Floats, row_names: Integers, column_names: Integers, own_row: Integers, own_column: Integers
+) -> Grid:
     largest = np.maximum.reduceat(whole, np.flatnonzero(np.diff(own_row, prepend=-1)), axis=0)
     largest = np.maximum.reduceat(largest, np.flatnonzero(np.diff(own_column, prepend=-1)), axis=1)
     of_row, of_column = np.zeros(largest.shape, dtype=np.int64), np.zeros(largest.shape, dtype=np.int64)
@@ -95,7 +103,13 @@ def _shrunk(whole: Floats, row_names: Integers, column_names: Integers, own_row:
     at_row, at_column = (places[::-1] for places in np.nonzero(whole == largest[own_row][:, own_column]))
     cells = own_row[at_row], own_column[at_column]
     of_row[cells], of_column[cells] = row_names[at_row], column_names[at_column]
-    return Grid(np.where(np.isfinite(largest), largest, np.nan), of_row, of_column, _ends(row_names, own_row), _ends(column_names, own_column))
+    return Grid(
+        np.where(np.isfinite(largest), largest, np.nan),
+        of_row,
+        of_column,
+        _ends(row_names, own_row),
+        _ends(column_names, own_column),
+    )
 
 
 def _ends(names: Integers, groups: Integers) -> Integers:

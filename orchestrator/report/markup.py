@@ -20,7 +20,9 @@ _EMPTY = ("br", "circle", "image", "input", "line", "meta", "path", "rect", "wbr
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:
     """An element. Of an attribute's name `_` stands for `-` and one at the end is left out; True is an empty one, None
     and False are none."""
-    names = "".join(_attribute(name, value) for name, value in attributes.items() if value is not None and value is not False)
+    names = "".join(
+        _attribute(name, value) for name, value in attributes.items() if value is not None and value is not False
+    )
     if tag in _EMPTY and not children:
         return Markup(f"<{tag}{names}/>")
     return Markup(f"<{tag}{names}>{together(children)}</{tag}>")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 from orchestrator.report import palette
 from orchestrator.report.markup import Content, Markup, element, together
@@ -28,7 +29,12 @@ def page(title: str, header: Content, sections: Sequence[Section], made: str) ->
     """The whole document; `header` is what stands above all sections, `made` when and from what it was made."""
     style, script = _resource("style.css"), _resource("script.js")
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
-    theme = element("label", "Theme ", element("select", *(element("option", name) for name in ("system", "light", "dark")), id="theme"), hidden=True)
+    theme = element(
+        "label",
+        "Theme ",
+        element("select", *(element("option", name) for name in ("system", "light", "dark")), id="theme"),
+        hidden=True,
+    )
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -44,7 +50,13 @@ def page(title: str, header: Content, sections: Sequence[Section], made: str) ->
         element("main", element("header", header), *map(_section, sections), id="content"),
         element("footer", made),
         element("div", id="tip", role="status", hidden=True),
-        element("div", element("a", id="picked-name"), element("button", "show all", type="button", id="unpick"), id="picked", hidden=True),
+        element(
+            "div",
+            element("a", id="picked-name"),
+            element("button", "show all", type="button", id="unpick"),
+            id="picked",
+            hidden=True,
+        ),
         element("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -77,12 +89,33 @@ def tiles(entries: Sequence[Tile]) -> Markup:
 
 def _tile(tile: Tile) -> Markup:
     shown, exact = cell("", tile.value)
-    return element("div", element("dt", tile.title), element("dd", shown, element("small", tile.note) if tile.note else None, title=exact))
+    return element(
+        "div",
+        element("dt", tile.title),
+        element("dd", shown, element("small", tile.note) if tile.note else None, title=exact),
+    )
+
+
+def headline(name: str, how: str, about: Mapping[str, Any], entries: Sequence[Tile]) -> Markup:
+    """What stands above all sections: a name and a status, why it ended where `run.json` says so, and a few numbers."""
+    stopped = about.get("stopped")
+    pieces = [
+        element("h1", name, " ", status(how)),
+        element("p", f"Stopped: {'; '.join(map(str, stopped))}") if stopped else None,
+        failure("Error", about.get("error")),
+        tiles(entries),
+    ]
+    return together(pieces)
 
 
 def status(word: str) -> Markup:
     """A run's status as a badge."""
     return element("span", word, class_=f"status {word}")
+
+
+def failure(label: str, words: object) -> Markup | None:
+    """What something failed with, where it did."""
+    return element("pre", str(words), class_="failed", tabindex=0, aria_label=label) if words else None
 
 
 def preformatted(summary: str, text: str, *, opened: bool = False) -> Markup:

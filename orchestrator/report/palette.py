@@ -13,12 +13,45 @@ from numpy.typing import NDArray
 PAGE = {"light": "#ffffff", "dark": "#15181e"}
 """The page's own colour."""
 KINDS = {
-    "light": ("#153066", "#ae8a0c", "#276642", "#6f5dc9", "#6f0c0c", "#0c9cae", "#935415", "#541e39", "#6f9c54", "#938a81"),
-    "dark": ("#2766d2", "#e49c39", "#b7f6d2", "#c99cff", "#c04227", "#4bf6ff", "#eded93", "#c94ba5", "#93b778", "#81786f"),
+    "light": (
+        "#153066",
+        "#ae8a0c",
+        "#276642",
+        "#6f5dc9",
+        "#6f0c0c",
+        "#0c9cae",
+        "#935415",
+        "#541e39",
+        "#6f9c54",
+        "#938a81",
+    ),
+    "dark": (
+        "#2766d2",
+        "#e49c39",
+        "#b7f6d2",
+        "#c99cff",
+        "#c04227",
+        "#4bf6ff",
+        "#eded93",
+        "#c94ba5",
+        "#93b778",
+        "#81786f",
+    ),
 }
 """Colours for kinds; the last, a grey, is for what stands back."""
 BACK = 9
-_VIRIDIS = ("#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725")
+_VIRIDIS = (
+    "#440154",
+    "#482878",
+    "#3e4989",
+    "#31688e",
+    "#26828e",
+    "#1f9e89",
+    "#35b779",
+    "#6ece58",
+    "#b5de2b",
+    "#fde725",
+)
 SHADES = 64
 
 
@@ -32,5 +65,8 @@ def shades() -> NDArray[np.uint8]:
 
 def stylesheet() -> str:
     """The colours as CSS: `.k0` and on set `--kind`, and `--page` is the page."""
-    kinds = [f".k{place}{{--kind:light-dark({light},{dark})}}" for place, (light, dark) in enumerate(zip(KINDS["light"], KINDS["dark"], strict=True))]
+    kinds = [
+        f".k{place}{{--kind:light-dark({light},{dark})}}"
+        for place, (light, dark) in enumerate(zip(KINDS["light"], KINDS["dark"], strict=True))
+    ]
     return "\n".join([f":root{{--page:light-dark({PAGE['light']},{PAGE['dark']})}}", *kinds])

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page, units
-from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.markup import Markup
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
 from orchestrator.report.views.experiment import experiment
@@ -52,7 +52,17 @@ def read_run(run: Run) -> RunTables:
     """The tables of a run, under way or over."""
     folder = run.folder
     config = folder.storage.read("experiment.yaml").decode() if folder.storage.exists("experiment.yaml") else ""
-    return RunTables(run.name, run.path, run.status, folder.about(), config, folder.attempts(), run.reports(), run.stats, run.hook_costs)
+    return RunTables(
+        run.name,
+        run.path,
+        run.status,
+        folder.about(),
+        config,
+        folder.attempts(),
+        run.reports(),
+        run.stats,
+        run.hook_costs,
+    )
 
 
 def run_page(run: RunTables, made: str) -> str:
@@ -66,28 +76,31 @@ def run_page(run: RunTables, made: str) -> str:
         recorded(run.stats),
         experiment(run.config, run.about, run.attempts),
     ]
-    return page.page(f"{run.name} - Hookyard", headline(run), sections, f"Made by hookyard report at {made} from {run.path}.")
+    return page.page(
+        f"{run.name} - Hookyard", headline(run), sections, f"Made by hookyard report at {made} from {run.path}."
+    )
 
 
 def headline(run: RunTables) -> Markup:
-    """The run's name, how it went, what it reached and what it cost."""
-    error, stopped = run.about.get("error"), run.about.get("stopped")
-    return together(
-        [
-            element("h1", run.name, " ", page.status(run.status)),
-            element("p", f"Stopped: {'; '.join(map(str, stopped))}") if stopped else None,
-            element("pre", str(error), class_="failed", tabindex=0, aria_label="Error") if error else None,
-            page.tiles([*_reached(run.reports), *_cost(run.about, run.stats)]),
-        ]
-    )
+    """How the run went, what it reached and what it cost."""
+    return page.headline(run.name, run.status, run.about, [*_reached(run.reports), *_cost(run.about, run.stats)])
 
 
 def _reached(reports: Sequence[Mapping[str, Any]]) -> list[Tile]:
     """The metrics at their best, those of validation before others."""
-    names = [name for name in dict.fromkeys(name for report in reports for name in report) if "/" in name and not units.unit(name)]
-    names = [name for name in names if name.startswith(("val/", "test/"))] or [name for name in names if name.startswith("train/")]
+    names = [
+        name
+        for name in dict.fromkeys(name for report in reports for name in report)
+        if "/" in name and not units.unit(name)
+    ]
+    names = [name for name in names if name.startswith(("val/", "test/"))] or [
+        name for name in names if name.startswith("train/")
+    ]
     found = [(name, report) for name in names if (report := best(name, reports)) is not None]
-    return [Tile(f"best {name}", Quantity(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}") for name, report in found[:HEADLINES]]
+    return [
+        Tile(f"best {name}", Quantity(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}")
+        for name, report in found[:HEADLINES]
+    ]
 
 
 def _cost(about: Mapping[str, Any], stats: pd.DataFrame) -> list[Tile]:
@@ -100,19 +113,38 @@ def _cost(about: Mapping[str, Any], stats: pd.DataFrame) -> list[Tile]:
     ranks = int(stats["rank"].nunique())
     if "step_s" in stats:
         spent = float(stats["step_s"].sum())
-        tiles.append(Tile("rank-seconds", Quantity("", spent), f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"))
+        tiles.append(
+            Tile(
+                "rank-seconds",
+                Quantity("", spent),
+                f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}",
+            )
+        )
     tiles += _peaks(stats)
     slowest = slowest_rank(stats)
     if slowest is not None:
         rank, behind = slowest
-        tiles.append(Tile("slowest rank", Quantity("rank", rank), f"its own work takes {behind:.1%} longer than the others' median"))
+        tiles.append(
+            Tile(
+                "slowest rank",
+                Quantity("rank", rank),
+                f"its own work takes {behind:.1%} longer than the others' median",
+            )
+        )
     return tiles
 
 
 def _peaks(stats: pd.DataFrame) -> list[Tile]:
     columns = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
     known = {name: what for name, what in columns.items() if name in stats and stats[name].notna().any()}
-    return [Tile(what, Quantity(name, float(stats[name].max())), f"rank {stats['rank'].to_numpy()[int(np.nanargmax(stats[name].to_numpy(dtype=float)))]}") for name, what in known.items()]
+    return [
+        Tile(
+            what,
+            Quantity(name, float(stats[name].max())),
+            f"rank {stats['rank'].to_numpy()[int(np.nanargmax(stats[name].to_numpy(dtype=float)))]}",
+        )
+        for name, what in known.items()
+    ]
 
 
 def slowest_rank(stats: pd.DataFrame) -> tuple[int, float] | None:

@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from orchestrator.report import page, units
-from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.markup import Markup, element
 from orchestrator.report.page import Tile
 from orchestrator.report.run import wall_s
 from orchestrator.report.tables import Quantity, table
@@ -18,7 +18,7 @@ from orchestrator.report.views.comparison import coordinates, front, mattered, p
 from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.spans import ORDER
-from orchestrator.report.views.trials import details, trials
+from orchestrator.report.views.trials import CONFIG, details, trials
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.result import Sweep
@@ -61,7 +61,9 @@ def read_sweep(sweep: Sweep) -> SweepTables:
     objectives = dict(sweep.objectives)
     ordered = best_first(sweep.trials, objectives)
     spans = mean_spans(sweep, list(map(str, ordered.index[:BARS])))
-    return SweepTables(sweep.name, sweep.path, sweep.status, sweep.folder.about(), config, objectives, ordered, reports, history, spans)
+    return SweepTables(
+        sweep.name, sweep.path, sweep.status, sweep.folder.about(), config, objectives, ordered, reports, history, spans
+    )
 
 
 def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
@@ -91,7 +93,12 @@ def sweep_page(sweep: SweepTables, made: str) -> str:
         details(ordered, sweep.objectives, sweep.path),
         experiment(sweep.config, sweep.about),
     ]
-    return page.page(f"{sweep.name} - Hookyard", _headline(sweep, ordered), sections, f"Made by hookyard report at {made} from {sweep.path}.")
+    return page.page(
+        f"{sweep.name} - Hookyard",
+        _headline(sweep),
+        sections,
+        f"Made by hookyard report at {made} from {sweep.path}.",
+    )
 
 
 def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:
@@ -103,47 +110,74 @@ def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFr
 def logarithmic(config: str) -> set[str]:
     """The paths whose domain spreads evenly over magnitudes, as the sweep's file says."""
     space = ((yaml.safe_load(config) or {}).get("sweep") or {}).get("space") or {}
-    return {path for path, domain in space.items() if isinstance(domain, dict) and any("log" in kind for kind in domain)}
+    return {
+        path for path, domain in space.items() if isinstance(domain, dict) and any("log" in kind for kind in domain)
+    }
 
 
-def _headline(sweep: SweepTables, ordered: pd.DataFrame) -> Markup:
-    metric, mode = next(iter(sweep.objectives.items()))
-    tiles: list[Tile] = []
-    if metric in ordered and ordered[metric].notna().any():
-        best = ordered.iloc[0]
-        trial = str(ordered.index[0])
-        tiles.append(Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), trial))
-        values = ", ".join(f"{str(name).removeprefix('config/')} {units.told('', best[name])}" for name in ordered.columns if str(name).startswith("config/") and best[name] == best[name])
-        tiles.append(Tile("best trial", element("a", trial, href=f"#{trial}"), values))
-    counts = ordered["status"].value_counts() if len(ordered) else pd.Series(dtype=int)
-    tiles.append(Tile("trials", Quantity("", len(ordered)), ", ".join(f"{count} {status}" for status, count in counts.items())))
-    wall = wall_s(sweep.about)
+def _headline(sweep: SweepTables) -> Markup:
+    counts = sweep.trials["status"].value_counts() if len(sweep.trials) else pd.Series(dtype=int)
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    trials = Tile("trials", Quantity("", len(sweep.trials)), told)
+    entries = [*_best(sweep.trials, sweep.objectives), trials, *_cost(sweep.about, sweep.trials)]
+    return page.headline(sweep.name, sweep.status, sweep.about, entries)
+
+
+def _best(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
+    metric, mode = next(iter(objectives.items()))
+    if metric not in trials or not trials[metric].notna().any():
+        return []
+    best, name = trials.iloc[0], str(trials.index[0])
+    drawn = {
+        path: best[path] for path in map(str, trials.columns) if path.startswith(CONFIG) and best[path] == best[path]
+    }
+    values = ", ".join(f"{path.removeprefix(CONFIG)} {units.told('', value)}" for path, value in drawn.items())
+    reached = Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), name)
+    return [reached, Tile("best trial", element("a", name, href=f"#{name}"), values)]
+
+
+def _cost(about: Mapping[str, Any], trials: pd.DataFrame) -> list[Tile]:
+    entries: list[Tile] = []
+    wall = wall_s(about)
     if wall is not None:
-        tiles.append(Tile("wall time", Quantity("wall_s", wall), "of the whole sweep"))
-    if "train_s" in ordered:
-        spent = float((ordered["train_s"] * ordered["ranks"]).sum())
-        tiles.append(Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks"))
-    if "peak_rss_bytes" in ordered and ordered["peak_rss_bytes"].notna().any():
-        tiles.append(Tile("peak memory of a process", Quantity("peak_rss_bytes", float(ordered["peak_rss_bytes"].max())), str(ordered["peak_rss_bytes"].idxmax())))
-    error, stopped = sweep.about.get("error"), sweep.about.get("stopped")
-    return together(
-        [
-            element("h1", sweep.name, " ", page.status(sweep.status)),
-            element("p", f"Stopped: {'; '.join(map(str, stopped))}") if stopped else None,
-            element("pre", str(error), class_="failed", tabindex=0, aria_label="Error") if error else None,
-            page.tiles(tiles),
-        ]
-    )
+        entries.append(Tile("wall time", Quantity("wall_s", wall), "of the whole sweep"))
+    if "train_s" in trials:
+        spent = float((trials["train_s"] * trials["ranks"]).sum())
+        entries.append(
+            Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks")
+        )
+    peaks = trials["peak_rss_bytes"].dropna() if "peak_rss_bytes" in trials else pd.Series(dtype=float)
+    if len(peaks):
+        most = Quantity("peak_rss_bytes", float(peaks.max()))
+        entries.append(Tile("peak memory of a process", most, str(peaks.idxmax())))
+    return entries
 
 
 def _population(history: Sequence[Mapping[str, Any]]) -> page.Section:
     """Who went on from whose weights, with which values."""
     rows = []
     for one in history:
-        changed = [f"{path}: {_text(one['before'].get(path))} to {_text(value)}" for path, value in one["after"].items() if one["before"].get(path) != value]
-        rows.append((one["trial"], one["source"], one["step"], one["score"], one["source_score"], "; ".join(changed) or "the same values"))
+        changed = [
+            f"{path}: {_text(one['before'].get(path))} to {_text(value)}"
+            for path, value in one["after"].items()
+            if one["before"].get(path) != value
+        ]
+        rows.append(
+            (
+                one["trial"],
+                one["source"],
+                one["step"],
+                one["score"],
+                one["source_score"],
+                "; ".join(changed) or "the same values",
+            )
+        )
     columns = ("trial", "from", "step", "score", "score of the other", "values")
-    return page.Section("population", "Who went on from whom", table("In the order in which it happened", columns, rows, class_="sortable"))
+    return page.Section(
+        "population",
+        "Who went on from whom",
+        table("In the order in which it happened", columns, rows, class_="sortable"),
+    )
 
 
 def _text(value: Any) -> str:

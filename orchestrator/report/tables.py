@@ -39,11 +39,21 @@ def table(
     """A table whose first cells head their rows.
 
     A cell is a value, whose unit its column's name tells, a Quantity, a Share, or markup. `headings` are columns' names
-    in other words, `aside` those that a choosable table folds away at first, `marks` further attributes of each row, `attributes` those of the table.
+    in other words, `aside` those that a choosable table folds away at first, `marks` further attributes of each row,
+    `attributes` those of the table.
     """
     every = list(rows)
-    names = [(name, (headings or {}).get(name, name), place > 0 and _of_numbers(name, place, every)) for place, name in enumerate(columns)]
-    head = element("tr", *(element("th", heading, scope="col", class_=numbers and "numbers", data_aside=name in aside) for name, heading, numbers in names))
+    names = [
+        (name, (headings or {}).get(name, name), place > 0 and _of_numbers(name, place, every))
+        for place, name in enumerate(columns)
+    ]
+    head = element(
+        "tr",
+        *(
+            element("th", heading, scope="col", class_=numbers and "numbers", data_aside=name in aside)
+            for name, heading, numbers in names
+        ),
+    )
     own = list(marks) if marks is not None else [{}] * len(every)
     body = together(element("tr", *_cells(columns, row), **mark) for row, mark in zip(every, own, strict=True))
     drawn = element("table", element("caption", caption), element("thead", head), element("tbody", body), **attributes)

@@ -60,11 +60,15 @@ def told(name: str, value: Any) -> str:
 
 def exact(name: str, value: Any) -> str | None:
     """A number with all its digits and its unit, for a look from near by; None where it is no number."""
-    return f"{value.item() if isinstance(value, np.number) else value!r} {unit(name)}".rstrip() if is_number(value) else None
+    return (
+        f"{value.item() if isinstance(value, np.number) else value!r} {unit(name)}".rstrip()
+        if is_number(value)
+        else None
+    )
 
 
 def scale(name: str, largest: float) -> tuple[str, float]:
-    """The unit in which an axis up to the largest value is labelled, and how much of the column's own unit one of it is."""
+    """The unit for labels of an axis up to the largest value, and how much of the column's own unit one of it is."""
     steps = {"s": _TIMES, "bytes": _SIZES}.get(unit(name))
     if steps is None:
         return unit(name), 1.0

@@ -14,20 +14,33 @@ WIDTH, HEIGHT = 2000, 1000
 """The drawing's own coordinates, from the upper left. It is stretched to the room there is; lines keep their width."""
 
 
-def figure(title: str, drawn: Content, *, note: str = "", legend: Content = None, data: Content = None, wide: bool = False) -> Markup:
+def figure(
+    title: str, drawn: Content, *, note: str = "", legend: Content = None, data: Content = None, wide: bool = False
+) -> Markup:
     """A chart with its title, a sentence on how to read it, and its data as a table."""
     caption = element("figcaption", element("b", title), element("span", note, class_="note") if note else None)
     table = element("details", element("summary", "The data as a table"), data, class_="data") if data else None
     return element("figure", caption, legend, drawn, table, class_="chart wide" if wide else "chart")
 
 
-def plot(drawing: Iterable[Content], x: Axis, y: Axis, label: str, *, over: Content = None, **attributes: str | float | None) -> Markup:
+def plot(
+    drawing: Iterable[Content], x: Axis, y: Axis, label: str, *, over: Content = None, **attributes: str | float | None
+) -> Markup:
     """The drawing between its axes. `label` is what a screen reader says of it, `over` lies above it."""
     lines = [_line(0, place, WIDTH, place) for place in _up(y.places([value for value, _ in y.ticks]))]
     drawn = element(
-        "svg", *lines, *drawing, viewBox=f"0 0 {WIDTH} {HEIGHT}", preserveAspectRatio="none", role="img", aria_label=label
+        "svg",
+        *lines,
+        *drawing,
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
     )
-    labels = [*_labels("y", "top", 1 - y.places([value for value, _ in y.ticks]), y), *_labels("x", "left", x.places([value for value, _ in x.ticks]), x)]
+    labels = [
+        *_labels("y", "top", 1 - y.places([value for value, _ in y.ticks]), y),
+        *_labels("x", "left", x.places([value for value, _ in x.ticks]), x),
+    ]
     return element("div", element("div", drawn, over, *labels, class_="area"), **{"class_": "plot", **attributes})
 
 

@@ -34,12 +34,24 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
     x = axes.categories([units.number(int(last)) for _, last in grid.column_groups], most=6)
     down = axes.categories(_stretches(grid.row_groups))
     y = axes.Axis(down.high, down.low, down.ticks)
-    label = f"{title}: heat map of {len(grid.row_groups)} by {len(grid.column_groups)} cells; the largest is {units.told(column, most)}, {worst}"
+    size = f"{len(grid.row_groups)} by {len(grid.column_groups)} cells"
+    label = f"{title}: heat map of {size}; the largest is {units.told(column, most)}, {worst}"
     scale = element(
-        "p", units.told(column, low), element("span", class_="shades"), f"{units.told(column, top)}{' and more' if most > top else ''}", class_="scale"
+        "p",
+        units.told(column, low),
+        element("span", class_="shades"),
+        f"{units.told(column, top)}{' and more' if most > top else ''}",
+        class_="scale",
     )
     said = f"{note} The largest is {units.told(column, most)}: {worst}."
-    return frame.figure(title, frame.plot([], x, y, label, over=picture, style=f"--rows:{len(grid.row_groups)}", class_="plot short"), note=said.strip(), legend=scale, data=_table(title, column, grid, row_name, column_name), wide=True)
+    return frame.figure(
+        title,
+        frame.plot([], x, y, label, over=picture, style=f"--rows:{len(grid.row_groups)}", class_="plot short"),
+        note=said.strip(),
+        legend=scale,
+        data=_table(title, column, grid, row_name, column_name),
+        wide=True,
+    )
 
 
 def _table(title: str, column: str, grid: Grid, row_name: str, column_name: str) -> Markup:
@@ -48,9 +60,16 @@ def _table(title: str, column: str, grid: Grid, row_name: str, column_name: str)
     for name, values, origin, at in zip(_stretches(grid.row_groups), grid.values, grid.rows, grid.columns, strict=True):
         if np.isfinite(values).any():
             largest = int(np.nanargmax(values))
-            rows.append((name, float(np.nanmedian(values)), float(values[largest]), int(origin[largest]), int(at[largest])))
+            rows.append(
+                (name, float(np.nanmedian(values)), float(values[largest]), int(origin[largest]), int(at[largest]))
+            )
     columns = (row_name, f"median/{column}", f"largest/{column}", "of", "at")
-    headings = {columns[1]: "median of its cells", columns[2]: "largest", "of": f"of {row_name}", "at": f"at {column_name}"}
+    headings = {
+        columns[1]: "median of its cells",
+        columns[2]: "largest",
+        "of": f"of {row_name}",
+        "at": f"at {column_name}",
+    }
     return table(title, columns, rows, headings=headings)
 
 
@@ -66,7 +85,10 @@ def _shades(values: NDArray[np.float64], low: float, top: float) -> NDArray[np.u
 
 
 def png(shades: NDArray[np.uint8]) -> bytes:
-    """A picture with a pixel for each number: 0 is transparent, the others are the palette's shades. Source: PNG, third edition."""
+    """A picture with a pixel for each number: 0 is transparent, the others are the palette's shades.
+
+    Source: Portable Network Graphics, third edition.
+    """
     height, width = shades.shape
     colours = np.concatenate([[[0, 0, 0]], palette.shades()]).astype(np.uint8)
     # Each line begins with the filter it was put through: 0 is none.

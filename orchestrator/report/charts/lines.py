@@ -37,24 +37,34 @@ def line_of(name: str, found: Envelope, kind: int = 0) -> Line:
     return Line(name, found.at, found.mean, found.low, found.high, kind)
 
 
-def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "", *, from_zero: bool = False) -> Markup:
+def lines(
+    title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "", *, from_zero: bool = False
+) -> Markup:
     """A chart of some lines that share their axes; `column` tells the unit, `x_name` what lies across."""
     x = axes.whole(x_name, np.concatenate([np.asarray(line.x, dtype=float) for line in drawn]))
-    y = axes.axis(column, np.concatenate([np.asarray(part, dtype=float) for line in drawn for part in _parts(line).values()]), from_zero=from_zero)
+    y = axes.axis(
+        column,
+        np.concatenate([np.asarray(part, dtype=float) for line in drawn for part in _parts(line).values()]),
+        from_zero=from_zero,
+    )
     notes = [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]
     label = f"{title}: {', '.join(line.name for line in drawn[:9])} over {x_name}, from {y.low:.4g} to {y.high:.4g}"
-    picture = frame.plot([_drawn(line, x, y) for line in drawn], x, y, label, data_low=x.low, data_high=x.high, tabindex=0)
+    picture = frame.plot(
+        [_drawn(line, x, y) for line in drawn], x, y, label, data_low=x.low, data_high=x.high, tabindex=0
+    )
     return frame.figure(
         title,
         picture,
         note=" ".join(filter(None, notes)),
-        legend=frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 or drawn[0].name != title else None,
+        legend=frame.legend((line.kind, line.name) for line in drawn)
+        if len(drawn) > 1 or drawn[0].name != title
+        else None,
         data=_table(title, column, drawn, x_name),
     )
 
 
 def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
-    """A chart of the lines of many trials, each of which can be picked; from the first, the best, to the last they fade."""
+    """A chart of the lines of many trials, each of which can be picked; from the first, the best, on they fade."""
     x = axes.whole(x_name, np.concatenate([np.asarray(line.x, dtype=float) for line in drawn]))
     y = axes.axis(column, np.concatenate([np.asarray(line.y, dtype=float) for line in drawn]))
     label = f"{title} of {len(drawn)} trials over {x_name}, from {y.low:.4g} to {y.high:.4g}"
@@ -63,7 +73,9 @@ def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: st
     picture = frame.plot(reversed(faded), x, y, label)
     notes = [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]
     columns = ("trial", "reports", f"smallest/{column}", f"largest/{column}", f"last/{column}")
-    rows = [(line.trial, len(line.y), float(np.min(line.y)), float(np.max(line.y)), float(line.y[-1])) for line in drawn]
+    rows = [
+        (line.trial, len(line.y), float(np.min(line.y)), float(np.max(line.y)), float(line.y[-1])) for line in drawn
+    ]
     data = table(title, columns, rows, headings={name: name.partition("/")[0] for name in columns})
     return frame.figure(title, picture, note=" ".join(filter(None, notes)), data=data)
 
@@ -73,7 +85,9 @@ def _drawn(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> 
     low, high = (None, None) if line.low is None else (y.places(line.low), y.places(line.high))
     pieces = [
         element("title", line.name) if line.trial else None,
-        element("path", d=frame.band(across, low, high), class_="band") if low is not None and high is not None else None,
+        element("path", d=frame.band(across, low, high), class_="band")
+        if low is not None and high is not None
+        else None,
         element("path", d=frame.path(across, height), class_="line"),
         element("path", d=frame.dots(across, height), class_="dots") if line.dotted or len(across) == 1 else None,
     ]
@@ -97,5 +111,7 @@ def _table(title: str, column: str, drawn: Sequence[Line], x_name: str) -> Marku
     names = list(dict.fromkeys(name for line in drawn for name in _parts(line)))
     # The column's name stands before each heading for its unit's sake alone.
     columns = [x_name, *(f"{place}/{column}" for place in range(len(names)))]
-    rows = [[int(at) if float(at).is_integer() else at, *(cells[at].get(name) for name in names)] for at in sorted(cells)]
+    rows = [
+        [int(at) if float(at).is_integer() else at, *(cells[at].get(name) for name in names)] for at in sorted(cells)
+    ]
     return table(title, columns, rows, headings=dict(zip(columns[1:], names, strict=True)))

@@ -24,7 +24,9 @@ def scatter(title: str, points: pd.DataFrame, front: Collection[str], note: str 
         *(_dot(str(name), x, y, row, "k0 dot") for name, row in others.iterrows()),
         *(_dot(str(name), x, y, row, "k1 dot best") for name, row in best.iterrows()),
     ]
-    label = f"{title}: {len(points)} trials, {len(best)} of which no other one beats: {', '.join(map(str, best.index[:9]))}"
+    label = (
+        f"{title}: {len(points)} trials, {len(best)} of which no other one beats: {', '.join(map(str, best.index[:9]))}"
+    )
     rows = [(str(name), *row.tolist(), "yes" if name in best.index else "") for name, row in points.iterrows()]
     return frame.figure(
         title,
@@ -40,5 +42,9 @@ def _dot(name: str, x: axes.Axis, y: axes.Axis, row: pd.Series, look: str) -> Ma
     told = ", ".join(f"{column} {units.told(str(column), value)}" for column, value in row.items())
     across, up = row.tolist()
     return element(
-        "path", element("title", f"{name}: {told}"), d=frame.dots(x.places([across]), y.places([up])), class_=look, data_trial=name
+        "path",
+        element("title", f"{name}: {told}"),
+        d=frame.dots(x.places([across]), y.places([up])),
+        class_=look,
+        data_trial=name,
     )

@@ -17,7 +17,9 @@ _LABELLED = 48
 """As many letters as stand beside each other on a telephone."""
 
 
-def stacks(title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, note: str = "", *, trials: bool = False) -> Markup:
+def stacks(
+    title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, note: str = "", *, trials: bool = False
+) -> Markup:
     """A bar for each row of `parts`, made of its columns from the lowest up, whose names tell the unit.
 
     `kinds` is the colour of each column, `name` what the rows are; `trials` that they are trials, which can be picked.
@@ -28,9 +30,20 @@ def stacks(title: str, parts: pd.DataFrame, kinds: dict[str, int], name: str, no
     y = axes.axis(columns[0], parts.clip(lower=0).sum(axis=1), from_zero=True)
     total = parts.sum(axis=1)
     longest = str(total.idxmax())
-    label = f"{title}: {len(labels)} bars; the longest is {name} {longest} with {units.told(columns[0], float(total.max()))}"
-    drawing = [element("g", *_bar(place, labels[place], parts.iloc[place], kinds, x, y), data_trial=labels[place] if trials else None) for place in range(len(labels))]
-    rows: Sequence[Sequence[object]] = [(each, *values.tolist(), float(values.sum())) for each, (_, values) in zip(labels, parts.iterrows(), strict=True)]
+    most = units.told(columns[0], float(total.max()))
+    label = f"{title}: {len(labels)} bars; the longest is {name} {longest} with {most}"
+    drawing = [
+        element(
+            "g",
+            *_bar(place, labels[place], parts.iloc[place], kinds, x, y),
+            data_trial=labels[place] if trials else None,
+        )
+        for place in range(len(labels))
+    ]
+    rows: Sequence[Sequence[object]] = [
+        (each, *values.tolist(), float(values.sum()))
+        for each, (_, values) in zip(labels, parts.iterrows(), strict=True)
+    ]
     return frame.figure(
         title,
         frame.plot(drawing, x, y, label),

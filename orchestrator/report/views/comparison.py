@@ -1,4 +1,4 @@
-"""The trials of a sweep beside each other: their values and what they led to, what mattered, and what no trial beats."""
+"""The trials of a sweep beside each other: their values, what they led to, what mattered, and what no trial beats."""
 
 from __future__ import annotations
 
@@ -28,11 +28,21 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     shown = [*values, *(name for name in (*objectives, COST) if name in trials and trials[name].notna().any())]
     if not values or len(trials) < 2 or len(shown) == len(values):
-        return page.Section("coordinates", "Values and what they led to", page.nothing("It takes two trials, and one that has reported."))
+        return page.Section(
+            "coordinates",
+            "Values and what they led to",
+            page.nothing("It takes two trials, and one that has reported."),
+        )
     renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
-    drawn = parallel(f"{len(trials)} trials, from their values to what they reached", renamed, merit, logarithmic, f"The stronger a line, the better its {metric}.")
+    drawn = parallel(
+        f"{len(trials)} trials, from their values to what they reached",
+        renamed,
+        merit,
+        logarithmic,
+        f"The stronger a line, the better its {metric}.",
+    )
     return page.Section("coordinates", "Values and what they led to", drawn)
 
 
@@ -41,10 +51,24 @@ def mattered(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Sectio
     metric, mode = next(iter(objectives.items()))
     title, judged = "What mattered", int(trials[metric].notna().sum()) if metric in trials else 0
     if judged < ENOUGH:
-        return page.Section("mattered", title, page.nothing(f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell."))
+        return page.Section(
+            "mattered",
+            title,
+            page.nothing(f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell."),
+        )
     shares = importance(trials, metric, mode, "variance")
-    drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share"), [(name, Share(float(share))) for name, share in shares.items()], class_="shares")
-    return page.Section("mattered", title, drawn, "How far a parameter's values tell the ranks of the trials, less what chance would; by variance between groups.")
+    drawn = table(
+        f"Shares of what sets {metric} apart",
+        ("parameter", "share"),
+        [(name, Share(float(share))) for name, share in shares.items()],
+        class_="shares",
+    )
+    return page.Section(
+        "mattered",
+        title,
+        drawn,
+        "How far a parameter's values tell the ranks of the trials, less what chance would; by variance.",
+    )
 
 
 def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
@@ -57,7 +81,12 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     best = non_dominated(known, modes)
     names = [*modes][:2]
     words = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
-    drawn = scatter(f"{names[1]} against {names[0]}", known[names].astype(float), {str(name) for name in best.index}, f"Across: {names[0]}. Up: {names[1]}. Better is {words}.")
+    drawn = scatter(
+        f"{names[1]} against {names[0]}",
+        known[names].astype(float),
+        {str(name) for name in best.index},
+        f"Across: {names[0]}. Up: {names[1]}. Better is {words}.",
+    )
     return page.Section("front", title, drawn)
 
 
@@ -66,8 +95,11 @@ def spending(spans: pd.DataFrame) -> page.Section:
     title = "Where the time went"
     if not len(spans):
         return page.Section("spending", title, page.nothing("No trial has recorded spans yet."))
-    note = f"The mean training iteration of {'the' if len(spans) == 1 else f'the {len(spans)}'} best, over all ranks; the best first."
-    return page.Section("spending", title, stacks("An iteration of each trial", spans.fillna(0.0), KINDS, "trial", note, trials=True))
+    which = "the best" if len(spans) == 1 else f"the {len(spans)} best, the best first"
+    note = f"The mean training iteration, over all ranks, of {which}."
+    return page.Section(
+        "spending", title, stacks("An iteration of each trial", spans.fillna(0.0), KINDS, "trial", note, trials=True)
+    )
 
 
 def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], order: Sequence[str]) -> page.Section:
@@ -83,4 +115,8 @@ def _curves(reports: Mapping[str, Reports], metric: str, order: Sequence[str]) -
         steps, values = points(metric, reports.get(trial, ()))
         if len(steps):
             drawn.append(Line(trial, steps, values, kind=0 if drawn else 1, trial=trial))
-    return curves(metric, metric, drawn, "step", "The best trial in gold, the others the fainter the worse.") if drawn else None
+    return (
+        curves(metric, metric, drawn, "step", "The best trial in gold, the others the fainter the worse.")
+        if drawn
+        else None
+    )

@@ -25,7 +25,10 @@ Reports = Sequence[Mapping[str, Any]]
 def learning(rows: pd.DataFrame, reports: Reports) -> page.Section:
     """The loss and the metrics over optimizer steps. `rows` is the run's stats, `reports` its reports."""
     by_name = metrics_of(reports)
-    charts = [_loss(rows, by_name.pop("loss", {}), reports), *(chart(name, phases, reports) for name, phases in by_name.items() if not units.unit(name))]
+    charts = [
+        _loss(rows, by_name.pop("loss", {}), reports),
+        *(chart(name, phases, reports) for name, phases in by_name.items() if not units.unit(name)),
+    ]
     drawn = [found for found in charts if found is not None]
     if not drawn:
         return page.Section("learning", "Learning", page.nothing("No iteration and no report was recorded yet."))
@@ -33,7 +36,7 @@ def learning(rows: pd.DataFrame, reports: Reports) -> page.Section:
 
 
 def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
-    """What was reported, by name and phase: `accuracy` -> `val` -> `val/accuracy`. What belongs to no phase is left out."""
+    """What was reported in phases, by name and phase: `accuracy` -> `val` -> `val/accuracy`."""
     found: dict[str, dict[str, str]] = {}
     for full in dict.fromkeys(name for report in reports for name in report):
         phase, _, name = full.partition("/")
@@ -53,12 +56,16 @@ def best(name: str, reports: Reports) -> Mapping[str, Any] | None:
     judged = [report for report in reports if units.is_number(report.get(name))]
     if not judged:
         return None
-    return (min if any(word in name.rsplit("/", 1)[-1] for word in SMALLER_IS_BETTER) else max)(judged, key=lambda report: report[name])
+    return (min if any(word in name.rsplit("/", 1)[-1] for word in SMALLER_IS_BETTER) else max)(
+        judged, key=lambda report: report[name]
+    )
 
 
 def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
     """The steps at which a metric was reported, and its values."""
-    found = [(report["step"], report[name]) for report in reports if units.is_number(report.get(name)) and "step" in report]
+    found = [
+        (report["step"], report[name]) for report in reports if units.is_number(report.get(name)) and "step" in report
+    ]
     steps, values = np.array(found, dtype=float).reshape(-1, 2).T
     return steps, values
 
@@ -70,7 +77,8 @@ def _loss(rows: pd.DataFrame, phases: Mapping[str, str], reports: Reports) -> Ma
         found = envelope(training["step"], training["loss"], BINS)
         each = int(training["step"].nunique()) // max(len(found.at), 1)
         ranks = int(training["rank"].nunique())
-        note = f"The band is from the smallest to the largest of {'a step' if each <= 1 else f'about {each} steps'} on {_ranks(ranks)}, the line their mean."
+        steps = "a step" if each <= 1 else f"about {each} steps"
+        note = f"The band is from the smallest to the largest of {steps} on {_ranks(ranks)}, the line their mean."
         if found.left_out:
             note += f" Not drawn: {found.left_out:,} of {len(training):,} values, which are not finite."
         if len(found.at):
@@ -95,7 +103,14 @@ def _bests(reports: Reports) -> Markup | None:
     rows = []
     for phases in (phases for name, phases in metrics_of(reports).items() if not units.unit(name)):
         for full in phases.values():
-            found, last = best(full, reports), next((report[full] for report in reversed(reports) if full in report), None)
+            found, last = (
+                best(full, reports),
+                next((report[full] for report in reversed(reports) if full in report), None),
+            )
             if found is not None:
                 rows.append((full, found[full], found.get("epoch"), found.get("step"), last))
-    return table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows) if rows else None
+    return (
+        table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows)
+        if rows
+        else None
+    )

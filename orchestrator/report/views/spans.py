@@ -18,8 +18,19 @@ from orchestrator.stats.insight.exchanges import WAIT
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.summaries import by_span
 
-ORDER = ("forward_s", "loss_s", "optimizer_s", "data_wait_s", "to_device_s", "hooks_s", "checkpoint_s", "other_s", "backward_s", WAIT)
-"""From the lowest part of a bar to the highest: the rank's own work, then the backward pass and the waiting for others."""
+ORDER = (
+    "forward_s",
+    "loss_s",
+    "optimizer_s",
+    "data_wait_s",
+    "to_device_s",
+    "hooks_s",
+    "checkpoint_s",
+    "other_s",
+    "backward_s",
+    WAIT,
+)
+"""From the lowest part of a bar to the highest: the backward pass and the waiting for others come last."""
 KINDS = {name: place for place, name in enumerate(ORDER)}
 BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 """The most bars, and the most cells of a heat map."""
@@ -30,14 +41,16 @@ def spans(rows: pd.DataFrame, reports: Reports) -> page.Section:
     training = rows[rows["phase"] == "train"] if len(rows) else rows
     if "step_s" not in training or not training["step_s"].notna().any():
         return page.Section("time", "Time", page.nothing("No training iteration was timed."))
-    speed = [chart(name, phases, reports) for name, phases in metrics_of(reports).items() if name.endswith(("_s", "_per_s"))]
+    speed = [
+        chart(name, phases, reports) for name, phases in metrics_of(reports).items() if name.endswith(("_s", "_per_s"))
+    ]
     charts = element("div", *speed, class_="charts") if any(speed) else None
     return page.Section("time", "Time", together([_stacks(training), _spans(training), _heat_maps(training), charts]))
 
 
 def own_work(rows: pd.DataFrame) -> NDArray[np.float64]:
-    """What each row's rank did by itself, in seconds: all spans but the one in which it waits for the others, which is the
-    backward pass where no span is measured for waiting. The whole iteration where no span is recorded."""
+    """What each row's rank did by itself, in seconds: all spans but the one in which it waits for the others, which is
+    the backward pass where no span is measured for waiting. The whole iteration where no span is recorded."""
     waiting = WAIT if WAIT in rows else "backward_s"
     spans = [name for name in SPANS if name in rows and name != waiting]
     return (rows[spans].sum(axis=1) if spans else rows["step_s"]).to_numpy(dtype=float)
@@ -49,13 +62,17 @@ def _stacks(rows: pd.DataFrame) -> Markup:
         return page.nothing("Spans were not recorded: the hook perf_stats is off.")
     means = rows.groupby("rank")[spans].mean()
     means.index = means.index.map(str)
-    note = f"The mean of an iteration, by rank. Ranks wait for the slowest of them in {WAIT}, or in backward_s where that was not measured; a slow rank is one whose other spans are long."
+    note = (
+        f"The mean of an iteration, by rank. Ranks wait for the slowest of them in {WAIT}, or in backward_s where that was "
+        "not measured; a slow rank is one whose other spans are long."
+    )
     if len(means) > BARS:
         own = own_work(means)
         groups = grouped(len(means), BARS)
         order = np.lexsort((own, groups))
         means = means.iloc[order[np.flatnonzero(np.diff(groups[order], append=-1))]]
-        note += f" Of {len(groups):,} ranks a bar stands for {len(groups) // BARS} or {len(groups) // BARS + 1} neighbours: the one of them with the most work of its own."
+        sizes = " or ".join(map(str, np.unique(np.bincount(groups))))
+        note += f" Of {len(groups):,} ranks a bar stands for {sizes} neighbours: the one with the most work of its own."
     return stacks("Where an iteration's time went", means, KINDS, "rank", note)
 
 
@@ -64,23 +81,55 @@ def _spans(rows: pd.DataFrame) -> Markup | None:
         return None
     found = by_span(rows)
     cells = [
-        (str(name), row["median_s"], row["p95_s"], row["seconds"], int(row["worst_rank"]) if row["worst_rank"] == row["worst_rank"] else None, Share(row["share"]))
+        (
+            str(name),
+            row["median_s"],
+            row["p95_s"],
+            row["seconds"],
+            int(row["worst_rank"]) if row["worst_rank"] == row["worst_rank"] else None,
+            Share(row["share"]),
+        )
         for name, row in found.iterrows()
     ]
-    headings = {"median_s": "median", "p95_s": "95 % are below", "seconds_s": "all ranks", "rank": "highest median: rank", "share": "share of the time"}
-    return table("Spans over all ranks and training iterations", ("span", "median_s", "p95_s", "seconds_s", "rank", "share"), cells, headings=headings, class_="sortable shares")
+    headings = {
+        "median_s": "median",
+        "p95_s": "95 % are below",
+        "seconds_s": "all ranks",
+        "rank": "highest median: rank",
+        "share": "share of the time",
+    }
+    return table(
+        "Spans over all ranks and training iterations",
+        ("span", "median_s", "p95_s", "seconds_s", "rank", "share"),
+        cells,
+        headings=headings,
+        class_="sortable shares",
+    )
 
 
 def _heat_maps(rows: pd.DataFrame) -> Markup:
-    measures = {"own work": own_work(rows), **{name: rows[name].to_numpy(dtype=float) for name in ("step_s", *ORDER) if name in rows}}
+    measures = {
+        "own work": own_work(rows),
+        **{name: rows[name].to_numpy(dtype=float) for name in ("step_s", *ORDER) if name in rows},
+    }
     # A span in which nothing ever happened makes no picture.
     measures = {name: values for name, values in measures.items() if np.nanmax(values, initial=0.0) > 0}
     grids = worst_of_bins(rows["rank"], rows["iteration"], measures, CELLS_DOWN, CELLS_ACROSS)
-    panels = [(name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _how(grid, rows))) for name, grid in grids.items()]
+    panels = [
+        (name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _how(grid, rows)))
+        for name, grid in grids.items()
+    ]
     return choice("measure", panels)
 
 
 def _how(grid: Grid, rows: pd.DataFrame) -> str:
-    ranks, iterations = -(-rows["rank"].nunique() // len(grid.row_groups)), -(-rows["iteration"].nunique() // len(grid.column_groups))
-    cell = f" A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations." if max(ranks, iterations) > 1 else ""
+    ranks, iterations = (
+        -(-rows["rank"].nunique() // len(grid.row_groups)),
+        -(-rows["iteration"].nunique() // len(grid.column_groups)),
+    )
+    cell = (
+        f" A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations."
+        if max(ranks, iterations) > 1
+        else ""
+    )
     return f"Down: ranks. Across: training iterations.{cell}"

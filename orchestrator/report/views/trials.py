@@ -26,9 +26,20 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     columns = ordered(table, objectives)
     headings = {name: name.removeprefix(CONFIG) for name in columns}
     told = set(told_of(table))
-    rows = [(_link(str(trial)) if trial in told else str(trial), *(_value(name, row[name]) for name in columns)) for trial, row in table[columns].iterrows()]
+    rows = [
+        (_link(str(trial)) if trial in told else str(trial), *(_value(name, row[name]) for name in columns))
+        for trial, row in table[columns].iterrows()
+    ]
     marks = [{"data_trial": str(trial)} for trial in table.index]
-    drawn = tables.table("Each trial at its best report, the best first", ("trial", *columns), rows, headings=headings, marks=marks, aside=[name for name in columns if _is_aside(name, objectives)], class_="sortable choosable")
+    drawn = tables.table(
+        "Each trial at its best report, the best first",
+        ("trial", *columns),
+        rows,
+        headings=headings,
+        marks=marks,
+        aside=[name for name in columns if _is_aside(name, objectives)],
+        class_="sortable choosable",
+    )
     return page.Section("trials", "Trials", drawn)
 
 
@@ -45,34 +56,55 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
         return page.Section("details", "Trial by trial", page.nothing("No trial has begun yet."))
     columns = ordered(table, objectives)
     told = told_of(table)
-    others = page.nothing(f"Of {len(table):,} trials the best {MOST} and those that failed; the others: hookyard show {path} --trial NAME") if len(told) < len(table) else None
-    drawn = [_trial(str(trial), {name: row[name] for name in columns if row[name] is not None and row[name] == row[name]}, path) for trial, row in table.loc[told].iterrows()]
+    others = (
+        page.nothing(
+            f"The best {MOST} of {len(table):,} trials, and those that failed. Of others: hookyard show {path} --trial NAME"
+        )
+        if len(told) < len(table)
+        else None
+    )
+    drawn = [
+        _trial(
+            str(trial), {name: row[name] for name in columns if row[name] is not None and row[name] == row[name]}, path
+        )
+        for trial, row in table.loc[told].iterrows()
+    ]
     return page.Section("details", "Trial by trial", together([others, *drawn]))
 
 
 def told_of(table: pd.DataFrame) -> list[str]:
-    """The trials that have a place of their own on the page: the best ones, and those that failed. The best come first."""
-    return [str(trial) for place, (trial, status) in enumerate(table["status"].items()) if place < MOST or status in ("failed", "lost")]
+    """The trials with a place of their own on the page: the best ones, and those that failed. The best come first."""
+    return [
+        str(trial)
+        for place, (trial, status) in enumerate(table["status"].items())
+        if place < MOST or status in ("failed", "lost")
+    ]
 
 
 def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     chosen = {key.removeprefix(CONFIG): value for key, value in values.items() if key.startswith(CONFIG)}
     taken = {key: value for key, value in values.items() if "/" not in key and key not in ("error", "status")}
-    folder = f"{path}/trials/{name}"
+    folder, error = f"{path}/trials/{name}", values.get("error")
+    words = ", ".join(f"{key} {_short(value)}" for key, value in chosen.items())
+    told = [tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken)]
     return element(
         "details",
-        element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", ", ".join(f"{key} {_short(value)}" for key, value in chosen.items())),
-        element("pre", str(values["error"]), class_="failed", tabindex=0, aria_label=f"Error of {name}") if "error" in values else None,
-        element("div", tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken), class_="charts"),
+        element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", words),
+        page.failure(f"Error of {name}", error),
+        element("div", *told, class_="charts"),
         page.commands(f"hookyard report {folder}", f"hookyard show {path} --trial {name} --yaml > again.yaml"),
-        class_="trial", id=name,
-    )  # fmt: skip
+        class_="trial",
+        id=name,
+    )
 
 
 def _reached(values: Mapping[str, Any]) -> Markup:
     """The metrics at the trial's best report and as last reported; some were reported at one of them alone."""
     metrics = dict.fromkeys(key.removeprefix("last/") for key in values if "/" in key and not key.startswith(CONFIG))
-    rows = [(name, tables.Quantity(name, values.get(name)), tables.Quantity(name, values.get(f"last/{name}"))) for name in metrics]
+    rows = [
+        (name, tables.Quantity(name, values.get(name)), tables.Quantity(name, values.get(f"last/{name}")))
+        for name in metrics
+    ]
     return tables.table("What it reached", ("metric", "at its best report", "last"), rows)
 
 
@@ -92,8 +124,16 @@ def _whole(value: Any) -> Any:
 
 
 def _is_aside(name: str, objectives: Mapping[str, str]) -> bool:
-    return name not in objectives and (name.startswith(ASIDE) or name.endswith(("/samples_per_s", "/iteration_s", "/peak_rss_bytes", "/rss_bytes")))
+    return name not in objectives and (
+        name.startswith(ASIDE) or name.endswith(("/samples_per_s", "/iteration_s", "/peak_rss_bytes", "/rss_bytes"))
+    )
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value, default=str)
+    return (
+        f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+        if isinstance(value, str)
+        else json.dumps(value, default=str)
+    )

@@ -17,11 +17,18 @@ def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
     """What the tables say of the run, the weightiest first; `path` is where the run lies."""
     if diagnosis.healthy:
         timed = diagnosis.signs.get("step_s") is not None
-        content = page.nothing("Nothing to say against this run." if timed else "The tables say too little to judge this run.")
+        content = page.nothing(
+            "Nothing to say against this run." if timed else "The tables say too little to judge this run."
+        )
     else:
         cards = [_card(number, verdict, path) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
         more = len(diagnosis.verdicts) - len(cards)
-        content = element("div", *cards, page.nothing(f"And {more:,} that weigh less: hookyard doctor {path}") if more else None, class_="cards")
+        content = element(
+            "div",
+            *cards,
+            page.nothing(f"And {more:,} that weigh less: hookyard doctor {path}") if more else None,
+            class_="cards",
+        )
     return page.Section("verdicts", "What the tables say", content, f"{diagnosis}. By hookyard doctor.")
 
 
@@ -32,7 +39,9 @@ def _card(number: int, verdict: Verdict, path: str) -> Markup:
         element("p", verdict.sentence),
         element("p", "Try: ", verdict.advice),
         element("p", "See: ", element("code", verdict.query.replace("RUN", path))) if verdict.query else None,
-        element("details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers))) if verdict.numbers else None,
+        element("details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers)))
+        if verdict.numbers
+        else None,
         class_="card",
     )
 
@@ -43,7 +52,9 @@ def evidence(numbers: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in numbers.items():
         if isinstance(value, Mapping):
             # The unit comes last in a name: seconds_by_rank of rank 3 is as seconds.
-            found |= {f"{name}: {key}": tables.Quantity(name.partition("_by_")[0], inner) for key, inner in value.items()}
+            found |= {
+                f"{name}: {key}": tables.Quantity(name.partition("_by_")[0], inner) for key, inner in value.items()
+            }
         else:
             found[name] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
     return found

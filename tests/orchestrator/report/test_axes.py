@@ -9,8 +9,17 @@ from orchestrator.report import axes
 
 
 def test_ticks_are_round_numbers_of_the_unit() -> None:
-    assert axes.axis("step_s", [0.0, 0.023]).ticks == tuple((pytest.approx(value), f"{value * 1000:.0f} ms") for value in (0, 0.005, 0.01, 0.015, 0.02))
-    assert [text for _, text in axes.axis("rss_bytes", [2**30, 2**31]).ticks] == ["1.0 GiB", "1.2 GiB", "1.4 GiB", "1.6 GiB", "1.8 GiB", "2.0 GiB"]
+    assert axes.axis("step_s", [0.0, 0.023]).ticks == tuple(
+        (pytest.approx(value), f"{value * 1000:.0f} ms") for value in (0, 0.005, 0.01, 0.015, 0.02)
+    )
+    assert [text for _, text in axes.axis("rss_bytes", [2**30, 2**31]).ticks] == [
+        "1.0 GiB",
+        "1.2 GiB",
+        "1.4 GiB",
+        "1.6 GiB",
+        "1.8 GiB",
+        "2.0 GiB",
+    ]
     assert [text for _, text in axes.axis("accuracy", [0.5, 1]).ticks] == ["0.5", "0.6", "0.7", "0.8", "0.9", "1.0"]
 
 
@@ -30,7 +39,9 @@ def test_what_spreads_over_magnitudes_is_logarithmic() -> None:
 
 
 def test_a_logarithmic_axis_of_few_magnitudes_has_ticks_in_between() -> None:
-    assert [value for value, _ in axes.axis("lr", [0.01, 0.3], logarithmic=True).ticks] == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2])
+    assert [value for value, _ in axes.axis("lr", [0.01, 0.3], logarithmic=True).ticks] == pytest.approx(
+        [0.01, 0.02, 0.05, 0.1, 0.2]
+    )
 
 
 def test_values_that_are_not_finite_have_no_place_and_no_say() -> None:

@@ -25,7 +25,12 @@ def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: 
 
 def test_few_places_are_left_alone() -> None:
     found = envelope([3, 1, 1], [5.0, 1.0, 3.0], 10)
-    assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == ([1, 3], [1, 5], [2, 5], [3, 5])
+    assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == (
+        [1, 3],
+        [1, 5],
+        [2, 5],
+        [3, 5],
+    )
 
 
 def test_what_is_not_finite_is_counted_and_left_out() -> None:
@@ -50,7 +55,11 @@ def test_a_cell_is_the_largest_of_its_bin_and_tells_whose_it_was() -> None:
         for across, (begin, end) in enumerate(grid.column_groups.tolist()):
             own = table[table["rank"].between(first, last) & table["iteration"].between(begin, end)]
             worst = own.loc[own["value"].idxmax()]
-            assert (grid.values[down, across], grid.rows[down, across], grid.columns[down, across]) == (worst["value"], worst["rank"], worst["iteration"])
+            assert (grid.values[down, across], grid.rows[down, across], grid.columns[down, across]) == (
+                worst["value"],
+                worst["rank"],
+                worst["iteration"],
+            )
     assert grid.row_groups.tolist() == [[0, 1], [2, 3], [4, 5]]
 
 

@@ -47,13 +47,28 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
     run.write_text(run_page(made, "now"))
     trials = TRIALS.assign(status="finished").iloc[::-1]
     reports = {str(name): [{"step": 1, "val/accuracy": 0.5}] for name in trials.index}
-    told = sweeps.SweepTables("s", "s", "finished", {}, "", MAX, trials, reports, [], trials[["step_s"]].rename(columns={"step_s": "forward_s"}))
+    told = sweeps.SweepTables(
+        "s",
+        "s",
+        "finished",
+        {},
+        "",
+        MAX,
+        trials,
+        reports,
+        [],
+        trials[["step_s"]].rename(columns={"step_s": "forward_s"}),
+    )
     sweep.write_text(sweeps.sweep_page(told, "now"))
     answers, others = looked_at([(run, 390), (run, 1280), (sweep, 390), (sweep, 1280)], LOOK)
     assert others == []
     last = made.stats[(made.stats["rank"] == 1) & (made.stats["iteration"] == 1)]
     own_s = float((last["step_s"] - last["all_reduce_wait_s"]).iloc[0])
-    assert [answer.pop("heat") for answer in answers] == [f"rank 1, iteration 1: {own_s * 1000:.4g} ms"] * 2 + [None] * 2
-    assert [answer.pop("tip") for answer in answers][:2] == ["step 1\ntrain, by step, smallest: 1\ntrain, by step: 1\ntrain, by step, largest: 1"] * 2
+    assert [answer.pop("heat") for answer in answers] == [f"rank 1, iteration 1: {own_s * 1000:.4g} ms"] * 2 + [
+        None
+    ] * 2
+    assert [answer.pop("tip") for answer in answers][:2] == [
+        "step 1\ntrain, by step, smallest: 1\ntrain, by step: 1\ntrain, by step, largest: 1"
+    ] * 2
     assert [answer.pop("picked") for answer in answers] == ["", "", "t0", "t0"]
     assert answers == [{"sticks_out": 0, "sorted": ["ascending", True], "page": True}] * 4

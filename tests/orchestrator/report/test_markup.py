@@ -28,7 +28,10 @@ class Reader(HTMLParser):
 
 
 @settings(deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")),
+)
 def test_text_stays_text_and_attributes_stay_attributes(text: str, attribute: str) -> None:
     seen = Reader(element("p", text, title=attribute))
     assert (seen.tags, seen.text, seen.attributes) == (["p"], text, {"title": attribute})
@@ -41,7 +44,10 @@ def test_markup_is_not_escaped_again() -> None:
 
 
 def test_attributes() -> None:
-    assert element("th", "x", class_="a b", data_trial="t", hidden=True, open=False, id=None) == '<th class="a b" data-trial="t" hidden="">x</th>'
+    assert (
+        element("th", "x", class_="a b", data_trial="t", hidden=True, open=False, id=None)
+        == '<th class="a b" data-trial="t" hidden="">x</th>'
+    )
     assert element("svg", viewBox="0 0 1 1") == '<svg viewBox="0 0 1 1"></svg>'
 
 

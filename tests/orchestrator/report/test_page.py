@@ -10,7 +10,12 @@ from tests.orchestrator.report.reading import parsed
 
 
 def made() -> str:
-    return page.page("a <b>", element("h1", "x"), [page.Section("one", "One", element("p", "y"), "why"), page.Section("two", "Two", page.nothing("none"))], "now")
+    return page.page(
+        "a <b>",
+        element("h1", "x"),
+        [page.Section("one", "One", element("p", "y"), "why"), page.Section("two", "Two", page.nothing("none"))],
+        "now",
+    )
 
 
 def test_only_the_page_s_own_script_may_run_and_nothing_is_fetched() -> None:

@@ -58,7 +58,13 @@ def test_the_slowest_rank_has_the_most_work_of_its_own() -> None:
 
 
 def test_every_section_is_there_whatever_there_is_to_show() -> None:
-    empty = tables(stats=pd.DataFrame(columns=["rank", "node", "phase", "epoch", "iteration", "step"]), reports=[], hook_costs=costs(), about={}, config="")
+    empty = tables(
+        stats=pd.DataFrame(columns=["rank", "node", "phase", "epoch", "iteration", "step"]),
+        reports=[],
+        hook_costs=costs(),
+        about={},
+        config="",
+    )
     for run in (tables(), empty):
         html = run_page(run, "now")
         assert [html.count(f'<section id="{name}"') for name in SECTIONS] == [1] * len(SECTIONS)

@@ -16,7 +16,12 @@ SECTIONS = ("trials", "coordinates", "mattered", "front", "progress", "spending"
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": {"optimizer.lr": {"grid": [0.01, 0.2]}}}
+    settings = {
+        "metric": "val/accuracy",
+        "mode": "max",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.01, 0.2]}},
+    }
     return sweep(described(sweep=settings), tmp_path_factory.mktemp("runs"), local=True)
 
 
@@ -31,7 +36,9 @@ def test_a_sweep_s_page_has_its_trials_the_best_first(outcome: Sweep) -> None:
     expected = outcome.trials.sort_values("val/accuracy", ascending=False, kind="stable")
     rows = [row.get("data-trial") for row in tree.iter("tr") if row.get("data-trial")]
     assert rows == list(expected.index)
-    assert outcome.best.name in (name for name, best in expected["val/accuracy"].items() if best == expected["val/accuracy"].iloc[0])
+    assert outcome.best.name in (
+        name for name, best in expected["val/accuracy"].items() if best == expected["val/accuracy"].iloc[0]
+    )
     curves = tables_of(main)["val/accuracy"][1:]
     assert {row[0]: row[1] for row in curves} == {run.name: str(len(run.reports())) for run in outcome.runs}
 
@@ -51,28 +58,54 @@ def test_a_domain_over_magnitudes_is_known_from_the_file() -> None:
 
 
 def test_who_went_on_from_whom_is_told(outcome: Sweep) -> None:
-    exploit = {"trial": "trial-0001", "source": "trial-0000", "step": 40, "score": 0.5, "source_score": 0.75, "before": {"lr": 0.1, "w": 1}, "after": {"lr": 0.2, "w": 1}}
+    exploit = {
+        "trial": "trial-0001",
+        "source": "trial-0000",
+        "step": 40,
+        "score": 0.5,
+        "source_score": 0.75,
+        "before": {"lr": 0.1, "w": 1},
+        "after": {"lr": 0.2, "w": 1},
+    }
     tables = read_sweep(outcome)
     page = sweep_page(SweepTables(**{**vars(tables), "history": [exploit]}), "now")
-    assert tables_of(main_of(page))["In the order in which it happened"][1:] == [["trial-0001", "trial-0000", "40", "0.5", "0.75", "lr: 0.1 to 0.2"]]
+    assert tables_of(main_of(page))["In the order in which it happened"][1:] == [
+        ["trial-0001", "trial-0000", "40", "0.5", "0.75", "lr: 0.1 to 0.2"]
+    ]
 
 
 def test_a_failed_trial_s_words_stay_words(outcome: Sweep) -> None:
     error = "</script><script>alert(1)</script>"
     tables = read_sweep(outcome)
     trials = tables.trials.assign(status="failed", error=error, **{"config/hooks": error})
-    html = sweep_page(SweepTables(**{**vars(tables), "trials": trials, "about": {**tables.about, "error": error}}), "now")
+    html = sweep_page(
+        SweepTables(**{**vars(tables), "trials": trials, "about": {**tables.about, "error": error}}), "now"
+    )
     assert html.count("<script") == 1
     assert text_of(parsed(main_of(html))).count(error) >= 3
 
 
 def test_a_sweep_without_a_trial_has_every_section(outcome: Sweep) -> None:
     tables: dict[str, Any] = vars(read_sweep(outcome))
-    html = sweep_page(SweepTables(**{**tables, "trials": tables["trials"].iloc[:0].reset_index(drop=True)[[]], "reports": {}, "spans": tables["spans"].iloc[:0]}), "now")
+    html = sweep_page(
+        SweepTables(
+            **{
+                **tables,
+                "trials": tables["trials"].iloc[:0].reset_index(drop=True)[[]],
+                "reports": {},
+                "spans": tables["spans"].iloc[:0],
+            }
+        ),
+        "now",
+    )
     assert html.count('class="nothing"') == len(SECTIONS) - 1
 
 
 def test_a_sweep_is_read_from_its_folder(outcome: Sweep, tmp_path: Path) -> None:
     tables = read_sweep(outcome)
-    assert (tables.name, tables.objectives, sorted(tables.reports)) == (outcome.name, {"val/accuracy": "max"}, [run.name for run in outcome.runs])
+    assert (tables.name, tables.objectives, sorted(tables.reports)) == (
+        outcome.name,
+        {"val/accuracy": "max"},
+        [run.name for run in outcome.runs],
+    )
     assert len(tables.spans) == 2

@@ -31,7 +31,10 @@ def test_a_cell_may_have_a_unit_of_its_own_or_be_markup() -> None:
 
 
 def test_facts_leave_out_what_is_not_known() -> None:
-    assert tables_of(facts("x", {"step_s": 2.0, "seed": None, "host": "vm"}))["x"][1:] == [["step_s", "2 s"], ["host", "vm"]]
+    assert tables_of(facts("x", {"step_s": 2.0, "seed": None, "host": "vm"}))["x"][1:] == [
+        ["step_s", "2 s"],
+        ["host", "vm"],
+    ]
 
 
 def test_text_in_a_table_is_escaped() -> None:

@@ -23,7 +23,10 @@ def test_dots_are_lines_of_no_length() -> None:
 def test_a_plot_has_its_labels_where_its_axes_have_their_ticks() -> None:
     x, y = axes.Axis(0, 10, ((5.0, "5"),)), axes.Axis(0, 4, ((1.0, "1 ms"),))
     tree = parsed(frame.plot([], x, y, "a picture"))
-    assert [(label.get("class"), label.get("style"), label.text) for label in tree.iter("span")] == [("y", "top:75.00%", "1 ms"), ("x", "left:50.00%", "5")]
+    assert [(label.get("class"), label.get("style"), label.text) for label in tree.iter("span")] == [
+        ("y", "top:75.00%", "1 ms"),
+        ("x", "left:50.00%", "5"),
+    ]
     svg = next(tree.iter("svg"))
     assert (svg.get("role"), svg.get("aria-label")) == ("img", "a picture")
 

@@ -58,7 +58,12 @@ def test_the_numbers_are_beside_the_picture_and_the_worst_is_named() -> None:
     values = np.frombuffer(base64.b64decode(image.get("data-values", "")), "<f4")
     assert values[1] == np.float32(0.001)
     assert np.isnan(values[8])
-    assert np.frombuffer(base64.b64decode(image.get("data-columns", "")), np.uint8).reshape(3, 4)[1].tolist() == [1, 2, 3, 4]
+    assert np.frombuffer(base64.b64decode(image.get("data-columns", "")), np.uint8).reshape(3, 4)[1].tolist() == [
+        1,
+        2,
+        3,
+        4,
+    ]
     assert "The largest is 11 ms: rank 2 at iteration 4." in text_of(next(tree.iter("figcaption")))
 
 

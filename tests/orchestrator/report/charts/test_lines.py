@@ -14,7 +14,11 @@ def test_the_table_has_every_point_of_every_line() -> None:
 
 def test_a_band_is_in_the_table_too_in_the_column_s_unit() -> None:
     made = lines("time", "step_s", [line_of("all", envelope([1, 1, 2], [0.25, 0.75, 0.5], 9))], "iteration")
-    assert tables_of(made)["time"] == [["iteration", "all, smallest", "all", "all, largest"], ["1", "250 ms", "500 ms", "750 ms"], ["2", "500 ms", "500 ms", "500 ms"]]
+    assert tables_of(made)["time"] == [
+        ["iteration", "all, smallest", "all", "all, largest"],
+        ["1", "250 ms", "500 ms", "750 ms"],
+        ["2", "500 ms", "500 ms", "500 ms"],
+    ]
     assert exact_of(made, "time")[0] == ["1", "0.25 s", "0.5 s", "0.75 s"]
 
 
@@ -32,6 +36,11 @@ def test_what_is_not_finite_is_a_gap() -> None:
 
 
 def test_curves_can_be_picked_and_the_best_lies_above() -> None:
-    made = curves("accuracy", "accuracy", [Line("a", [1, 2], np.array([0.5, 0.75]), trial="a"), Line("b", [1], np.array([0.25]), trial="b")], "step")
+    made = curves(
+        "accuracy",
+        "accuracy",
+        [Line("a", [1, 2], np.array([0.5, 0.75]), trial="a"), Line("b", [1], np.array([0.25]), trial="b")],
+        "step",
+    )
     assert [one.get("data-trial") for one in parsed(made).iter("g")] == ["b", "a"]
     assert tables_of(made)["accuracy"][1:] == [["a", "2", "0.5", "0.75", "0.75"], ["b", "1", "0.25", "0.25", "0.25"]]

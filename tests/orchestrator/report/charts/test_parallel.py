@@ -6,14 +6,18 @@ import pytest
 from orchestrator.report.charts.parallel import parallel
 from tests.orchestrator.report.reading import parsed
 
-TRIALS = pd.DataFrame({"lr": [0.01, 0.1, 1.0], "ema": ["null", "{}", "null"], "accuracy": [0.5, 0.75, None]}, index=["a", "b", "c"])
+TRIALS = pd.DataFrame(
+    {"lr": [0.01, 0.1, 1.0], "ema": ["null", "{}", "null"], "accuracy": [0.5, 0.75, None]}, index=["a", "b", "c"]
+)
 MERIT = pd.Series({"a": 0.5, "b": 1.0})
 
 
 def drawn() -> dict[str, list[tuple[float, float]]]:
     paths = [one for one in parsed(parallel("x", TRIALS, MERIT, {"lr"})).iter("path") if one.get("class") == "through"]
     places = {str(one.get("data-trial")): str(one.get("d")).replace("M", "L").split("L")[1:] for one in paths}
-    return {trial: [(float(x), float(y)) for x, y in (pair.split(",") for pair in pairs)] for trial, pairs in places.items()}
+    return {
+        trial: [(float(x), float(y)) for x, y in (pair.split(",") for pair in pairs)] for trial, pairs in places.items()
+    }
 
 
 def test_a_trial_goes_through_each_of_its_values() -> None:

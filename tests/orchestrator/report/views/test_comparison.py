@@ -11,14 +11,23 @@ from tests.orchestrator.report.reading import parsed, tables_of
 MAX = {"val/accuracy": "max"}
 RATES = np.geomspace(0.001, 1, 12)
 TRIALS = pd.DataFrame(
-    {"config/lr": RATES, "config/width": [8, 16] * 6, "val/accuracy": np.linspace(0.5, 0.9, 12), "step_s": np.linspace(0.02, 0.01, 12)},
+    {
+        "config/lr": RATES,
+        "config/width": [8, 16] * 6,
+        "val/accuracy": np.linspace(0.5, 0.9, 12),
+        "step_s": np.linspace(0.02, 0.01, 12),
+    },
     index=[f"t{place}" for place in range(12)],
 )
 
 
 def test_the_best_trial_s_line_is_the_strongest() -> None:
-    paths = [one for one in parsed(coordinates(TRIALS, MAX, {"lr"}).content).iter("path") if one.get("class") == "through"]
-    merits = {str(one.get("data-trial")): float(str(one.get("style")).removeprefix("--merit:").rstrip("%")) for one in paths}
+    paths = [
+        one for one in parsed(coordinates(TRIALS, MAX, {"lr"}).content).iter("path") if one.get("class") == "through"
+    ]
+    merits = {
+        str(one.get("data-trial")): float(str(one.get("style")).removeprefix("--merit:").rstrip("%")) for one in paths
+    }
     assert max(merits, key=lambda trial: merits[trial]) == "t11"
     assert (merits["t11"], len(merits)) == (100, 12)
 
@@ -37,23 +46,42 @@ def test_the_front_weighs_a_single_metric_against_the_time_of_a_step() -> None:
 
 
 def test_the_front_of_several_metrics_is_theirs() -> None:
-    table = tables_of(front(TRIALS.assign(cost=1.0), {"val/accuracy": "max", "cost": "min"}).content)["cost against val/accuracy"]
+    table = tables_of(front(TRIALS.assign(cost=1.0), {"val/accuracy": "max", "cost": "min"}).content)[
+        "cost against val/accuracy"
+    ]
     assert [row[0] for row in table[1:] if row[-1] == "yes"] == ["t11"]
 
 
 def test_every_trial_has_its_curve() -> None:
-    reports = {"t1": [{"step": 1, "val/accuracy": 0.5}], "t0": [{"step": 1, "val/accuracy": 0.25}, {"step": 2, "val/accuracy": 0.75}]}
-    assert [row[0] for row in tables_of(progress(reports, MAX, ["t0", "t1", "t2"]).content)["val/accuracy"][1:]] == ["t0", "t1"]
+    reports = {
+        "t1": [{"step": 1, "val/accuracy": 0.5}],
+        "t0": [{"step": 1, "val/accuracy": 0.25}, {"step": 2, "val/accuracy": 0.75}],
+    }
+    assert [row[0] for row in tables_of(progress(reports, MAX, ["t0", "t1", "t2"]).content)["val/accuracy"][1:]] == [
+        "t0",
+        "t1",
+    ]
 
 
 def test_the_time_of_the_best_trials() -> None:
     spans = pd.DataFrame({"forward_s": [0.01, 0.02], "all_reduce_wait_s": [0.01, np.nan]}, index=["t1", "t0"])
-    assert tables_of(spending(spans).content)["An iteration of each trial"][1:] == [["t1", "10 ms", "10 ms", "20 ms"], ["t0", "20 ms", "0 ms", "20 ms"]]
+    assert tables_of(spending(spans).content)["An iteration of each trial"][1:] == [
+        ["t1", "10 ms", "10 ms", "20 ms"],
+        ["t0", "20 ms", "0 ms", "20 ms"],
+    ]
 
 
-@pytest.mark.parametrize("trials", [pd.DataFrame(), TRIALS.iloc[:1], TRIALS[["config/lr"]], TRIALS.assign(**{"val/accuracy": None, "step_s": None})])
+@pytest.mark.parametrize(
+    "trials",
+    [pd.DataFrame(), TRIALS.iloc[:1], TRIALS[["config/lr"]], TRIALS.assign(**{"val/accuracy": None, "step_s": None})],
+)
 def test_what_cannot_be_shown_yet_is_said(trials: pd.DataFrame) -> None:
-    for section in (coordinates(trials, MAX, ()), mattered(trials, MAX), progress({}, MAX, []), spending(pd.DataFrame())):
+    for section in (
+        coordinates(trials, MAX, ()),
+        mattered(trials, MAX),
+        progress({}, MAX, []),
+        spending(pd.DataFrame()),
+    ):
         assert 'class="nothing"' in str(section.content)
     if len(trials) != 1:
         assert 'class="nothing"' in str(front(trials, MAX).content)

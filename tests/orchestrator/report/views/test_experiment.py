@@ -3,7 +3,12 @@ from __future__ import annotations
 from orchestrator.report.views.experiment import experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
-ABOUT = {"argv": ["hookyard", "run", "a b.yaml"], "seed": 0, "versions": {"torch": "2.13.0"}, "git": {"commit": "abc", "dirty": True, "diff": "-<b>\n+</b>"}}
+ABOUT = {
+    "argv": ["hookyard", "run", "a b.yaml"],
+    "seed": 0,
+    "versions": {"torch": "2.13.0"},
+    "git": {"commit": "abc", "dirty": True, "diff": "-<b>\n+</b>"},
+}
 
 
 def test_the_file_the_command_and_the_versions_are_there() -> None:
@@ -15,7 +20,10 @@ def test_the_file_the_command_and_the_versions_are_there() -> None:
 
 
 def test_more_lives_than_one_are_told() -> None:
-    attempts = [{"attempt": 0, "started": "1", "checkpoint": None}, {"attempt": 1, "started": "2", "checkpoint": "epoch-0003"}]
+    attempts = [
+        {"attempt": 0, "started": "1", "checkpoint": None},
+        {"attempt": 1, "started": "2", "checkpoint": "epoch-0003"},
+    ]
     table = tables_of(experiment("", {}, attempts).content)["Lives of the worker group"]
     assert table[1:] == [["0", "1", "the beginning"], ["1", "2", "epoch-0003"]]
     assert "Lives" not in str(experiment("", {}, attempts[:1]).content)

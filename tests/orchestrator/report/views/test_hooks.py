@@ -7,7 +7,9 @@ from tests.orchestrator.stats.insight.runs import costs, training
 
 def test_the_ledger_has_the_costliest_first() -> None:
     rows = training(2)
-    ledger = costs((0, "ema", "on_update", 100, 0.1), (1, "ema", "on_update", 100, 0.3), (0, "checkpoint", "on_save", 2, 1.0))
+    ledger = costs(
+        (0, "ema", "on_update", 100, 0.1), (1, "ema", "on_update", 100, 0.3), (0, "checkpoint", "on_save", 2, 1.0)
+    )
     total = rows["step_s"].sum()
     assert tables_of(hooks(ledger, rows).content)["What each hook cost"][1:] == [
         ["checkpoint", "on_save", "2", "1 s", "500 ms", "0", f"{1 / total:.1%}"],

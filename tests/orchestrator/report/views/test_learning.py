@@ -8,8 +8,24 @@ from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import training
 
 REPORTS = [
-    {"epoch": 0, "step": 100, "train/loss": 2.0, "val/loss": 3.0, "val/accuracy": 0.5, "train/iteration_s": 0.1, "memory/rss_bytes": 5},
-    {"epoch": 1, "step": 200, "train/loss": 1.0, "val/loss": 4.0, "val/accuracy": 0.25, "train/iteration_s": 0.1, "memory/rss_bytes": 5},
+    {
+        "epoch": 0,
+        "step": 100,
+        "train/loss": 2.0,
+        "val/loss": 3.0,
+        "val/accuracy": 0.5,
+        "train/iteration_s": 0.1,
+        "memory/rss_bytes": 5,
+    },
+    {
+        "epoch": 1,
+        "step": 200,
+        "train/loss": 1.0,
+        "val/loss": 4.0,
+        "val/accuracy": 0.25,
+        "train/iteration_s": 0.1,
+        "memory/rss_bytes": 5,
+    },
 ]
 EMPTY = pd.DataFrame(columns=["rank", "phase", "step"])
 

@@ -25,5 +25,8 @@ def test_of_many_ranks_those_that_hold_most_and_all_together() -> None:
 
 
 def test_every_column_of_bytes_has_a_panel_and_none_is_said() -> None:
-    assert set(tables_of(memory(training(2, rss_bytes=1.0, cuda_reserved_bytes=2.0)).content)) == {"rss_bytes by rank", "cuda_reserved_bytes by rank"}
+    assert set(tables_of(memory(training(2, rss_bytes=1.0, cuda_reserved_bytes=2.0)).content)) == {
+        "rss_bytes by rank",
+        "cuda_reserved_bytes by rank",
+    }
     assert "memory_stats is off" in str(memory(training(2)).content)

@@ -33,7 +33,16 @@ def test_bars_are_the_means_of_each_rank() -> None:
 def test_of_many_ranks_the_one_with_most_work_stands_for_its_neighbours() -> None:
     ranks = 3 * BARS
     draw = np.random.default_rng(0).permutation(ranks) / 1000
-    rows = pd.DataFrame({"rank": range(ranks), "phase": "train", "iteration": 1, "forward_s": draw, "backward_s": 1.0, "step_s": draw + 1})
+    rows = pd.DataFrame(
+        {
+            "rank": range(ranks),
+            "phase": "train",
+            "iteration": 1,
+            "forward_s": draw,
+            "backward_s": 1.0,
+            "step_s": draw + 1,
+        }
+    )
     shown = [int(row[0]) for row in tables_of(spans(rows, []).content)["Where an iteration's time went"][1:]]
     assert shown == (draw.reshape(BARS, 3).argmax(axis=1) + 3 * np.arange(BARS)).tolist()
 

@@ -22,7 +22,15 @@ TABLE = pd.DataFrame(
 
 
 def test_what_was_chosen_and_reached_comes_first_and_empty_columns_are_left_out() -> None:
-    assert ordered(TABLE, OBJECTIVES) == ["status", "config/lr", "val/accuracy", "step_s", "last/val/accuracy", "reports", "error"]
+    assert ordered(TABLE, OBJECTIVES) == [
+        "status",
+        "config/lr",
+        "val/accuracy",
+        "step_s",
+        "last/val/accuracy",
+        "reports",
+        "error",
+    ]
 
 
 def test_every_trial_has_its_row_and_can_be_picked() -> None:
@@ -32,7 +40,9 @@ def test_every_trial_has_its_row_and_can_be_picked() -> None:
     assert table[1][:6] == ["trial-0000", "finished", "0.1", "0.75", "10 ms", "0.5"]
     assert table[2][-1] == "<script>alert(1)</script>" + "x" * 55 + "…"
     assert [row.get("data-trial") for row in parsed(content).iter("tr")][1:] == list(TABLE.index)
-    assert [text_of(head) for head in parsed(content).iter("th") if head.get("data-aside") is not None] == ["last/val/accuracy"]
+    assert [text_of(head) for head in parsed(content).iter("th") if head.get("data-aside") is not None] == [
+        "last/val/accuracy"
+    ]
 
 
 def test_a_trial_is_told_whole_with_its_error() -> None:
@@ -47,7 +57,10 @@ def test_a_trial_is_told_whole_with_its_error() -> None:
 
 
 def test_of_very_many_trials_the_best_and_the_failed_are_told() -> None:
-    table = pd.DataFrame({"status": ["finished"] * (MOST + 5) + ["failed"], "val/accuracy": 0.5}, index=[f"t{place}" for place in range(MOST + 6)])
+    table = pd.DataFrame(
+        {"status": ["finished"] * (MOST + 5) + ["failed"], "val/accuracy": 0.5},
+        index=[f"t{place}" for place in range(MOST + 6)],
+    )
     content = parsed(details(table, OBJECTIVES, "s").content)
     assert [one.get("id") for one in content.iter("details")][-2:] == [f"t{MOST - 1}", f"t{MOST + 5}"]
     links = [one.get("href") for one in parsed(trials(table, OBJECTIVES).content).iter("a")]

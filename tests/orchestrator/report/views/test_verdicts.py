@@ -8,13 +8,24 @@ SIGNS = {"iterations": 200, "ranks": 2, "step_s": 0.1}
 
 
 def made(count: int) -> Diagnosis:
-    return Diagnosis(tuple(Verdict("data", f"sentence {place}", {"share": 0.5}, "hookyard stats RUN", "advice") for place in range(count)), SIGNS)
+    return Diagnosis(
+        tuple(
+            Verdict("data", f"sentence {place}", {"share": 0.5}, "hookyard stats RUN", "advice")
+            for place in range(count)
+        ),
+        SIGNS,
+    )
 
 
 def test_a_verdict_has_its_sentence_its_evidence_and_what_to_try() -> None:
     section = verdicts(made(1), "runs/x")
     (card,) = parsed(section.content).iter("article")
-    assert [text_of(part) for part in card][:4] == ["1. data", "sentence 0", "Try: advice", "See: hookyard stats runs/x"]
+    assert [text_of(part) for part in card][:4] == [
+        "1. data",
+        "sentence 0",
+        "Try: advice",
+        "See: hookyard stats runs/x",
+    ]
     assert tables_of(section.content) == {"What it rests on": [["", "value"], ["share", "50.0%"]]}
     assert section.note.startswith("200 training iterations of 2 ranks, 100 ms each")
 
@@ -31,6 +42,15 @@ def test_a_healthy_run_and_one_that_says_too_little() -> None:
 
 
 def test_numbers_by_rank_have_a_line_each_with_their_unit() -> None:
-    section = verdicts(Diagnosis((Verdict("hook", "s", {"seconds_by_rank": {0: 1.5}, "low_s_by_rank": {1: 0.5}, "ranks": [0, 2]}),), SIGNS), "x")
-    assert tables_of(section.content)["What it rests on"][1:] == [["seconds_by_rank: 0", "1.5"], ["low_s_by_rank: 1", "500 ms"], ["ranks", "0, 2"]]
+    section = verdicts(
+        Diagnosis(
+            (Verdict("hook", "s", {"seconds_by_rank": {0: 1.5}, "low_s_by_rank": {1: 0.5}, "ranks": [0, 2]}),), SIGNS
+        ),
+        "x",
+    )
+    assert tables_of(section.content)["What it rests on"][1:] == [
+        ["seconds_by_rank: 0", "1.5"],
+        ["low_s_by_rank: 1", "500 ms"],
+        ["ranks", "0, 2"],
+    ]
     assert evidence({"ranks": (1,)}) == {"ranks": "1"}
