@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
@@ -25,6 +26,8 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    # Tune's own notes of a sweep are never read: the trials' folders say where it stands.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_raylet_start_wait_time_s": "120",
 }
@@ -67,6 +70,12 @@ def passed_on(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
+def _given_by_job() -> set[str]:
+    """The variables that the job which this process is the driver of gives its workers anyway; Ray refuses one given twice."""
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    return set((job.get("runtime_env") or {}).get("env_vars") or {})
+
+
 def local_resources() -> Resources:
     """What this machine has, without asking Ray."""
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) if Path("/proc/driver/nvidia/gpus").exists() else 0
@@ -89,7 +98,8 @@ class Ray:
         self.address = chosen_address(address)
         self._options = local_options
         # Only where there are some: Ray starts new processes for workers that need an environment of their own.
-        self._environment = {"runtime_env": {"env_vars": dict(environment)}} if environment else {}
+        new = {name: value for name, value in (environment or {}).items() if name not in _given_by_job()}
+        self._environment = {"runtime_env": {"env_vars": new}} if new else {}
 
     def __enter__(self) -> Any:
         set_environment(self.address)

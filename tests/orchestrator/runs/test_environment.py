@@ -1,0 +1,29 @@
+"""What Ray is given of the environment; nothing is started."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.runs.environment import Ray, passed_on
+
+
+def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "one")
+    monkeypatch.setenv("OTHER", "two")
+    assert passed_on(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
+    assert passed_on([]) == {}
+    with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here: export them, or take them out") as told:
+        passed_on(["HF_TOKEN", "WANDB_API_KEY"])
+    assert "one" not in str(told.value).split()
+
+
+def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"HF_TOKEN": "one", "OTHER": "two"}
+    assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": given}}
+    job = {"runtime_env": {"env_vars": {"HF_TOKEN": "one"}, "working_dir": "gcs://x.zip"}, "metadata": {}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
+    assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": {"OTHER": "two"}}}
+    assert Ray("10.0.0.1:6379", environment={"HF_TOKEN": "one"})._environment == {}
