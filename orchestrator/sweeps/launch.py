@@ -106,6 +106,12 @@ def _is_mistake(trial: RunFolder) -> bool:
     return about["status"] == "failed" and bool(about.get("mistake"))
 
 
+def _forget(trial: Any) -> None:
+    """Drops Tune's running statistics of a trial's metrics, ten times what it keeps otherwise; the files have it all."""
+    trial.run_metadata.metric_analysis.clear()
+    trial.run_metadata.metric_n_steps.clear()
+
+
 class _OfThisDriver:
     """What belongs to the living driver: Tune's saved state of the experiment leaves its contents out."""
 
@@ -169,6 +175,7 @@ class _Watching(_OfThisDriver, tune.Callback):
             return
         end_trial(folder, *self._ending.of(folder.name))
         self._watcher.ended(folder.name, trial.config[TRIAL]["values"])
+        _forget(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)

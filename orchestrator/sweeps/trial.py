@@ -21,6 +21,8 @@ from orchestrator.sweeps.past import judged_reports, seconds_of
 from orchestrator.sweeps.search import TRIAL
 
 _POINTER = "checkpoint.json"
+_COUNTERS = ("epoch", "step", "samples")
+"""What Tune is told of a report beside the sweep's metrics: it keeps all that it is told, of every trial."""
 
 
 class Trial(tune.Trainable):
@@ -121,7 +123,8 @@ class Trial(tune.Trainable):
             compact(folder.storage, folder.attempts())
             folder.end("stopped" if report.stopped else "finished", stopped=list(report.stopped), error=None)
             self._folder = None
-        return {**self._judged, **report.metrics, tune.result.DONE: report.final}
+        counters = {name: report.metrics[name] for name in _COUNTERS}
+        return {**counters, **self._judged, tune.result.DONE: report.final}
 
     def _named(self) -> str:
         return f"the sweep's metric '{self._metrics[0]}'" if len(self._metrics) == 1 else f"the sweep's metrics {self._metrics}"

@@ -47,12 +47,12 @@ class KillsDriver(Hook):
 '''
 
 
-def written(folder: Path, space: dict[str, Any], hooks: dict[str, Any], ranks: int, **settings: Any) -> str:
+def written(folder: Path, space: dict[str, Any], hooks: dict[str, Any], ranks: int, cpus: int = 1, **settings: Any) -> str:
     (folder / "kills.py").write_text(KILLS)
     swept = {
         "base": "points.yaml",
         "name": "tough",
-        "workers": {"count": ranks},
+        "workers": {"count": ranks, "cpus": cpus},
         "hooks": hooks,
         "sweep": {"metric": "val/loss", "mode": "min", "search": "grid", "space": space, **settings},
     }
@@ -106,13 +106,15 @@ def test_a_killed_driver_leaves_a_sweep_that_ends_as_an_undisturbed_one(ray_clus
 
 
 def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) -> None:
+    """Two trials take turns in one process: each asks for all of the cluster."""
     (outside / "bowl.py").write_text(BOWL)
     hooks = {"bowl": {"type": "bowl:Bowl"}, "ema": None, "kills": {"type": "kills:KillsDriver", "step": 15, "once": str(outside / "killed")}}
     space = {"hooks.bowl.place": {"grid": [0.1, 0.74]}}
-    file = written(outside, space, hooks, 1, scheduler={"type": "pbt", "quantile_fraction": 0.5}, metric="val/score", mode="max")
+    scheduler, cpus = {"type": "pbt", "quantile_fraction": 0.5}, int(ray_cluster.cluster_resources()["CPU"])
+    file = written(outside, space, hooks, 1, cpus, scheduler=scheduler, metric="val/score", mode="max")
     (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
     # The driver dies alone here: Ray is there already, and stays.
-    address = ["--address", ray_cluster.get_runtime_context().gcs_address]
+    address = ["--skip-preflight", "--address", ray_cluster.get_runtime_context().gcs_address]
     killed = subprocess.run([sys.executable, "-m", "orchestrator", "sweep", file, *address], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = resume_sweep("runs/tough")
