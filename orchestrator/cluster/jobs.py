@@ -84,7 +84,7 @@ class Jobs:
                 submitted: str = self._client.submit_job(
                     entrypoint=job.command,
                     submission_id=f"{job.name}-{uuid.uuid4().hex[:6]}",
-                    runtime_env={"working_dir": str(archive), "env_vars": {"PYTHONUNBUFFERED": "1", **environment}},
+                    runtime_env={"working_dir": str(archive), "env_vars": environment},
                     metadata={"hookyard": job.name},
                 )
             except RuntimeError as error:

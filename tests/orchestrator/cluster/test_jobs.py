@@ -101,7 +101,7 @@ def test_a_job_is_sent_with_its_folder_its_command_and_the_variables_it_names(
     assert named.startswith("points-")
     assert cluster.sent == {"points.yaml": "name: points"}
     assert cluster.submitted["entrypoint"] == job().command
-    assert cluster.submitted["runtime_env"]["env_vars"] == {"PYTHONUNBUFFERED": "1", "WANDB_API_KEY": "hunter2"}
+    assert cluster.submitted["runtime_env"]["env_vars"] == {"WANDB_API_KEY": "hunter2"}
     assert not Path(cluster.submitted["runtime_env"]["working_dir"]).exists(), "nothing is left behind"
 
 
