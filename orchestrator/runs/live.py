@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from socket import gethostname
-from time import time
+from time import perf_counter, time
 from typing import Any
 
 import pandas as pd
@@ -24,7 +24,11 @@ from orchestrator.storage import FileState, Storage
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
 """A run that has written no row for so long, and for so many of its iterations, is said to be quiet."""
 _COMPARE_EVERY_S = 10.0
-"""How often ranks are compared and the doctor is asked: what they say changes slowly, and takes longer than all else."""
+"""How often ranks are compared and the doctor is asked, at most: what they say changes slowly, and takes longer than all else."""
+_COMPARING_SHARE = 0.05
+"""The part of the time that this may take."""
+MOST_DIAGNOSED = 128
+"""With more ranks the doctor is not asked, who looks at each of them."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class LiveRun:
         self._rows: AttemptTail | None = None
         self._standings: dict[int, Standing] = {}
         self._verdicts: tuple[Verdict, ...] = ()
-        self._compared_at = float("-inf")
+        self._compare_at = float("-inf")
 
     def about(self) -> dict[str, Any]:
         """What `run.json` says, read again where it has changed; takes new reports on the way."""
@@ -143,7 +147,7 @@ class LiveRun:
         number = attempts[-1]["attempt"]
         if self._rows is None or number != self._attempt:
             self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
-            self._standings, self._verdicts, self._compared_at = {}, (), float("-inf")
+            self._standings, self._verdicts, self._compare_at = {}, (), float("-inf")
         self._rows.look()
         if over and reports and not self._rows.ranks:
             self._rows.take_joined(attempts, reports[-1]["iteration"])
@@ -185,11 +189,12 @@ class LiveRun:
 
     def _compare(self, rows: pd.DataFrame) -> None:
         """Takes what the last iterations say of the ranks and of the run."""
-        if not len(rows) or self._clock() - self._compared_at < _COMPARE_EVERY_S:
+        if not len(rows) or self._clock() < self._compare_at:
             return
-        self._compared_at = self._clock()
+        began = perf_counter()
         self._standings = standings(rows)
-        self._verdicts = diagnose(rows).verdicts if self._diagnosed else ()
+        self._verdicts = diagnose(rows).verdicts if self._diagnosed and rows["rank"].nunique() <= MOST_DIAGNOSED else ()
+        self._compare_at = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - began) / _COMPARING_SHARE)
 
 
 def look_every_s(storage: Storage) -> float:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.insight.exchanges import Exchanges, exchanges_of
-from orchestrator.stats.insight.robust import Floats
+from orchestrator.stats.insight.exchanges import exchanges_of
+from orchestrator.stats.insight.robust import Floats, without_own
 from orchestrator.stats.insight.stragglers import LEAST_EXCHANGES, LEAST_SHARE
 
 LAST = 50
@@ -63,23 +63,22 @@ def standings(rows: pd.DataFrame) -> dict[int, Standing]:
     if exchanges is None or len(exchanges.iterations) < LEAST_EXCHANGES:
         return {}
     work, wait = np.median(exchanges.work, axis=0), np.median(exchanges.wait, axis=0)
-    behind = [float(work[column] - np.median(np.delete(work, column))) for column in range(len(work))]
+    behind, spans = _behind_others(work), list(exchanges.local)
+    behind_in = np.array([_behind_others(np.median(exchanges.local[span], axis=0)) for span in spans])
     last = int(np.argmax(behind))
     return {
         rank: Standing(
             float(work[column]),
             float(wait[column]),
-            behind[column],
-            _worst_span(exchanges, column),
-            slowest=column == last and behind[column] >= LEAST_SHARE * exchanges.step_s,
+            float(behind[column]),
+            spans[int(np.argmax(behind_in[:, column]))],
+            slowest=column == last and bool(behind[column] >= LEAST_SHARE * exchanges.step_s),
         )
         for column, rank in enumerate(exchanges.ranks)
     }
 
 
-def _worst_span(exchanges: Exchanges, column: int) -> str:
-    def behind(seconds: Floats) -> float:
-        medians = np.median(seconds, axis=0)
-        return float(medians[column] - np.median(np.delete(medians, column)))
-
-    return max(exchanges.local, key=lambda span: behind(exchanges.local[span]))
+def _behind_others(seconds: Floats) -> Floats:
+    """What each rank takes more than the median of the others; one value a rank."""
+    behind: Floats = seconds - without_own(seconds[np.newaxis])[0]
+    return behind
