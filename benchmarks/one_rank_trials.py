@@ -1,0 +1,30 @@
+"""A whole sweep of sixteen small one-rank trials, beside sweeps written by hand against Ray Tune that train the same.
+
+The claim: at most 1.10 times the wall time of a class Trainable with actor reuse. Ray is started once, before the clock
+runs, and contestants take turns; each sweep starts its own processes and runs as many trials at once as there are cores.
+Hookyard also records every iteration, verifies its checkpoints and writes TensorBoard.
+
+    python -m benchmarks.one_rank_trials [trials] [rounds]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.handwritten_sweep import by_class, by_function, hookyard, in_turns, print_walls, tuned
+
+EPOCHS = 5
+
+
+def main(trials: int = 16, rounds: int = 3) -> None:
+    contestants = {
+        "class Trainable by hand, actors reused": tuned(by_class(EPOCHS)),
+        "hookyard sweep": hookyard("workers.count=1", f"epochs={EPOCHS}"),
+        "function by hand, actors reused": tuned(by_function(EPOCHS)),
+    }
+    took = in_turns(contestants, trials, rounds)
+    print_walls(f"A sweep of {trials} one-rank trials ({rounds} rounds, in turns)", took)
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))
