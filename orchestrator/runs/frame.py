@@ -111,12 +111,13 @@ def _ranks(ranks: Sequence[RankView]) -> Iterator[RenderableType]:
         yield Text(f"and {len(ranks) - len(shown)} ranks with less work of their own", "dim")
 
 
-def table_of(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str]) -> Table:
-    """Rows by column, without the columns that are empty in all of them; those in `left` begin at the left."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+def table_of(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str], cut: Sequence[str] = ()) -> Table:
+    """Rows by column, without the columns that are empty in all of them. Those in `left` begin at the left; those in
+    `cut` share the room that the others leave, and are cut where it is short, so that each row is a line."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), expand=bool(cut))
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     for name in names:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left)
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=bool(cut) or name not in left, ratio=1 if name in cut else None)
     for row in rows:
         table.add_row(*(row[name] for name in names))
     return table

@@ -49,7 +49,8 @@ def _best(view: SweepView) -> Iterator[str | tuple[str, str]]:
 def _trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     shown = view.trials if lines is None else view.trials[: max(_FEWEST, lines - _AROUND)]
     names = short_names({path for trial in view.trials for path in trial.values})
-    yield table_of([_cells(trial, names, trial.name == view.best) for trial in shown], left=("trial", "status", "values", ""))
+    rows = [_cells(trial, names, trial.name == view.best) for trial in shown]
+    yield table_of(rows, left=("trial", "status", "values", ""), cut=() if lines is None else ("values", ""))
     if len(shown) < len(view.trials):
         rest = view.trials[len(shown) :]
         failed = sum(trial.status in ("failed", "lost") for trial in rest)

@@ -66,6 +66,15 @@ def test_a_frame_has_no_more_trials_than_lines() -> None:
     assert sum(line.startswith("trial-") for line in drawn(sweep_frame(many), 140)) == 24
 
 
+def test_where_room_is_short_sentences_give_way_and_a_trial_stays_a_line() -> None:
+    error = "rank 1: " + "a long story " * 20
+    lines = drawn(sweep_frame(replace(VIEW, trials=(*TRIALS[:3], trial(2, "failed", error=error))), 24), 80)
+    rows = lines[next(number for number, line in enumerate(lines) if line.startswith("──")) + 1 :]
+    assert len(rows) == len(TRIALS)
+    assert rows[0].split()[:7] == ["trial-0003", "running", "50%", "2", "min", "0.5", "0.5"]
+    assert all(line.split()[:2] == [one.name, one.status] for line, one in zip(rows, TRIALS, strict=True))
+
+
 def test_what_ended_the_sweep_is_said() -> None:
     assert drawn(sweep_frame(replace(VIEW, status="lost", notice="the sweep is dead")), 140)[-1] == "the sweep is dead"
 
