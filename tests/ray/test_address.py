@@ -32,6 +32,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     short = Path(f"/tmp/hy-{os.getpid()}")
     short.symlink_to(folder)
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    # A job's python is looked for on the path that its cluster was started with.
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     # Nobody is left to wait for when the test is over.
     environment |= {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_raylet_start_wait_time_s": "120"}
     address = f"127.0.0.1:{free_port()}"

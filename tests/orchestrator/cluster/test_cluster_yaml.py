@@ -55,6 +55,11 @@ def test_every_ray_process_asks_for_the_token_and_every_node_has_it(cluster: dic
     assert cluster["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
 
 
+def test_a_job_finds_the_python_of_the_environment(cluster: dict[str, Any]) -> None:
+    (start,) = [command for command in cluster["head_start_ray_commands"] if "ray start" in command]
+    assert "PATH=$HOME/venv/bin:$PATH RAY_AUTH_MODE=token ~/venv/bin/ray start --head" in start
+
+
 def test_the_dashboard_listens_on_loopback_alone(cluster: dict[str, Any]) -> None:
     text = (ROOT / "cluster.yaml").read_text()
     assert [part for part in text.split() if part.startswith("--dashboard-host")] == ["--dashboard-host=127.0.0.1"]
