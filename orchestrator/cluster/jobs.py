@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import tempfile
 import uuid
@@ -54,6 +55,8 @@ class Jobs:
             from ray.job_submission import JobSubmissionClient
 
             self._client: Any = JobSubmissionClient(self.address)
+        # Ray tells of each upload and of each line that ends.
+        logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
 
     @contextmanager
     def _answers(self) -> Iterator[None]:
@@ -65,8 +68,8 @@ class Jobs:
             yield
         except AuthenticationError as error:
             raise UsageError(
-                f"the cluster at {self.address} refuses this token: {_first_line(error)}. Give the one it was started with in "
-                "RAY_AUTH_TOKEN or ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH)"
+                f"the cluster at {self.address} asks for its token: {_first_line(error)}. Give the one it was started with in "
+                "RAY_AUTH_TOKEN or ~/.ray/auth_token (RAY_AUTH_TOKEN_PATH); RAY_AUTH_MODE=disabled is for one that has none"
             ) from error
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise UsageError(
@@ -143,7 +146,7 @@ class Jobs:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".:")
+    return str(error).splitlines()[0].split(". ")[0].rstrip(".:")
 
 
 def _dashboard(address: str | None) -> str:

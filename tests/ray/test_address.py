@@ -85,7 +85,7 @@ def test_a_cluster_that_ray_start_began_is_joined_and_is_sent_jobs(outside: Path
     assert "points.yaml" in job.stderr
     wrong = hookyard(*words, **{**environment, "RAY_AUTH_TOKEN": secrets.token_hex(32)})
     assert wrong.returncode == 2
-    assert f"the cluster at {dashboard} refuses this token" in wrong.stderr
+    assert f"the cluster at {dashboard} asks for its token" in wrong.stderr
     assert wrong.stdout == ""
 
 
