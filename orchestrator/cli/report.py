@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.storage import Storage
 
 PAGE = "report.html"
 
@@ -23,15 +26,23 @@ def report(
     """Writes a run or a sweep as one HTML file that opens without a network, and prints where it is."""
     from orchestrator.report import report as page_of
     from orchestrator.runs.folder import RunFolder
-    from orchestrator.storage import Storage
 
     folder = RunFolder.open(run)
-    place, _, name = output.rpartition("/") if output else (str(folder), "", PAGE)
-    if not name:
-        raise UsageError(f"{output} is a folder: name a file, such as {output}{PAGE}")
-    storage = Storage(place or ("/" if output and output.startswith("/") else "."))
+    storage, name = (folder.storage, PAGE) if output is None else _place(output)
     try:
         storage.write(name, page_of(folder))
     except OSError as error:
-        raise UsageError(f"cannot write {output or f'{folder}/{PAGE}'}: {error}") from None
-    typer.echo(f"{storage}/{name}")
+        raise UsageError(f"cannot write {name} to {storage}: {error}") from None
+    typer.echo(storage / name)
+
+
+def _place(output: str) -> tuple[Storage, str]:
+    """The folder that a file is to lie in, and the file's name; a URL's options are the folder's."""
+    from orchestrator.storage import Storage
+    from orchestrator.storage.location import split_options
+
+    path, options = split_options(output)
+    folder, slash, name = path.rpartition("/")
+    if not name:
+        raise UsageError(f"{output} is a folder: name a file, such as {path}{PAGE}{options}")
+    return Storage(f"{folder or slash or '.'}{options}"), name

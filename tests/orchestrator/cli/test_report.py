@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
+from orchestrator.cli.report import _place
 from tests.orchestrator.stats.insight.runs import training
 
 
@@ -43,8 +44,24 @@ def test_a_run_in_object_storage_gets_its_page_there(run: Path) -> None:
         result = CliRunner().invoke(app, ["report", "memory://report-test"])
         assert (result.exit_code, result.stdout) == (0, "memory://report-test/report.html\n")
         assert memory.cat("/report-test/report.html").startswith(b"<!DOCTYPE html>")
+        result = CliRunner().invoke(app, ["report", str(run), "--output", "memory://report-test/pages/digits.html"])
+        assert (result.exit_code, result.stdout) == (0, "memory://report-test/pages/digits.html\n")
+        assert memory.cat("/report-test/pages/digits.html").startswith(b"<!DOCTYPE html>")
     finally:
         memory.rm("/report-test", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("output", "location", "name"),
+    [
+        ("page.html", str(Path.cwd()), "page.html"),
+        ("/page.html", "/", "page.html"),
+        ("memory://a/b.html?x=1", "memory://a?x=1", "b.html"),
+    ],
+)
+def test_a_place_is_a_folder_and_a_name(output: str, location: str, name: str) -> None:
+    storage, found = _place(output)
+    assert (storage.location, found) == (location, name)
 
 
 def test_what_cannot_be_is_wrong_usage_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
