@@ -37,8 +37,9 @@ class TensorBoard(Hook):
     `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
     There is one every `interval` iterations of an epoch, and one for what is left as training's phase ends. Metrics keep
     their names, except that a phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>`
-    for the hyperparameter table, which in a sweep begins with what trials differ in and what they are judged by. What a hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is
-    drawn with the next point, under `activations/<layer>/mean` and the like.
+    for the hyperparameter table, which in a sweep begins with what trials differ in and what they are judged by. What a
+    hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is drawn with the next point, under
+    `activations/<layer>/mean` and the like.
 
     All share one axis, so train and val can be compared; a resumed run takes back what its checkpoint did not know, so
     that no point is there twice (a histogram at the very step of the checkpoint is lost by that). Tensors are read only
