@@ -16,11 +16,11 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test test-cluster lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-6s  %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s  %s\n", $$1, $$2}'
 
 setup: .venv/.ready ## builds .venv with everything pinned in constraints.txt
 
@@ -43,6 +43,9 @@ demo: setup ## trains on two workers, sweeps over eight trials, and prints the t
 
 test: lint ## lint, types and tests: what must pass
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
+	$(BIN)/pytest -m cluster tests/cluster
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
