@@ -50,7 +50,7 @@ EVERYTHING = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}
         ({"patterns": [r"[13]\.(weight|bias)"], "match": "regex"}, {"1.weight", "1.bias", "3.weight", "3.bias"}),
         ({"patterns": ["?.weight"]}, {"0.weight", "1.weight", "3.weight"}),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else " ".join(sorted(value)),
 )
 def test_frozen_parameters_do_not_move_and_the_others_do(fields: dict[str, Any], frozen: set[str], optimizer: Any) -> None:
     module = small_model()
