@@ -9,6 +9,7 @@ torch.set_num_threads(1)
 set_environment(None)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever runs the tests in several processes runs all of Ray's in one of them: they share a cluster."""
     for item in items:

@@ -77,22 +77,31 @@ class Jobs:
                 "and does a tunnel lead to it (ray dashboard cluster.yaml, kubectl port-forward)?"
             ) from error
 
-    def submit(self, job: Job, files: Pack) -> str:
+    def submit(self, job: Job, files: Pack, *, pause: Callable[[float], None] = sleep) -> str:
         """Sends the files, starts the job, and returns its name."""
         environment = passed_on(job.experiment.environment)
         with tempfile.TemporaryDirectory() as folder, self._answers():
             archive = Path(folder) / "working-folder.zip"
             files.write(archive)
+            return self._submitted(
+                pause,
+                entrypoint=job.command,
+                submission_id=f"{job.name}-{uuid.uuid4().hex[:6]}",
+                runtime_env={"working_dir": str(archive), "env_vars": environment},
+                metadata={"hookyard": job.name},
+            )
+
+    def _submitted(self, pause: Callable[[float], None], **job: Any) -> str:
+        """The name of a job that was taken; a cluster that has just begun is asked again until its agents are there."""
+        for left in reversed(range(_AGAIN_TIMES)):
             try:
-                submitted: str = self._client.submit_job(
-                    entrypoint=job.command,
-                    submission_id=f"{job.name}-{uuid.uuid4().hex[:6]}",
-                    runtime_env={"working_dir": str(archive), "env_vars": environment},
-                    metadata={"hookyard": job.name},
-                )
+                name: str = self._client.submit_job(**job)
+                return name
             except RuntimeError as error:
-                raise RunError(f"the cluster at {self.address} does not take the job: {error}") from error
-            return submitted
+                if not left or "No available agent" not in str(error):
+                    raise RunError(f"the cluster at {self.address} does not take the job: {error}") from error
+                pause(_AGAIN_S)
+        raise AssertionError("the last try returns or raises")
 
     def status(self, job: str) -> Status:
         """How a job fares; raises UsageError where the cluster knows none of that name."""

@@ -75,6 +75,7 @@ def test_a_sweep_is_a_table_of_its_trials(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_it_looks_until_the_run_ends(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(str(run)).parent)  # a name that fits the terminal
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
@@ -82,9 +83,9 @@ def test_on_a_terminal_it_looks_until_the_run_ends(run: RunFolder, monkeypatch: 
 
     slept: list[float] = []
     monkeypatch.setattr(watch.time, "sleep", sleep)
-    result = on_a_terminal(monkeypatch, str(run))
+    result = on_a_terminal(monkeypatch, Path(str(run)).name)
     assert (result.exit_code, slept) == (0, [1.0, 1.0])
-    assert result.stdout.startswith(f"{run}  finished")
+    assert result.stdout.startswith(f"{Path(str(run)).name}  finished")
     assert "100%" in result.stdout.splitlines()[1]
 
 

@@ -27,6 +27,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.refuses: Exception | None = None
+        self.declines: list[str] = []
+        """What is said instead of taking a job, one for each try."""
         self.log = "one\ntwo\nthree\n"
         self.breaks_after: list[int] = []
         """At which character of the log the line breaks, for each time it is taken up."""
@@ -49,6 +51,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
                 raise cluster.refuses
 
         def submit_job(self, **given: Any) -> str:
+            if cluster.declines:
+                raise RuntimeError(cluster.declines.pop(0))
             with zipfile.ZipFile(given["runtime_env"]["working_dir"]) as archive:
                 cluster.sent = {name: archive.read(name).decode() for name in archive.namelist()}
             cluster.submitted = given
@@ -103,6 +107,19 @@ def test_a_job_is_sent_with_its_folder_its_command_and_the_variables_it_names(
     assert cluster.submitted["entrypoint"] == job().command
     assert cluster.submitted["runtime_env"]["env_vars"] == {"WANDB_API_KEY": "hunter2"}
     assert not Path(cluster.submitted["runtime_env"]["working_dir"]).exists(), "nothing is left behind"
+
+
+def test_a_cluster_that_has_just_begun_is_asked_again(cluster: Cluster, folder: Path) -> None:
+    cluster.declines = ["No available agent to submit job, please try again later."] * 2
+    pauses: list[float] = []
+    assert Jobs(ADDRESS).submit(job(), pack(folder), pause=pauses.append) == cluster.submitted["submission_id"]
+    assert len(pauses) == 2
+
+
+def test_a_job_that_is_declined_for_good_is_told(cluster: Cluster, folder: Path) -> None:
+    cluster.declines = ["runtime_env is broken"]
+    with pytest.raises(RunError, match="does not take the job: runtime_env is broken"):
+        Jobs(ADDRESS).submit(job(), pack(folder), pause=lambda seconds: None)
 
 
 def test_a_variable_that_is_not_set_is_refused(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
