@@ -16,7 +16,7 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help setup demo test test-cluster lint bench clean
+.PHONY: help setup demo test test-ray test-rest test-cluster lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
@@ -42,7 +42,13 @@ demo: setup ## trains on two workers, sweeps over eight trials, and prints the t
 	@echo "  $(BIN)/tensorboard --logdir runs"
 
 test: lint ## lint, types and tests: what must pass
-	$(BIN)/pytest -n 2 --dist loadgroup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-ray test-rest
+
+test-ray: setup ## the tests that start Ray, which share one cluster and wait for it most of the time
+	$(BIN)/pytest -m ray
+
+test-rest: setup ## the tests that start no Ray
+	$(BIN)/pytest -m 'not ray and not cluster'
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -m cluster tests/cluster
