@@ -201,7 +201,6 @@ def lives(of_two: Path) -> list[tuple[Life, dict[str, Any]]]:
     return on_ranks(_live_on_rank, 2, str(of_two / "whole"), None)
 
 
-@pytest.mark.xdist_group("two ranks' lives")
 def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness(lives: list[Any], of_two: Path) -> None:
     store = CheckpointStore(Storage(of_two / "whole"))
     of_ranks = [store.load(MID_EPOCH, f"rank-000{rank}.pt")["buffers"]["1.running_mean"] for rank in (0, 1)]
@@ -213,7 +212,6 @@ def test_two_ranks_go_on_from_a_checkpoint_with_their_own_buffers_and_randomness
             check_resumed(of_two / "whole", lives[rank][0], name, resumed[rank][0])
 
 
-@pytest.mark.xdist_group("two ranks' lives")
 def test_one_rank_goes_on_where_two_were(lives: list[Any], of_two: Path) -> None:
     """With the samples that are left, in their order, and the means of all the epoch's samples, also the lost rank's."""
     shutil.copytree(of_two / "whole", of_two / "alone")

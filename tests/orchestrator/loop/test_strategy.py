@@ -26,9 +26,6 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment
 
-# Its fixtures are processes of their own, and not to be made twice.
-pytestmark = pytest.mark.xdist_group("strategy")
-
 # 23 samples of val are uneven on 2 and on 4 ranks, and in batches of 4 a rank has one batch less than another.
 TASK = Points(train=64, val=23, batch_norm=True, dropout=0.1)
 ADAM = Component(type="AdamW", lr=0.01)  # type: ignore[call-arg]
