@@ -51,7 +51,7 @@ def make_scheduler(
                 brackets=asha.brackets,
             )
         case settings_of.HyperBand() as hyperband:
-            return _TakingUp.of(HyperBandScheduler)(*keeps, max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
+            return _TakingUp.of(_Bands)(*keeps, max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
         case settings_of.Median() as median:
             return _TakingUp.of(_Median)(
                 *keeps,
@@ -116,6 +116,20 @@ class _Halving(ASHAScheduler):
             self._trial_info[trial.trial_id] = self._brackets[0]
         for result in results:
             self.on_trial_result(None, trial, result)
+
+
+class _Bands(HyperBandScheduler):
+    """HyperBand, whose trials all end with their bracket."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """The trial to go on with, after those are stopped whose bracket is through.
+
+        Tune stops them when the bracket's last report comes, but not one whose pause is still being saved by then: that
+        one would pause for ever, and the sweep with it.
+        """
+        for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
+            bracket.cleanup_full(tune_controller)
+        return super().choose_trial_to_run(tune_controller)
 
 
 class _Median(MedianStoppingRule):

@@ -43,6 +43,7 @@ class Controller:
     def __init__(self) -> None:
         self.members: list[Member] = []
         self.search_alg = None
+        self.stop_trial = lambda trial: setattr(trial, "status", Trial.TERMINATED)
         self.get_trials = self.get_live_trials = lambda: self.members
         self._schedule_trial_save = lambda trial, result: trial.checkpoint
 
@@ -125,3 +126,19 @@ def _one_epoch(scheduler: Any, controller: Controller, epoch: int) -> None:
         member.status = Trial.PAUSED
     for member in controller.members:
         member.status = Trial.RUNNING
+
+
+def test_hyperband_stops_a_trial_whose_pause_is_saved_after_its_bracket_is_through(tmp_path: Path) -> None:
+    """Three trials of a bracket that runs through report for the last time; one has paused by then, one is still saving."""
+    scheduler = scheduler_of(sweep(trials=3, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}), tmp_path)
+    controller = Controller()
+    saving, paused, last = trials = [Member(number, {}) for number in range(3)]
+    for trial in trials:
+        scheduler.on_trial_add(controller, trial)
+    paused.status = Trial.PAUSED
+    decided = [scheduler.on_trial_result(controller, trial, {"val/score": 1.0, TRAINING_ITERATION: 4}) for trial in trials]
+    assert decided == [TrialScheduler.PAUSE, TrialScheduler.PAUSE, TrialScheduler.STOP]
+    assert [trial.status for trial in trials] == [Trial.RUNNING, Trial.TERMINATED, Trial.RUNNING]
+    saving.status = Trial.PAUSED
+    assert scheduler.choose_trial_to_run(controller) is None
+    assert saving.status == Trial.TERMINATED
