@@ -132,7 +132,7 @@ def test_hyperband_stops_a_trial_whose_pause_is_saved_after_its_bracket_is_throu
     """Three trials of a bracket that runs through report for the last time; one has paused by then, one is still saving."""
     scheduler = scheduler_of(sweep(trials=3, scheduler={"type": "hyperband", "max_t": 4, "reduction_factor": 2}), tmp_path)
     controller = Controller()
-    saving, paused, last = trials = [Member(number, {}) for number in range(3)]
+    saving, paused, _ = trials = [Member(number, {}) for number in range(3)]
     for trial in trials:
         scheduler.on_trial_add(controller, trial)
     paused.status = Trial.PAUSED
