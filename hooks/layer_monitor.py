@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from hooks.state import State
 
 
 @dataclass
-class LayerMonitor:
+class LayerMonitor(ABC):
     """The part of a hook that watches leaf modules in the forward passes of some training iterations.
 
     Every rank watches its own; no communication. A hook brings `watch`, which puts module hooks on a layer, and `read`,
@@ -34,18 +35,17 @@ class LayerMonitor:
     ranks: ClassVar[Ranks] = Ranks.ALL
 
     def __post_init__(self) -> None:
-        if self.every.unit == "epochs" and self.every.count:
-            raise ValueError(f"single steps are measured, and every is '{self.every}'; write steps, such as '100 steps'")
+        self.every.require_steps("every")
         self._watching = ExitStack()
         self._table: LayerTable | None = None
 
+    @abstractmethod
     def watch(self, name: str, layer: nn.Module, state: State) -> None:
         """Puts module hooks on a layer, each by `until_read`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, state: State) -> None:
         """Takes what the module hooks saw, once the forward pass is over."""
-        raise NotImplementedError
 
     def until_read(self, handle: RemovableHandle) -> None:
         """Takes a module hook away when the forward pass is over."""

@@ -51,6 +51,11 @@ class Rhythm:
         fresh = state.epoch_completed if self.unit == "epochs" else state.stepped
         return fresh and done > 0 and done >= begin and (done - begin) % self.count == 0
 
+    def require_steps(self, field: str) -> None:
+        """Raises ValueError, with the hook's field, where this counts epochs: for what looks at single steps."""
+        if self.unit == "epochs" and self.count:
+            raise ValueError(f"it looks at single steps, and {field} is '{self}'; write steps, such as '100 steps'")
+
     def __str__(self) -> str:
         return f"{self.count} {self.unit if self.count != 1 else self.unit[:-1]}"
 

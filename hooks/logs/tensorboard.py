@@ -70,8 +70,7 @@ class TensorBoard(Hook):
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        if self.histograms.unit == "epochs" and self.histograms.count:
-            raise ValueError(f"histograms are of single steps, and histograms is '{self.histograms}'; write steps, such as '500 steps'")
+        self.histograms.require_steps("histograms")
         self._curves = Curves(self.window, self.statistics)
         self._writer: SummaryWriter | None = None
         self._x = 0

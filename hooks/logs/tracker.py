@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +33,7 @@ class Point:
 
 
 @dataclass
-class Tracker:
+class Tracker(ABC):
     """The part of a hook that sends curves, metrics and the newest checkpoint's path to a service.
 
     Runs on the master. A hook opens it in `on_start`, with its first job, and brings `log`, `note` and `finish`, which
@@ -58,17 +59,17 @@ class Tracker:
         self._curves = Curves(self.window, self.statistics)
         self._outbox: Outbox | None = None
 
+    @abstractmethod
     def log(self, values: Mapping[str, float], at: Point) -> None:
         """Sends values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def note(self, name: str, value: str) -> None:
         """Sends what is known of the run; a later value takes the place of an earlier one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, *, failed: bool) -> None:
         """Says that the run is over."""
-        raise NotImplementedError
 
     def open(self, name: str, connect: Callable[[], object]) -> None:
         """Begins to send, `connect` before all else."""

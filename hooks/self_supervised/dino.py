@@ -9,9 +9,9 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks.hook import Hook, Priority
+from hooks.hook import Hook
 from hooks.self_supervised.centre import Centre, warmed_up
-from hooks.self_supervised.teacher import Teacher, completed_share, cosine_momentum, part_of
+from hooks.self_supervised.momentum_teacher import MomentumTeacher
 from hooks.state import State
 
 
@@ -30,7 +30,7 @@ class DINOOutput:
 
 
 @dataclass
-class DINO(Hook):
+class DINO(MomentumTeacher, Hook):
     """Gives the loss DINO's teacher outputs, their centre and their temperature.
 
     The task's forward pass gives a list with the student's output (B, K) for each view, global views first; the hook
@@ -42,12 +42,8 @@ class DINO(Hook):
     Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
     """
 
-    encoder: str = "encoder"
-    """The part of the model that is copied: what gives the outputs of one view; the whole model where empty."""
     global_views: Annotated[int, Ge(1)] = 2
     """How many views, the first ones, are large crops."""
-    momentum: Annotated[float, Ge(0), Le(1)] = 0.996
-    """How much of the teacher stays at the first step."""
     centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     """How much of the centre stays at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.07
@@ -57,21 +53,11 @@ class DINO(Hook):
     warmup_epochs: Annotated[int, Ge(0)] = 0
     """Epochs of the warm-up; in the last of them, where there are several, the temperature is the final one."""
 
-    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._teacher = Teacher()
+        super().__post_init__()
         self._centre = Centre(self.centre_momentum)
-
-    def needs_whole_model(self) -> str:
-        return "its teacher is a whole copy of the student"
-
-    def on_start(self, state: State) -> None:
-        self._teacher.follow(part_of(state.module, self.encoder))
-
-    def on_phase_start(self, state: State) -> None:
-        self._teacher.train(state.phase == "train")
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
@@ -84,21 +70,10 @@ class DINO(Hook):
             self._centre.follow(torch.cat(teacher), state.world_size)
             state.record(teacher_temperature=temperature)
 
-    def on_update(self, state: State) -> None:
-        momentum = cosine_momentum(self.momentum, completed_share(state))
-        self._teacher.update(momentum)
-        state.record(teacher_momentum=momentum)
-
     def state_dict(self) -> dict[str, Any]:
         centre = {} if self._centre.value is None else {"centre": self._centre.value}
-        return {"teacher": self._teacher.state_dict(), **centre}
+        return {**super().state_dict(), **centre}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_state_dict(state["teacher"])
+        super().load_state_dict(state)
         self._centre.value = state.get("centre")
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return self._teacher.rank_state_dict()
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_rank_state_dict(state)

@@ -9,9 +9,9 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks.hook import Hook, Priority
+from hooks.hook import Hook
 from hooks.self_supervised.centre import Centre, warmed_up
-from hooks.self_supervised.teacher import Teacher, completed_share, cosine_momentum, part_of
+from hooks.self_supervised.momentum_teacher import MomentumTeacher
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
@@ -37,7 +37,7 @@ class IBOTOutput:
 
 
 @dataclass
-class IBOT(Hook):
+class IBOT(MomentumTeacher, Hook):
     """Gives the loss iBOT's teacher outputs for views and patches, their centres and their temperatures.
 
     The encoder gives a pair for a view: an output for the whole of it (B, K), and one for each patch (B, N, P). The
@@ -51,12 +51,8 @@ class IBOT(Hook):
     Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), VISSL IBOTHook.
     """
 
-    encoder: str = "encoder"
-    """The part of the model that is copied: what gives the outputs of one view; the whole model where empty."""
     global_views: Annotated[int, Ge(1)] = 2
     """How many views, the first ones, are large crops."""
-    momentum: Annotated[float, Ge(0), Le(1)] = 0.996
-    """How much of the teacher stays at the first step."""
     centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     """How much of the centre of whole views stays at each batch."""
     patch_centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
@@ -72,21 +68,11 @@ class IBOT(Hook):
     warmup_epochs: Annotated[int, Ge(0)] = 0
     """Epochs of the warm-up; in the last of them, where there are several, the temperatures are the final ones."""
 
-    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._teacher = Teacher()
+        super().__post_init__()
         self._centre, self._patch_centre = Centre(self.centre_momentum), Centre(self.patch_centre_momentum)
-
-    def needs_whole_model(self) -> str:
-        return "its teacher is a whole copy of the student"
-
-    def on_start(self, state: State) -> None:
-        self._teacher.follow(part_of(state.module, self.encoder))
-
-    def on_phase_start(self, state: State) -> None:
-        self._teacher.train(state.phase == "train")
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
@@ -103,22 +89,11 @@ class IBOT(Hook):
             self._patch_centre.follow(patches, state.world_size)
             state.record(teacher_temperature=temperature, teacher_patch_temperature=patch_temperature)
 
-    def on_update(self, state: State) -> None:
-        momentum = cosine_momentum(self.momentum, completed_share(state))
-        self._teacher.update(momentum)
-        state.record(teacher_momentum=momentum)
-
     def state_dict(self) -> dict[str, Any]:
         if self._centre.value is None:
-            return {"teacher": self._teacher.state_dict()}
-        return {"teacher": self._teacher.state_dict(), "centre": self._centre.value, "patch_centre": self._patch_centre.value}
+            return super().state_dict()
+        return {**super().state_dict(), "centre": self._centre.value, "patch_centre": self._patch_centre.value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_state_dict(state["teacher"])
+        super().load_state_dict(state)
         self._centre.value, self._patch_centre.value = state.get("centre"), state.get("patch_centre")
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return self._teacher.rank_state_dict()
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_rank_state_dict(state)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hooks.hook import Hook, Priority
+from hooks.hook import Hook
 from hooks.self_supervised.gather import batch_sizes, gather
-from hooks.self_supervised.teacher import Teacher, part_of
+from hooks.self_supervised.momentum_teacher import MomentumTeacher
 from hooks.state import State
 
 
@@ -30,7 +30,7 @@ class MoCoOutput:
 
 
 @dataclass
-class MoCo(Hook):
+class MoCo(MomentumTeacher, Hook):
     """Gives the loss MoCo's keys and its queue of earlier keys.
 
     The task's forward pass gives the embeddings of the first view (B, D), or a list that begins with them; the hook
@@ -45,32 +45,23 @@ class MoCo(Hook):
     Source: "Momentum Contrast for Unsupervised Visual Representation Learning" (He et al., 2020), VISSL MoCoHook.
     """
 
-    encoder: str = "encoder"
-    """The part of the model that is copied: what gives the embeddings of one view; the whole model where empty."""
     momentum: Annotated[float, Ge(0), Le(1)] = 0.999
     """How much of the momentum encoder stays at each step."""
     queue_length: Annotated[int, Gt(0)] = 65536
     """Keys in the queue; it begins with random directions."""
 
-    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._teacher = Teacher()
+        super().__post_init__()
         self._shuffles = False
         self._queue: Tensor | None = None
         self._next = 0
         self._keys: Tensor | None = None
 
-    def needs_whole_model(self) -> str:
-        return "its teacher is a whole copy of the student"
-
     def on_start(self, state: State) -> None:
-        self._teacher.follow(part_of(state.module, self.encoder))
+        super().on_start(state)
         self._shuffles = state.world_size > 1 and any(_mixes_samples(layer) for layer in self._teacher.module.modules())
-
-    def on_phase_start(self, state: State) -> None:
-        self._teacher.train(state.phase == "train")
 
     def on_forward(self, state: State) -> None:
         output, view = state.output, state.batch[0][1]
@@ -116,20 +107,14 @@ class MoCo(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         queue = {} if self._queue is None else {"queue": self._queue, "next": self._next}
-        return {"teacher": self._teacher.state_dict(), **queue}
+        return {**super().state_dict(), **queue}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_state_dict(state["teacher"])
+        super().load_state_dict(state)
         if "queue" in state:
             if len(state["queue"]) != self.queue_length:
                 raise ValueError(f"queue_length is {self.queue_length}, but the checkpoint's queue has {len(state['queue'])} keys; keep that number")
             self._queue, self._next = state["queue"], state["next"]
-
-    def rank_state_dict(self) -> dict[str, Any]:
-        return self._teacher.rank_state_dict()
-
-    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._teacher.load_rank_state_dict(state)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
-import torch
-from annotated_types import Ge, Gt, MinLen
 from torch import nn
 
-from hooks.hook import Hook, Priority
-from hooks.rhythm import Rhythm
-from hooks.self_supervised import prototypes, sinkhorn
-from hooks.self_supervised.prototypes import SwappedViews
+from hooks.hook import Hook
+from hooks.self_supervised import prototypes
+from hooks.self_supervised.swapped_prediction import SwappedPrediction
 from hooks.state import State
 
 
 @dataclass
-class SwAV(Hook):
+class SwAV(SwappedPrediction, Hook):
     """Gives the loss SwAV's codes, and keeps the prototypes on the unit sphere.
 
     The task's forward pass gives `(embeddings, scores)`, each a list with one tensor per view: unit-length embeddings
@@ -31,24 +28,8 @@ class SwAV(Hook):
     SwAVUpdateQueueScoresHook and NormalizePrototypesHook.
     """
 
-    prototypes: str = "prototypes"
-    """The name of the prototypes in the model: a linear layer without bias."""
-    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
-    """The places of the views that get codes: the large crops."""
-    epsilon: Annotated[float, Gt(0)] = 0.05
-    """How soft the codes are."""
-    iterations: Annotated[int, Ge(1)] = 3
-    """Iterations of Sinkhorn-Knopp."""
-    queue_length: Annotated[int, Ge(0)] = 0
-    """Embeddings in the queues of all ranks together, for each assigned view; 0 is no queue."""
-    queue_begin: Rhythm = Rhythm(1)
-    """Epochs or optimizer steps to complete before the queue begins to fill."""
-
-    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
-    collective: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        self._queue = prototypes.Queue()
+        super().__post_init__()
         self._layer = nn.Linear(1, 1, bias=False)
 
     def needs_whole_model(self) -> str:
@@ -61,14 +42,8 @@ class SwAV(Hook):
 
     def on_forward(self, state: State) -> None:
         embeddings, scores = prototypes.of_views(state.output, len(state.batch[0]))
-        assigned = torch.stack([scores[view] for view in self.assigned_views]).detach()
-        training = state.phase == "train"
-        joined = self._queue.join(assigned, self._layer) if training else assigned
-        codes = sinkhorn.codes(joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1)
-        state.output = SwappedViews(scores, dict(zip(self.assigned_views, codes[:, : assigned.shape[1]], strict=True)))
-        share = self.queue_length // state.world_size
-        if training and share and prototypes.reached(self.queue_begin, state):
-            self._queue.push(torch.stack([embeddings[view] for view in self.assigned_views]), share)
+        assigned = [scores[view] for view in self.assigned_views], [embeddings[view] for view in self.assigned_views]
+        state.output = self.swapped(scores, *assigned, self._layer, state)
 
     def on_update(self, state: State) -> None:
         prototypes.normalize(self._layer)

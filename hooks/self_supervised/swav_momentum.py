@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Le
 from torch import nn
 
-from hooks.hook import Hook, Priority
-from hooks.rhythm import Rhythm
-from hooks.self_supervised import prototypes, sinkhorn
-from hooks.self_supervised.prototypes import SwappedViews
+from hooks.hook import Hook
+from hooks.self_supervised import prototypes
+from hooks.self_supervised.swapped_prediction import SwappedPrediction
 from hooks.self_supervised.teacher import Teacher
 from hooks.state import State
 
 
 @dataclass
-class SwAVMomentum(Hook):
+class SwAVMomentum(SwappedPrediction, Hook):
     """Gives the loss codes by a momentum encoder, and keeps the prototypes of both on the unit sphere.
 
     As `SwAV`, but codes and queue are of the embeddings that a copy of the model gives for the assigned views. After
@@ -31,24 +30,9 @@ class SwAVMomentum(Hook):
 
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99
     """How much of the encoder stays at each step."""
-    prototypes: str = "prototypes"
-    """The name of the prototypes in the model: a linear layer without bias."""
-    assigned_views: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] = field(default_factory=lambda: [0, 1])
-    """The places of the views that get codes: the large crops."""
-    epsilon: Annotated[float, Gt(0)] = 0.05
-    """How soft the codes are."""
-    iterations: Annotated[int, Ge(1)] = 3
-    """Iterations of Sinkhorn-Knopp."""
-    queue_length: Annotated[int, Ge(0)] = 0
-    """Embeddings in the queues of all ranks together, for each assigned view; 0 is no queue."""
-    queue_begin: Rhythm = Rhythm(1)
-    """Epochs or optimizer steps to complete before the queue begins to fill."""
-
-    priority: ClassVar[Priority | int] = Priority.VERY_HIGH
-    collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._queue = prototypes.Queue()
+        super().__post_init__()
         self._teacher = Teacher(buffers="copy")
         self._layers = [nn.Linear(1, 1, bias=False)] * 2
 
@@ -68,14 +52,8 @@ class SwAVMomentum(Hook):
         _, scores = prototypes.of_views(state.output, len(views))
         with torch.no_grad():
             output = state.forward(self._teacher.module, ([views[view] for view in self.assigned_views], indices))
-        embeddings, assigned = map(torch.stack, prototypes.of_views(output, len(self.assigned_views)))
-        training = state.phase == "train"
-        joined = self._queue.join(assigned, self._layers[1]) if training else assigned
-        codes = sinkhorn.codes(joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1)
-        state.output = SwappedViews(scores, dict(zip(self.assigned_views, codes[:, : assigned.shape[1]], strict=True)))
-        share = self.queue_length // state.world_size
-        if training and share and prototypes.reached(self.queue_begin, state):
-            self._queue.push(embeddings, share)
+        embeddings, assigned = prototypes.of_views(output, len(self.assigned_views))
+        state.output = self.swapped(scores, assigned, embeddings, self._layers[1], state)
 
     def on_update(self, state: State) -> None:
         prototypes.normalize(self._layers[0])

@@ -41,8 +41,7 @@ class OptimizerStats(Hook):
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        if self.every.unit == "epochs" and self.every.count:
-            raise ValueError(f"optimizer_stats measures single steps, and every is '{self.every}'; write steps, such as '100 steps'")
+        self.every.require_steps("every")
         self._table: LayerTable | None = None
         self._parameters: dict[str, nn.Parameter] = {}
         self._before: list[Tensor] = []
