@@ -62,6 +62,19 @@ def chosen_address(address: str | None) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
+def starts_ray(address: str | None) -> bool:
+    """Whether Ray is to be started on this machine: no cluster to join is named, and this process is in none."""
+    ray = sys.modules.get("ray")
+    return address is None and not (ray and ray.is_initialized())
+
+
+def way_to_ray(address: str | None) -> str:
+    """How Ray is come by, as a line for the user."""
+    if address:
+        return f"joining Ray at {address}"
+    return "starting Ray on this machine" if starts_ray(address) else "using the Ray that this process has joined"
+
+
 def passed_on(names: Iterable[str]) -> dict[str, str]:
     """The environment variables that workers get, with their values here; raises UsageError for those that are not set."""
     missing = [name for name in names if name not in os.environ]

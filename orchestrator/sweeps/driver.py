@@ -22,7 +22,16 @@ from orchestrator.config.sweep import Sweep as Settings
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
-from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, passed_on, refuse_unless_fits
+from orchestrator.runs.environment import (
+    Ray,
+    Resources,
+    chosen_address,
+    local_resources,
+    passed_on,
+    refuse_unless_fits,
+    starts_ray,
+    way_to_ray,
+)
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.stats.tables import COMPACTED, compact
@@ -62,7 +71,7 @@ def sweep(
     address = chosen_address(address)
     Storage(storage).reach()
     _refuse_what_is_missing(settings, local)
-    if address is None and not local:
+    if starts_ray(address) and not local:
         refuse_unless_fits(_asked(experiment), local_resources(), f"each trial of {experiment.name}")
     about = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
@@ -233,7 +242,7 @@ def _drive(
             watcher = Watcher(display, settings, past)
             run_trials(experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=fail_fast)
             return interrupts.asked
-        display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
+        display.line(way_to_ray(address))
         with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
             from orchestrator.sweeps.launch import launch
 

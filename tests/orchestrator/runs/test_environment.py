@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.runs.environment import Ray, passed_on
+from orchestrator.runs.environment import Ray, passed_on, starts_ray, way_to_ray
 
 
 def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +29,22 @@ def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pyt
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
     assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": {"OTHER": "two"}}}
     assert Ray("10.0.0.1:6379", environment={"HF_TOKEN": "one"})._environment == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "joined", "starts", "told"),
+    [
+        (None, None, True, "starting Ray on this machine"),
+        (None, False, True, "starting Ray on this machine"),
+        (None, True, False, "using the Ray that this process has joined"),
+        ("10.0.0.2:6379", False, False, "joining Ray at 10.0.0.2:6379"),
+    ],
+)
+def test_ray_is_started_only_where_there_is_none_to_join(
+    address: str | None, joined: bool | None, starts: bool, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    if joined is not None:
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))
+    assert starts_ray(address) is starts
+    assert way_to_ray(address) == told
