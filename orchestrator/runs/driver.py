@@ -155,11 +155,15 @@ def _on_ray(
 ) -> tuple[Outcome, dict[str, list[bytes]]]:
     display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
     with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         from orchestrator.runs.train_worker import fit, train_on_worker
         from orchestrator.stats.collector import Collector
 
         name = f"hookyard-{uuid.uuid4().hex[:12]}"
-        collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1).remote()
+        # Here, as a node that goes down would take along what is to be told of it.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1, scheduling_strategy=here).remote()
         display.line(f"training with Ray Train on {_number(workers)}")
         work = _Background(lambda: fit(train_on_worker, replace(assignment, collector=name), lean=address is None))
         outcome = _watch(ray, collector, work, display, interrupts)

@@ -14,7 +14,7 @@ from orchestrator.errors import HookyardError, RunError
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, ImportError, LookupError, NameError, TypeError, ValueError)
 """What an experiment's own code raises, and would raise again."""
 
-DIED = "died without a word: it was killed, ran out of memory, or crashed outside Python"
+DIED = "died without a word: it was killed, ran out of memory, crashed outside Python, or lost its machine"
 
 
 def would_come_again(error: BaseException) -> bool:

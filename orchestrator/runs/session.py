@@ -75,7 +75,7 @@ class Session:
         hooks = build_hooks(experiment, task)
         out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
         self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
-        attempt = _begin(folder, store, world, self.assignment.checkpoint)
+        attempt = _begin(folder, store, world, self.assignment.checkpoint, self._display)
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity, self._sink)
         artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
@@ -134,19 +134,29 @@ def reports(
     return Session(assignment, world, sink=sink, display=display, stop_asked=stop_asked).reports()
 
 
-def _begin(folder: RunFolder, store: CheckpointStore, world: World, given: str | None) -> Attempt:
+def _begin(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:
     def begin() -> Attempt:
         store.recover()
         checkpoint = store.adopt(given) if given else store.latest()
         if checkpoint and not given and not folder.attempts():
             raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None
-        return folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})
+        begun = folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})
+        if display is not None and begun.number:
+            display.line(_told(begun, [host["node"] for host in hosts]))
+        return begun
 
     mine = {"rank": world.rank, "node": world.node, "local_rank": world.local_rank, "device": str(world.device)}
     hosts = world.gather({**mine, "torch": torch.__version__})
     attempt: Attempt = world.broadcast(begin)
     return attempt
+
+
+def _told(attempt: Attempt, nodes: list[str]) -> str:
+    """The line with which an attempt begins that is not the first."""
+    begins = f"goes on from {attempt.checkpoint}" if attempt.checkpoint else "begins anew, as there is no checkpoint yet"
+    ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
+    return f"attempt {attempt.number} {begins}: {ranks} on {', '.join(dict.fromkeys(nodes))}"
 
 
 def _hand_over(state: State, folder: RunFolder) -> None:

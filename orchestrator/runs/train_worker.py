@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SCRATCH = ".ray"
 """What Ray Train keeps while a run goes on, in the run's folder."""
 
+_STARTS = 60
+"""How often Ray Train waits a minute for room on a cluster, where a host may come back and an autoscaler takes its time."""
+
 
 def train_on_worker(assignment: Assignment) -> None:
     """Trains as one rank of a Ray Train worker group. Each report of the loop becomes one of Ray's."""
@@ -65,6 +68,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bo
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchTrainer
 
+    from orchestrator.runs.losses import TellLoss
     from orchestrator.runs.mistakes import EndOnMistake
 
     experiment = assignment.experiment
@@ -83,8 +87,8 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bo
             name=f"ray-{uuid.uuid4().hex[:8]}",
             storage_path=f"{folder.storage.root}/{SCRATCH}",
             storage_filesystem=folder.storage.filesystem,
-            callbacks=[EndOnMistake()],
-            failure_config=FailureConfig(max_failures=experiment["max_failures"], controller_failure_limit=3),
+            callbacks=[EndOnMistake(), *([TellLoss(assignment.collector, assignment.location)] if assignment.collector else [])],
+            failure_config=FailureConfig(max_failures=experiment["max_failures"], controller_failure_limit=3 if lean else _STARTS),
         ),
     )
     try:
