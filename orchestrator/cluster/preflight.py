@@ -178,10 +178,11 @@ class _Gathering:
     def _imports(self, experiment: Experiment | None) -> dict[str, str | None]:
         if experiment is None:
             return {}
+        from orchestrator.cluster.packages import needed
         from orchestrator.config.load import resolved
 
-        told, paths = resolved(experiment), experiment.import_paths
-        return self._ask(lambda node, probe: probe.wrong_with_imports.remote(told, paths))
+        told, paths, packages = resolved(experiment), experiment.import_paths, needed(experiment)
+        return self._ask(lambda node, probe: probe.wrong_with_imports.remote(told, paths, packages))
 
     def _connections(self) -> tuple[dict[str, str], dict[str, str | None]]:
         """Each node's next one in a ring, and why it cannot connect to that."""

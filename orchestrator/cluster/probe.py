@@ -52,15 +52,17 @@ class Probe:
         """Seconds since 1970."""
         return time.time()
 
-    def wrong_with_imports(self, experiment: dict[str, Any], import_paths: tuple[str, ...]) -> str | None:
-        """Why the experiment's task and hooks cannot be imported here."""
+    def wrong_with_imports(self, experiment: dict[str, Any], import_paths: tuple[str, ...], packages: tuple[str, ...]) -> str | None:
+        """Why the experiment's task and hooks, or the packages that they need, cannot be imported here."""
+        from orchestrator.cluster.packages import lacking
         from orchestrator.config.load import experiment_from_dict
 
         try:
             experiment_from_dict(experiment, import_paths)
         except HookyardError as error:
             return str(error)
-        return None
+        missing = lacking(packages)
+        return f"it needs {', '.join(missing)}, not installed there" if missing else None
 
     def wrong_with_gpus(self) -> str | None:
         """Why torch cannot use the GPUs of this machine."""

@@ -59,10 +59,12 @@ def test_a_storage_that_only_reads_is_told(tmp_path: Path) -> None:
 
 def test_an_experiment_that_cannot_be_imported_here_is_told() -> None:
     experiment = resolved(described())
-    assert Probe().wrong_with_imports(experiment, ()) is None
-    told = Probe().wrong_with_imports({**experiment, "task": "not_on_this_node:Task"}, ())
+    assert Probe().wrong_with_imports(experiment, (), ("torch",)) is None
+    told = Probe().wrong_with_imports({**experiment, "task": "not_on_this_node:Task"}, (), ())
     assert told is not None
     assert "not_on_this_node" in told
+    told = Probe().wrong_with_imports(experiment, (), ("not_installed", "torch"))
+    assert told == "it needs not_installed, not installed there"
 
 
 def test_what_listens_is_connected_to_and_what_does_not_is_told() -> None:
