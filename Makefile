@@ -41,8 +41,8 @@ demo: setup ## trains on two workers, sweeps over eight trials, and prints the t
 	@echo "  $(BIN)/hookyard run experiments/digits.yaml hooks.ema.decay=0.5 --name mine"
 	@echo "  $(BIN)/tensorboard --logdir runs"
 
-test: lint ## lint, types and tests: what must pass
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-ray test-rest
+test: setup ## lint, types and tests: what must pass
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-ray lint test-rest
 
 test-ray: setup ## the tests that start Ray, which share one cluster and wait for it most of the time
 	$(BIN)/pytest -m ray

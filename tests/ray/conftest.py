@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator.runs.environment import Ray
+
+# Ray gives its workers the least of the processor; these tests run beside others, and the longer half must not wait for them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 TASK = '''
 from dataclasses import dataclass
@@ -95,6 +99,20 @@ class Fails(Hook):
     def on_update(self, state):
         if state.rank == state.world_size - 1 and self.value > self.above:
             raise ValueError(f"{self.value} is too much")
+'''
+
+WHOAMI = '''
+import os
+from dataclasses import dataclass
+from hooks import Hook
+
+
+@dataclass
+class Process(Hook):
+    """Records which process it runs in."""
+
+    def on_step(self, state):
+        state.record(pid=os.getpid())
 '''
 
 EXPERIMENT = """

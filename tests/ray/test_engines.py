@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator import load_experiment, sweep
+from tests.ray.conftest import WHOAMI
 
 pytestmark = pytest.mark.ray
 
@@ -30,21 +31,6 @@ sweep:
   max_concurrent: 1
   space: {{hooks.shift.by: {{choice: [2.0, 1.0]}}}}
 """
-
-WHOAMI = """
-import os
-from dataclasses import dataclass
-from hooks import Hook
-
-
-@dataclass
-class Process(Hook):
-    '''Records which process it runs in.'''
-
-    def on_step(self, state):
-        state.record(pid=os.getpid())
-"""
-
 
 def is_alive(pid: float) -> bool:
     """Whether a process is there, and no zombie."""

@@ -76,8 +76,10 @@ def test_a_killed_worker_is_replaced_and_nothing_differs(ray_cluster: Any, outsi
 
 
 def test_a_killed_driver_is_resumed_and_nothing_differs(ray_cluster: Any, outside: Path, undisturbed: Run) -> None:
+    """Ray is there already, and stays."""
     accident = f"hooks.accident={{type: 'mishaps:Accident', step: 7, whom: driver, rank: 0, once: {outside / 'happened'}}}"
-    killed = subprocess.run([sys.executable, "-m", "orchestrator", "run", "points.yaml", accident], capture_output=True)
+    address = ["--skip-preflight", "--address", ray_cluster.get_runtime_context().gcs_address]
+    killed = subprocess.run([sys.executable, "-m", "orchestrator", "run", "points.yaml", accident, *address], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")
@@ -117,9 +119,6 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(outside: Path) -> None
 
 def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(ray_cluster: Any, outside: Path) -> None:
     fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
-    with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 1: ValueError: 2\.0 is too much"):
-        run(load_experiment("points.yaml", [fails]), "runs")
+    with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 0: ValueError: 2\.0 is too much"):
+        run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs")
     assert status_of("runs/points") == "failed"
-
-
-

@@ -14,7 +14,7 @@ import yaml
 from orchestrator import load_experiment, open_run, open_sweep, resume_sweep, sweep
 from orchestrator.sweeps.history import History
 from orchestrator.sweeps.result import Sweep
-from tests.ray.test_search import BOWL
+from tests.ray.test_search import BOWL, whole
 
 pytestmark = pytest.mark.ray
 
@@ -69,10 +69,10 @@ def begun_from(done: Sweep) -> list[list[str | None]]:
 
 
 def test_a_trial_that_loses_a_rank_or_its_own_process_goes_on_from_its_checkpoint(ray_cluster: Any, outside: Path) -> None:
-    """Three trials of the same configuration: of one a rank is killed, of one rank 0, of one nothing."""
+    """Three trials of the same configuration, one after the other: of one a rank is killed, of one rank 0, of one nothing."""
     accidents = [{"type": "mishaps:Accident", "step": 7, "rank": rank, "once": str(outside / f"killed-{rank}")} for rank in (1, 0)]
     space = {"hooks.accident": {"choice": [*accidents, None]}}
-    done = sweep(load_experiment(written(outside, space, {"accident": accidents[0]}, 2)), "runs")
+    done = sweep(load_experiment(written(outside, space, {"accident": accidents[0]}, 2, max_concurrent=1)), "runs")
     assert done.trials["status"].tolist() == ["finished"] * 3
     assert begun_from(done) == [[None, "step-00000006"], [None, "step-00000006"], [None]]
     killed, orphaned, undisturbed = losses(done)
@@ -110,7 +110,7 @@ def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) 
     (outside / "bowl.py").write_text(BOWL)
     hooks = {"bowl": {"type": "bowl:Bowl"}, "ema": None, "kills": {"type": "kills:KillsDriver", "step": 15, "once": str(outside / "killed")}}
     space = {"hooks.bowl.place": {"grid": [0.1, 0.74]}}
-    scheduler, cpus = {"type": "pbt", "quantile_fraction": 0.5}, int(ray_cluster.cluster_resources()["CPU"])
+    scheduler, cpus = {"type": "pbt", "quantile_fraction": 0.5}, whole(ray_cluster)
     file = written(outside, space, hooks, 1, cpus, scheduler=scheduler, metric="val/score", mode="max")
     (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
     # The driver dies alone here: Ray is there already, and stays.

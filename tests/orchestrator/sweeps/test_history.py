@@ -11,7 +11,7 @@ from orchestrator import Experiment, UsageError, open_run, run
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import resolved, to_yaml
 from orchestrator.errors import CheckpointError, ConfigError
-from orchestrator.loop.loop import Report
+from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import SWEEP_KEEPS, Assignment, Session

@@ -27,7 +27,7 @@ class Member:
 
     def __init__(self, number: int, values: dict[str, Any]) -> None:
         self.trial_id, self.config, self.status = f"id-{number}", trial_config(number, values), Trial.RUNNING
-        self.checkpoint, self.experiment_tag = object(), ""
+        self.checkpoint, self.experiment_tag, self.evaluated_params = object(), "", {}
         self.temporary_state = SimpleNamespace(saving_to=None)
         self.run_metadata = SimpleNamespace(checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None)))
         self.set_config = lambda config: setattr(self, "config", config)
@@ -112,6 +112,24 @@ def test_a_population_moves_its_decay_to_the_optimum_and_never_leaves_its_bounds
         assert all(0.05 <= exploit.after["hooks.ema.decay"] <= 0.75 for exploit in exploits)
         assert all(exploit.source_score >= exploit.score for exploit in exploits)
     assert np.median(distances) < 0.1
+
+
+@pytest.mark.filterwarnings("ignore::Warning")  # of scipy and scikit-learn, about the process that PB2 fits to few points
+def test_pb2_stays_within_its_ends(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    settings = sweep(trials=3, scheduler={"type": "pb2", "quantile_fraction": 0.5}, space={"hooks.ema.decay": {"uniform": [0.1, 0.9]}})
+    controller = Controller()
+    scheduler = scheduler_of(settings, tmp_path)
+    for number, values in enumerate(random_points(settings)):
+        controller.members.append(Member(number, values))
+        scheduler.on_trial_add(controller, controller.members[-1])
+    with seeded(0):
+        for epoch in range(1, 5):
+            _one_epoch(scheduler, controller, epoch)
+    exploits = History(RunFolder(tmp_path)).read()
+    assert len(exploits) == 4
+    assert len({exploit.after["hooks.ema.decay"] for exploit in exploits}) > 1
+    assert all(0.1 <= exploit.after["hooks.ema.decay"] <= 0.9 for exploit in exploits)
 
 
 def _distance(member: Member) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrator.loop.loop import Report
+from orchestrator.loop.report import Report
 from orchestrator.sweeps.train import Relay
 
 
