@@ -16,7 +16,16 @@ from orchestrator.config.load import experiment_from_dict, resolved, to_yaml, wi
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.runs.capture import captured
 from orchestrator.runs.display import TerminalDisplay, say
-from orchestrator.runs.environment import Ray, Resources, chosen_address, local_resources, passed_on, refuse_unless_fits
+from orchestrator.runs.environment import (
+    Ray,
+    Resources,
+    chosen_address,
+    local_resources,
+    passed_on,
+    refuse_unless_fits,
+    starts_ray,
+    way_to_ray,
+)
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.runs.result import Run
@@ -100,7 +109,7 @@ def resume_command(folder: RunFolder) -> str:
 
 
 def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
-    if address is not None:
+    if not starts_ray(address):
         return
     workers = experiment.workers
     asked = Resources(workers.least * workers.cpus, workers.least if workers.gpu else 0)
@@ -153,7 +162,7 @@ def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: In
 def _on_ray(
     assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts, address: str | None, workers: Workers
 ) -> tuple[Outcome, dict[str, list[bytes]]]:
-    display.line(f"joining Ray at {address}" if address else "starting Ray on this machine")
+    display.line(way_to_ray(address))
     with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
