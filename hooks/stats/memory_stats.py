@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -30,7 +31,7 @@ class MemoryStats(Hook):
     `cuda_allocated_bytes`, `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and `cuda_peak_reserved_bytes` (since
     the reading before) and `cuda_alloc_retries` (since the run began). Adds to each report `memory/rss_bytes`, the
     run's peaks as `memory/...` and the phases' as `<phase>/...`. RSS peaks are the largest of the readings. The first
-    row of a phase holds what was read as the phase began.
+    row of a phase holds what was read as the phase began. The run's peaks and retries are of all its lives.
 
     It alone resets CUDA's peak counters: any other reset would lose the peaks it keeps.
     Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision TensorboardPlotHook.
@@ -45,37 +46,34 @@ class MemoryStats(Hook):
     def __post_init__(self) -> None:
         self._statm: int | None = None
         self._device: torch.device | None = None
+        self._retries_before = 0
         self._retries = 0
-        self._phase: dict[str, int] = {}
         self._run: dict[str, int] = {}
-        self._report: dict[str, int] = {}
+        self._phases: dict[str, int] = {}
+        """Of the phases since the last report, by the names they have in it."""
 
     def on_start(self, state: State) -> None:
         self._statm = _open_statm()
         if state.device.type == "cuda":
             self._device = state.device
-            self._retries = torch.cuda.memory_stats_as_nested_dict(state.device).get("num_alloc_retries", 0)
+            self._retries_before = torch.cuda.memory_stats_as_nested_dict(state.device).get("num_alloc_retries", 0) - self._retries
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
         state.record(**self._read())
-        self._phase = {}
 
     @paced_by("every")
     def on_step(self, state: State) -> None:
-        state.record(**self._read())
+        state.record(**self._read_in(state.phase))
 
     def on_phase_end(self, state: State) -> None:
-        self._read()
-        for column, peak in self._phase.items():
-            name = f"{state.phase}/{_PEAKS[column]}"
-            self._report[name] = max(peak, self._report.get(name, 0))
+        self._read_in(state.phase)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         metrics["memory/rss_bytes"] = self._read()["rss_bytes"]
-        metrics.update({f"memory/{_PEAKS[column]}": peak for column, peak in self._run.items()})
-        metrics.update(self._report)
-        self._report.clear()
+        metrics.update({f"memory/{name}": peak for name, peak in self._run.items()})
+        metrics.update(self._phases)
+        self._phases = {}
 
     def on_end(self, state: State) -> None:
         self._close()
@@ -83,19 +81,28 @@ class MemoryStats(Hook):
     def on_exception(self, state: State, error: BaseException) -> None:
         self._close()
 
+    def rank_state_dict(self) -> dict[str, Any]:
+        return {"run": dict(self._run), "phases": dict(self._phases), "retries": self._retries}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self._run, self._phases, self._retries = state["run"], state["phases"], state["retries"]
+
     def _close(self) -> None:
         if self._statm is not None:
             os.close(self._statm)
             self._statm = None
 
+    def _read_in(self, phase: str) -> dict[str, int]:
+        """A reading that counts for a phase, besides the run."""
+        columns = self._read()
+        _keep_largest(self._phases, {f"{phase}/{name}": columns[column] for column, name in _PEAKS.items() if column in columns})
+        return columns
+
     def _read(self) -> dict[str, int]:
         columns = {"rss_bytes": _rss(self._statm)}
         if self._device is not None:
             columns.update(self._read_cuda(self._device))
-        for name, value in columns.items():
-            if name in _PEAKS and value > self._phase.get(name, 0):
-                self._phase[name] = value
-                self._run[name] = max(value, self._run.get(name, 0))
+        _keep_largest(self._run, {name: columns[column] for column, name in _PEAKS.items() if column in columns})
         return columns
 
     def _read_cuda(self, device: torch.device) -> dict[str, int]:
@@ -103,13 +110,19 @@ class MemoryStats(Hook):
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         torch.cuda.reset_peak_memory_stats(device)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        self._retries = stats["num_alloc_retries"] - self._retries_before
         return {
             "cuda_allocated_bytes": allocated["current"],
             "cuda_reserved_bytes": reserved["current"],
             "cuda_peak_allocated_bytes": allocated["peak"],
             "cuda_peak_reserved_bytes": reserved["peak"],
-            "cuda_alloc_retries": stats["num_alloc_retries"] - self._retries,
+            "cuda_alloc_retries": self._retries,
         }
+
+
+def _keep_largest(peaks: dict[str, int], values: Mapping[str, int]) -> None:
+    for name, value in values.items():
+        peaks[name] = max(value, peaks.get(name, 0))
 
 
 def _open_statm() -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -22,7 +22,7 @@ class NanGuard(Hook):
     this rank's own and names the culprit. On a hit it records nonfinite = 1 and writes the batch, the output and the
     values to `nonfinite/step-<step>-rank-<rank>.pt` in the run's artifacts; with accumulation, or with an interval
     above 1, that is the last micro-batch. Under fp16 infinite gradients are ordinary (the scaler skips the step
-    itself), so only the loss counts. Each check waits for the device. Raises FloatingPointError. Source: VISSL
+    itself), so only the loss counts. Each check waits for the device. What it has seen survives a restart. Raises FloatingPointError. Source: VISSL
     CheckNanLossHook and CheckNanModelOutputHook, which look after the fact.
     """
 
@@ -94,6 +94,12 @@ class NanGuard(Hook):
             "output": state.output,
         }
         torch.save(evidence, folder / f"step-{state.step + 1}-rank-{state.rank}.pt")
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        return {"sum": self._sum, "hits_in_a_row": self._hits_in_a_row, "dumped": self._dumped}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self._sum, self._hits_in_a_row, self._dumped = state["sum"], state["hits_in_a_row"], state["dumped"]
 
 
 def _number(value: Tensor) -> Tensor | float:

@@ -154,6 +154,32 @@ def test_what_was_held_before_a_phase_is_no_peak_of_it(allocator: _Allocator) ->
     assert metrics["memory/cuda_peak_allocated_bytes"] == 900
 
 
+def test_the_peaks_of_run_and_phase_are_known_after_a_resume_in_mid_phase(allocator: _Allocator) -> None:
+    """Phase and run go on; what the new process held before it began counts for neither."""
+    first, state = MemoryStats(every=1), State(device=torch.device("cuda"))
+    first.on_start(state)
+    allocator.hold(800)
+    allocator.hold(10)
+    first.on_phase_start(State(phase="train", device=state.device))
+    for state.phase, size in (("val", 50), ("train", 600)):
+        allocator.hold(size)
+        allocator.retries += 1
+        _row(first, state)
+    saved = first.rank_state_dict()
+    allocator.retries, allocator.peak = 70, 5000  # another process
+    second, metrics = MemoryStats(every=1), {}
+    second.load_rank_state_dict(saved)
+    second.on_start(state)
+    second.on_phase_start(state)
+    allocator.hold(400)
+    allocator.retries += 1
+    assert _row(second, state)["cuda_alloc_retries"] == 3
+    second.on_report(state, metrics)
+    assert metrics["train/cuda_peak_allocated_bytes"] == 600
+    assert metrics["val/cuda_peak_allocated_bytes"] == 50
+    assert metrics["memory/cuda_peak_allocated_bytes"] == 800
+
+
 def test_retries_count_from_the_start_of_the_run(allocator: _Allocator) -> None:
     allocator.retries = 5
     hook, state = MemoryStats(every=1), State(device=torch.device("cuda"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import math
 from copy import deepcopy
 from pathlib import Path
@@ -142,6 +143,34 @@ def test_between_checks_a_hit_is_remembered(tmp_path: Path) -> None:
     rows = train(state, {"spoiler": SpoilsOneLoss(), "guard": guard}, data)
     assert [index for index, row in enumerate(rows) if "nonfinite" in row] == [5]
     assert len(state.stop_reasons) == 1
+
+
+def _again(guard: NanGuard, fresh: NanGuard) -> NanGuard:
+    """A guard that knows what was saved of another."""
+    file = io.BytesIO()
+    torch.save(guard.rank_state_dict(), file)
+    file.seek(0)
+    fresh.load_rank_state_dict(torch.load(file, weights_only=True))
+    return fresh
+
+
+def test_hits_in_a_row_and_dumps_are_counted_over_a_resume(tmp_path: Path) -> None:
+    guard, state = NanGuard(action="skip", patience=2), new_state(nn.Linear(4, 2), artifacts=tmp_path)
+    train(state, {"guard": guard}, poisoned(4, 2, 3))
+    with pytest.raises(HookError, match="FloatingPointError"):
+        train(state, {"guard": _again(guard, NanGuard(action="skip", patience=2))}, poisoned(1, 0))
+    assert len(list(tmp_path.rglob("*.pt"))) == 1
+
+
+def test_a_hit_between_checks_is_remembered_over_a_resume(tmp_path: Path) -> None:
+    guard, state = NanGuard(action="stop", interval=3), gradients_only(1.0)
+    state.artifacts = tmp_path
+    for state.step, loss in enumerate((math.nan, 1.0, 1.0)):
+        state.loss = torch.tensor(loss)
+        guard.on_loss(state)
+        guard.on_gradients(state)
+        assert bool(state.stop_reasons) is (state.step == 2)
+        guard = _again(guard, NanGuard(action="stop", interval=3))
 
 
 def test_skip_cannot_look_later_than_each_step() -> None:

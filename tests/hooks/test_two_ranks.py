@@ -1,0 +1,138 @@
+"""Hooks that call no collective, on two ranks in one run: what must be alike is alike, and each rank has its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+import torch
+
+from hooks import Hook, Rhythm
+from hooks.stats.device_stats import DeviceStats
+from hooks.stats.layer_memory import LayerMemory
+from hooks.stats.memory_snapshot import MemorySnapshot
+from hooks.stats.memory_stats import MemoryStats
+from hooks.stats.optimizer_stats import OptimizerStats
+from hooks.stats.perf_stats import PerfStats
+from hooks.stats.throughput import Throughput
+from hooks.training.early_stopping import EarlyStopping
+from hooks.training.gradient_clip import GradientClip
+from hooks.training.param_scheduler import ParamScheduler
+from hooks.training.sampler_seed import DistSamplerSeed
+from orchestrator.config.experiment import Component
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, Seen, experiment, numbers
+
+EVERY_STEP = Rhythm(1, "steps")
+SCHEDULER = Component.model_validate({"type": "CosineAnnealingLR", "T_max": 11})
+STEPS = 6
+"""In an epoch of 48 samples in batches of 8."""
+
+
+def hooks_of(rank: int) -> dict[str, Hook]:
+    return {
+        "sampler_seed": DistSamplerSeed(),
+        "gradient_clip": GradientClip(max_norm=0.3),
+        "param_scheduler": ParamScheduler(every=EVERY_STEP),
+        "early_stopping": EarlyStopping("val/loss", "min", min_delta=100, patience=2),
+        "perf_stats": PerfStats(),
+        "throughput": Throughput(interval=2),
+        "memory_stats": MemoryStats(every=2),
+        "device_stats": DeviceStats(interval=2),
+        "layer_memory": LayerMemory(every=EVERY_STEP),
+        "optimizer_stats": OptimizerStats(every=EVERY_STEP),
+        "memory_snapshot": MemorySnapshot(steps=(2 + rank,)),
+    }
+
+
+def life(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """A run that early stopping ends after three epochs; shares are interleaved, so the batches are those of one rank."""
+    rows, seen = Rows(), Seen()
+    fields = {"epochs": 9, "batch_size": 8 // world_size, "scheduler": SCHEDULER}
+    loop = Loop(
+        Points(train=48, val=16),
+        experiment(**fields),
+        {**hooks_of(rank), "seen": seen},
+        world=World(rank, world_size, rank),
+        recorder=rows,
+        artifacts=Path(folder),
+    )
+    reports = [report.metrics for report in loop.run()]
+    train = [row for row in rows.rows if row["phase"] == "train"]
+    columns = ("lr", "grad_norm", "update_norm", "samples_per_s", "world_samples_per_s", "rss_bytes", "cpu_percent")
+    return {
+        "columns": {name: [float(row[name]) for row in train if name in row] for name in columns},
+        "reports": reports,
+        "seen": seen.indices,
+        "rss": psutil.Process().memory_info().rss,
+        "weights": numbers(loop.state.module),
+    }
+
+
+@dataclass
+class Lives:
+    """What a run on one rank and one on two have come to."""
+
+    one: dict[str, Any]
+    two: list[dict[str, Any]]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    folder = tmp_path_factory.mktemp("lives")
+    return Lives(life(0, 1, str(folder / "one")), on_ranks(life, 2, str(folder / "two")), folder / "two")
+
+
+def near(values: list[float]) -> Any:
+    return pytest.approx(values, rel=1e-4)
+
+
+def test_ranks_clip_schedule_and_stop_alike_and_as_one_rank_does(lives: Lives) -> None:
+    for found in lives.two:
+        assert len(found["reports"]) == len(lives.one["reports"]) == 3
+        assert found["columns"]["lr"] == lives.one["columns"]["lr"]
+        assert found["columns"]["grad_norm"] == near(lives.one["columns"]["grad_norm"])
+        assert len(found["columns"]["grad_norm"]) == 3 * STEPS
+        assert found["weights"] == lives.two[0]["weights"]
+    for name, values in lives.one["weights"].items():
+        torch.testing.assert_close(torch.tensor(lives.two[0]["weights"][name]), torch.tensor(values), rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_alike_on_all_ranks_the_master_alone_measures(lives: Lives) -> None:
+    expected = lives.one["columns"]["update_norm"]
+    assert [found["columns"]["update_norm"] for found in lives.two] == [near(expected), []]
+    assert len(expected) == 3 * STEPS
+
+
+def test_each_rank_measures_its_own_time_and_memory(lives: Lives) -> None:
+    for found in lives.two:
+        columns, reports = found["columns"], found["reports"]
+        assert columns["world_samples_per_s"] == near([2 * value for value in columns["samples_per_s"]])
+        assert len(columns["samples_per_s"]) == len(columns["cpu_percent"]) == 3 * STEPS // 2
+        assert columns["rss_bytes"][-1] == pytest.approx(found["rss"], rel=0.1)
+        assert reports[-1]["memory/peak_rss_bytes"] >= max(columns["rss_bytes"])
+        assert all(report["train/samples_per_s"] > 0 for report in reports)
+
+
+def test_the_shares_of_the_ranks_are_the_epochs_order_and_each_epoch_has_its_own(lives: Lives) -> None:
+    whole = list(chain(*lives.one["seen"]))
+    first, second = (list(chain(*found["seen"])) for found in lives.two)
+    assert list(chain(*zip(first, second, strict=True))) == whole
+    epochs = [whole[:48], whole[48:96], whole[96:]]
+    assert all(sorted(epoch) == list(range(48)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_each_rank_has_files_of_its_own(lives: Lives) -> None:
+    table = pd.read_parquet(lives.folder / "layer_memory")
+    assert table.groupby("rank", observed=True)["iteration"].agg(["min", "max"]).to_numpy().tolist() == [[1, 3 * STEPS]] * 2
+    assert table[table["layer"] == "0"]["output_bytes"].eq(4 * 8 * 4).all()  # four samples of eight numbers on each rank
+    assert sorted(path.name for path in (lives.folder / "memory").iterdir()) == ["rank=0-step=2.txt", "rank=1-step=3.txt"]
