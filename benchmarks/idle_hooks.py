@@ -2,7 +2,8 @@
 
 The events of an iteration are fired as the loop fires them, without any training between. A turn is many iterations, and
 plans go round robin; the cost is what an iteration takes longer than with no hooks at all. The claims: 30 hooks that
-asked for an event at a pace cost at most 3 us together, and each of the hooks that look into the model, histograms among them, at most 2 us.
+asked for an event at a pace cost at most 3 us together, and each of the hooks that look into the model (histograms
+among them) at most 2 us.
 
     python -m benchmarks.idle_hooks [rounds]
 """

@@ -11,9 +11,10 @@ def callable_at(path: str, field: str) -> Callable[..., Any]:
     """What `module:name` names; raises ValueError, with the hook's field, where it cannot be imported or called."""
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{field}: '{path}' cannot be imported ({error}); write module:callable") from error
     if not callable(found):
         raise ValueError(f"{field}: '{path}' is {type(found).__name__}, not a callable")
-    return found  # type: ignore[no-any-return]
+    called: Callable[..., Any] = found
+    return called

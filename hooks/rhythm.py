@@ -88,7 +88,7 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     """
 
     def mark(handler: _Handler) -> _Handler:
-        handler.paced_by = field  # type: ignore[attr-defined]
+        vars(handler)["paced_by"] = field
         return handler
 
     return mark

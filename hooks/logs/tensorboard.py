@@ -188,7 +188,7 @@ class TensorBoard(Hook):
         if self._writer is None:
             return
         for summary in summaries:
-            self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
+            self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]  # torch declares it as None
         self._writer.flush()
 
     def _close(self) -> None:
@@ -202,7 +202,7 @@ def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
     from torch.utils.tensorboard.summary import hparams
 
     values = flatten(state.config)
-    _, start, end = hparams(values, {})  # type: ignore[no-untyped-call]
+    _, start, end = hparams(values, {})  # type: ignore[no-untyped-call]  # torch has no types for it
     return _experiment(values, swept(state.config), _objective_first(state.config, metrics)), start, end
 
 

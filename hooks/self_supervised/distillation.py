@@ -72,9 +72,8 @@ def _build(name: str) -> nn.Module:
 
 
 def _load(module: nn.Module, path: str) -> None:
-    weights: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(weights.get("model"), Mapping):
-        weights = weights["model"]  # type: ignore[assignment]
+    found: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    weights: Mapping[str, Tensor] = found["model"] if isinstance(found.get("model"), Mapping) else found
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Subset
 
 from hooks.aside import evaluating
 from hooks.hook import Hook, Priority
@@ -58,7 +58,7 @@ class FeatureProbe(Hook):
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._datasets: Mapping[str, Dataset[Any]] = {}
+        self._datasets: Mapping[str, Any] = {}
         self._baselines: dict[str, float] | None = None
 
     def needs_whole_model(self) -> str:
@@ -112,7 +112,7 @@ class FeatureProbe(Hook):
     def _encoded(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
         """Features (n, D) and labels (n,) of this rank's share: every world_size-th sample."""
         dataset = self._datasets[phase]
-        share = Subset(dataset, range(state.rank, len(dataset), state.world_size))  # type: ignore[arg-type]
+        share = Subset(dataset, range(state.rank, len(dataset), state.world_size))
         loader = DataLoader(share, self.batch_size)
         pairs = [(encoder(inputs.to(state.device)).flatten(1).float(), labels.to(state.device)) for inputs, labels in loader]
         return torch.cat([features for features, _ in pairs]), torch.cat([labels for _, labels in pairs])
@@ -120,7 +120,7 @@ class FeatureProbe(Hook):
     def _gathered(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
         """Features and labels of all samples in the order of the dataset."""
         features, labels = self._encoded(phase, encoder, state)
-        length, ranks = len(self._datasets[phase]), range(state.world_size)  # type: ignore[arg-type]
+        length, ranks = len(self._datasets[phase]), range(state.world_size)
         shares = [torch.arange(rank, length, state.world_size) for rank in ranks]
         back = torch.cat(shares).argsort().to(state.device)
         sizes = [len(share) for share in shares]
@@ -155,14 +155,14 @@ def logistic_regression(features: Tensor, labels: Tensor, classes: int) -> Calla
     features = features.double()
     weights = features.new_zeros(classes, features.shape[1], requires_grad=True)
     bias = features.new_zeros(classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights, bias], max_iter=100, line_search_fn="strong_wolfe")
+    optimizer: torch.optim.Optimizer = torch.optim.LBFGS([weights, bias], max_iter=100, line_search_fn="strong_wolfe")
 
-    def objective() -> Tensor:
+    def objective() -> float:
         optimizer.zero_grad()
         loss = functional.cross_entropy(functional.linear(features, weights, bias), labels)
         loss = loss + PENALTY / 2 * weights.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+        torch.autograd.backward(loss)
+        return loss.item()
 
-    optimizer.step(objective)  # type: ignore[no-untyped-call]
+    optimizer.step(objective)
     return lambda features: functional.linear(features.double(), weights.detach(), bias.detach())
