@@ -19,7 +19,7 @@ from orchestrator.config.experiment import Component, Loader
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.stats.recorder import Recorder
 
-SGD = Component(type="SGD", lr=0.1, momentum=0.9)  # type: ignore[call-arg]
+SGD = Component(type="SGD", lr=0.1, momentum=0.9)
 
 
 class PointSet(Dataset[Any]):

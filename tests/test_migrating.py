@@ -109,7 +109,7 @@ def exists(name: str) -> bool:
     """Whether a name is a hook or one of its parameters, an event, a setting of the experiment, or of the state or task."""
     first, _, rest = name.partition(".")
     if first in HOOKS:
-        return not rest or rest in {field.name for field in fields(HOOKS[first])}  # type: ignore[arg-type]
+        return not rest or rest in {field.name for field in fields(HOOKS[first])}
     if rest and first in ("state", "Task"):
         return hasattr({"state": State, "Task": Task}[first], rest)
     return name in EVENTS or name in Experiment.model_fields
@@ -185,7 +185,7 @@ def hooks_of(experiment: Experiment) -> dict[str, Hook]:
 def test_decays_stay_what_they_were(tmp_path: Path) -> None:
     for system, written in {"ClassyVision": r'"decay": ([\d.]+)', "VISSL": r"DECAY: ([\d.]+)", "iMIX": r"ema_decay_ratio=([\d.]+)"}.items():
         (decay,) = re.findall(written, blocks(system)[0])
-        assert hooks_of(migrated(system, tmp_path))["ema"].decay == float(decay)  # type: ignore[attr-defined]
+        assert hooks_of(migrated(system, tmp_path))["ema"].decay == float(decay)
 
 
 @pytest.mark.parametrize("system", THEIR_HOOKS)
@@ -195,7 +195,7 @@ def test_each_file_is_valid_and_its_hooks_can_be_built(system: str, tmp_path: Pa
 
 def test_mmengine_s_momentum_became_its_decay(tmp_path: Path) -> None:
     momentum = float(re.findall(r"EMAHook', momentum=(0\.\d+)", blocks("MMEngine")[0])[0])
-    assert hooks_of(migrated("MMEngine", tmp_path))["ema"].decay == pytest.approx(1 - momentum)  # type: ignore[attr-defined]
+    assert hooks_of(migrated("MMEngine", tmp_path))["ema"].decay == pytest.approx(1 - momentum)
 
 
 def table(heading: str, text: str) -> list[list[str]]:

@@ -188,7 +188,7 @@ def test_bits_per_character_by_hand(task: CharLM) -> None:
 
 
 def _validate(rank: int, world_size: int) -> dict[str, float]:
-    still = Component(type="SGD", lr=0.0)  # type: ignore[call-arg]
+    still = Component(type="SGD", lr=0.0)
     fields = experiment(steps=1, batch_size=3, optimizer=still, loader={"eval_batch_size": 2})
     loop = Loop(Small(), fields, {}, world=World(rank, world_size, rank))
     (report,) = loop.run()

@@ -95,7 +95,7 @@ def test_a_file_gives_what_the_model_gives_in_eval_mode_for_any_number_of_sample
     """ClassyVision traces in training mode: its file drops activations, and BatchNorm learns as it is traced."""
     state = scaled_state(tmp_path, samples)
     module = state.module
-    module.layers[1].eval()  # type: ignore[index, union-attr]
+    module.layers[1].eval()
     before = numbers(module)
     drawn = torch.get_rng_state()
     program = load(exported(state, format=written))
@@ -153,7 +153,7 @@ def test_the_tolerance_is_what_is_tolerated(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_exported_is_said(forward: Any, said: str, tmp_path: Path) -> None:
     state = scaled_state(tmp_path)
-    state.module.forward = lambda *arguments, **named: None if named else Scaled.forward(state.module, *arguments)  # type: ignore[method-assign, arg-type]
+    state.module.forward = lambda *arguments, **named: None if named else Scaled.forward(state.module, *arguments)
     state.forward = forward
     with pytest.raises(ValueError, match=said):
         Export().on_end(state)
@@ -249,7 +249,7 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     loop = Loop(task, experiment(epochs=1), hooks, artifacts=own, world=World(rank=rank, world_size=world_size))
     list(loop.run())
     points = torch.ones(3, 5)
-    with loop.plan.hooks["ema"].applied(loop.state):  # type: ignore[attr-defined]
+    with loop.plan.hooks["ema"].applied(loop.state):
         averaged = in_eval(loop.state.module, points)
     return averaged.tolist(), names(own)
 

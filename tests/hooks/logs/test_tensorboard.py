@@ -353,7 +353,7 @@ class Keeps(Hook):
         self.parameters: dict[int, np.ndarray[Any, Any]] = {}
 
     def on_gradients(self, state: State) -> None:
-        self.gradients[state.step + 1] = next(state.module.parameters()).grad.flatten().clone().numpy()  # type: ignore[union-attr]
+        self.gradients[state.step + 1] = next(state.module.parameters()).grad.flatten().clone().numpy()
 
     def on_update(self, state: State) -> None:
         self.parameters[state.step + 1] = next(state.module.parameters()).detach().flatten().clone().numpy()

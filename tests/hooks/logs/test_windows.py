@@ -186,7 +186,7 @@ def test_the_median_of_the_whole_run_is_refused() -> None:
 
 
 STATISTICS = {
-    f"{method}_{window}": Statistic("loss", method, window)  # type: ignore[arg-type]
+    f"{method}_{window}": Statistic("loss", method, window)
     for method in ("mean", "median", "min", "max", "current")
     for window in (5, "epoch", "global")
     if (method, window) != ("median", "global")
@@ -200,7 +200,7 @@ def test_a_run_resumed_in_an_epoch_has_the_statistics_of_one_that_was_not(tmp_pa
     run_phase(whole, State(), "train", _rows("loss", values))
     first = Looks(Windows("line", STATISTICS), 4)
     state = State()
-    first.on_phase_end = lambda state: None  # type: ignore[method-assign]
+    first.on_phase_end = lambda state: None
     run_phase(first, state, "train", _rows("loss", values[:9]), length=20)
     torch.save(first.state_dict(), tmp_path / "hooks.pt")
     second = Looks(Windows("line", STATISTICS), 14)

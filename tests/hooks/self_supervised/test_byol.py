@@ -34,7 +34,7 @@ def original(batches: list[Any], base: float, total: int) -> tuple[list[float], 
 
         loss = (regression_loss(p1, z2) + regression_loss(p2, z1)).mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         tau = 1 - (1 - base) * (math.cos(math.pi * step / total) + 1) / 2
         with torch.no_grad():

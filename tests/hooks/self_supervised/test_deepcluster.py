@@ -18,7 +18,7 @@ from tests.ranks import on_ranks
 
 STEPS = 6
 """Steps in an epoch of 48 samples in batches of 8."""
-SLOW = Component(type="SGD", lr=0.03, momentum=0.9)  # type: ignore[call-arg]
+SLOW = Component(type="SGD", lr=0.03, momentum=0.9)
 CLOUDS = Clouds(prototypes=0)
 
 

@@ -41,7 +41,7 @@ def original(batches: list[Any], teacher: Network, student: Network, crops: int)
         loss = total_loss / n_loss_terms
         centre = centre * 0.9 + torch.sum(teacher_output, dim=0, keepdim=True) / len(teacher_output) * (1 - 0.9)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         m = float(momentum_schedule[it])
         with torch.no_grad():
@@ -65,7 +65,7 @@ def network() -> Network:
 def test_losses_centre_and_teacher_are_those_of_the_original() -> None:
     batches, teacher = crops(EPOCHS * LENGTH), network()
     losses, centre = original(batches, teacher, network(), crops=4)
-    mine = Miniature(DINO(**SCHEDULES), "dino", epochs=EPOCHS, length=LENGTH)  # type: ignore[arg-type]
+    mine = Miniature(DINO(**SCHEDULES), "dino", epochs=EPOCHS, length=LENGTH)
     for epoch in range(EPOCHS):
         mine.state.epoch, mine.state.phase_iteration = epoch, 0
         mine.train(batches[epoch * LENGTH : (epoch + 1) * LENGTH])
@@ -138,5 +138,5 @@ def test_two_ranks_have_the_centre_loss_and_teacher_of_one_with_the_joined_batch
 
 
 def test_resumed_in_mid_phase_everything_is_bit_identical(tmp_path: Path) -> None:
-    hooks = [DINO(**SCHEDULES) for _ in range(2)]  # type: ignore[arg-type]
+    hooks = [DINO(**SCHEDULES) for _ in range(2)]
     check_resume(tmp_path, "dino", hooks[0], hooks[1], "step-00000003", 3)

@@ -36,10 +36,10 @@ def no_teacher() -> int:
 class Distilled(Points):
     """Points, learned from labels and a teacher."""
 
-    def loss(self, output: DistillationOutput, batch: Any) -> Tensor:  # type: ignore[override]
+    def loss(self, output: DistillationOutput, batch: Any) -> Tensor:
         return DistillationLoss(temperature=2.0, weight=0.5)(output, batch[1])
 
-    def metrics(self, output: DistillationOutput, batch: Any) -> Mapping[str, Tensor]:  # type: ignore[override]
+    def metrics(self, output: DistillationOutput, batch: Any) -> Mapping[str, Tensor]:
         return super().metrics(output.student, batch)
 
 
@@ -108,7 +108,7 @@ def test_weights_of_a_file_go_into_a_copy_of_the_model(tmp_path: Path, nested: b
 def test_weights_of_a_file_go_into_what_is_built(tmp_path: Path) -> None:
     trained = big_teacher()
     with torch.no_grad():
-        trained[0].weight.fill_(0.1)  # type: ignore[union-attr,operator]
+        trained[0].weight.fill_(0.1)
     torch.save(trained.state_dict(), tmp_path / "teacher.pt")
     state = started(nn.Linear(5, 3), teacher=BIG, checkpoint=str(tmp_path / "teacher.pt"))
     torch.testing.assert_close(state.output.teacher, trained.eval()(state.batch[0]))
@@ -140,7 +140,7 @@ def distilled(rank: int, world_size: int) -> list[float]:
     hook.on_start(state)
     state.output = model(state.batch[0])
     hook.on_forward(state)
-    DistillationLoss()(state.output, labels[own]).backward()  # type: ignore[no-untyped-call]
+    DistillationLoss()(state.output, labels[own]).backward()
     assert module.weight.grad is not None
     return module.weight.grad.flatten().tolist()
 

@@ -130,7 +130,7 @@ def test_each_set_of_weights_that_is_validated_with_is_measured() -> None:
         def __exit__(self, *_: object) -> None:
             module.load_state_dict(self.before)
 
-    state.evaluations["ema"] = partial(Swapped)  # type: ignore[assignment]
+    state.evaluations["ema"] = partial(Swapped)
     metrics = validated(hook, state)
     assert metrics["val/ema/knn_accuracy"] == pytest.approx(expected(other.eval())["knn_accuracy"])
     assert metrics["val/knn_accuracy"] == metrics["val/untrained/knn_accuracy"]

@@ -96,7 +96,7 @@ class Miniature:
     def train(self, batch: Batch) -> None:
         state = self.state
         state.epoch, state.phase_iteration = divmod(state.iteration, LENGTH)
-        self.forward(batch).backward()  # type: ignore[no-untyped-call]
+        self.forward(batch).backward()
         self.optimizer.step()
         self.plan.fire("on_update", state)
         self.optimizer.zero_grad()
@@ -137,7 +137,7 @@ def original(data: list[Batch], student: Network, teacher: Network) -> tuple[lis
         patch_center = torch.sum(teacher_patch.mean(1), dim=0, keepdim=True) / len(teacher_patch)
         center2 = center2 * 0.7 + patch_center * (1 - 0.7)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         m = float(momentum_schedule[it])
         with torch.no_grad():

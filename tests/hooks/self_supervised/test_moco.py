@@ -78,7 +78,7 @@ def test_with_accumulation_the_encoder_follows_once_a_step_and_every_key_is_queu
     mine = Miniature(MoCo(momentum=0.5, queue_length=64), "moco")
     before = plain(mine.hook.state_dict()["teacher"])
     for batch in pairs(2):
-        mine.forward(batch).backward()  # type: ignore[no-untyped-call]
+        mine.forward(batch).backward()
         mine.plan.fire("on_backward", mine.state)
     assert plain(mine.hook.state_dict()["teacher"]) == before
     assert mine.hook.state_dict()["next"] == 16

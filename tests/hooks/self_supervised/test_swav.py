@@ -17,8 +17,8 @@ from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train
 from tests.ranks import on_ranks
 
-DECAYED = Component(type="SGD", lr=0.1, momentum=0.9, weight_decay=0.1)  # type: ignore[call-arg]
-SLOW = Component(type="SGD", lr=0.03, momentum=0.9)  # type: ignore[call-arg]
+DECAYED = Component(type="SGD", lr=0.1, momentum=0.9, weight_decay=0.1)
+SLOW = Component(type="SGD", lr=0.03, momentum=0.9)
 STEPS = 6
 """Steps in an epoch of 48 samples in batches of 8."""
 
@@ -42,7 +42,7 @@ class Original(Hook):
         self.codes: list[list[Tensor]] = []
 
     def on_forward(self, state: State) -> None:
-        weight = state.module.prototypes.weight.detach()  # type: ignore[union-attr]
+        weight = state.module.prototypes.weight.detach()
         torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)))
         with torch.no_grad():
             embeddings, _ = state.module(state.batch[0])
@@ -102,7 +102,7 @@ class Weights(Hook):
         self.on_step(state)
 
     def on_step(self, state: State) -> None:
-        self.values.append(state.module.prototypes.weight.detach().clone())  # type: ignore[union-attr]
+        self.values.append(state.module.prototypes.weight.detach().clone())
 
 
 @pytest.mark.parametrize(("freeze", "frozen"), [(steps(4), 4), (Rhythm(1), STEPS), (steps(0), 0)])

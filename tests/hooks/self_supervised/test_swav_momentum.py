@@ -56,7 +56,7 @@ class Original(Hook):
         embeddings, scores = self.copy(state.batch[0][:2])
         joined = torch.stack(scores)
         if self.queue.shape[1] >= self.length > 0:
-            weight = self.copy.prototypes.weight  # type: ignore[union-attr]
+            weight = self.copy.prototypes.weight
             joined = torch.cat([joined, self.queue[:, -self.length :] @ weight.t()], dim=1)
         self.queue = torch.cat([self.queue, torch.stack(embeddings)], dim=1)
         return torch.stack([codes(table, 0.05, 3, across_ranks=False)[:8] for table in joined])

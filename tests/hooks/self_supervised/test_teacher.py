@@ -23,7 +23,7 @@ def moved(module: nn.Module) -> None:
 
 
 def following(module: nn.Module, **arguments: str) -> Teacher:
-    teacher = Teacher(**arguments)  # type: ignore[arg-type]
+    teacher = Teacher(**arguments)
     teacher.follow(module)
     return teacher
 
@@ -57,19 +57,19 @@ def test_buffers_are_its_own_or_a_copy() -> None:
     module(torch.randn(8, 4))
     own.update(0.9)
     copy.update(0.9)
-    mean = module[1].running_mean  # type: ignore[index]
+    mean = module[1].running_mean
     assert not mean.eq(0).any()
-    assert own.module[1].running_mean.eq(0).all()  # type: ignore[index]
-    assert torch.equal(copy.module[1].running_mean, mean)  # type: ignore[index]
-    assert copy.module[1].num_batches_tracked == 1  # type: ignore[index]
+    assert own.module[1].running_mean.eq(0).all()
+    assert torch.equal(copy.module[1].running_mean, mean)
+    assert copy.module[1].num_batches_tracked == 1
 
 
 def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
     module = student()
     teacher, batch = following(module), torch.randn(16, 4)
     teacher.train(True)
-    hidden = nn.functional.batch_norm(module[0](batch), None, None, training=True)  # type: ignore[index]
-    torch.testing.assert_close(teacher(batch), module[3](hidden))  # type: ignore[index]
+    hidden = nn.functional.batch_norm(module[0](batch), None, None, training=True)
+    torch.testing.assert_close(teacher(batch), module[3](hidden))
     assert not teacher(batch).requires_grad
     teacher.train(False)
     before = teacher.state_dict()["1.running_mean"].clone()
@@ -89,7 +89,7 @@ def test_what_was_loaded_comes_back_without_gradients_and_keeps_following() -> N
     second.load_state_dict(first.state_dict())
     second.load_rank_state_dict({"1.running_mean": torch.full((6,), 3.0)})
     second.follow(module)
-    assert second.module[1].running_mean.eq(3).all()  # type: ignore[index]
+    assert second.module[1].running_mean.eq(3).all()
     assert not any(parameter.requires_grad for parameter in second.module.parameters())
     moved(module)
     first.update(0.5)
@@ -110,7 +110,7 @@ def test_the_completed_share_counts_steps_or_epochs() -> None:
 
 def test_a_part_is_found_by_name() -> None:
     module = nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.ReLU())
-    assert part_of(module, "0.0") is module[0][0]  # type: ignore[index]
+    assert part_of(module, "0.0") is module[0][0]
     assert part_of(module, "") is module
     with pytest.raises(ValueError, match="Sequential has no part 'trunk', it has 0, 1"):
         part_of(module, "trunk")

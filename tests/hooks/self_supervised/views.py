@@ -165,7 +165,7 @@ def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fie
         "rank": plain(hook.rank_state_dict()),
         "reports": reports,
         "rows": [(row["iteration"], row["loss"], row.get("teacher_momentum")) for row in rows.rows if row["phase"] == "train"],
-        "teacher_differentiates": [p.requires_grad for p in hook._teacher.module.parameters()],  # type: ignore[attr-defined]
+        "teacher_differentiates": [p.requires_grad for p in hook._teacher.module.parameters()],
     }
 
 

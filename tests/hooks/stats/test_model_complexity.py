@@ -97,7 +97,7 @@ def test_shared_weights_count_once_and_their_use_each_time(tmp_path: Path) -> No
 def test_a_task_that_calls_parts_of_the_model_is_counted_whole(tmp_path: Path) -> None:
     module = nn.ModuleDict({"encoder": nn.Linear(4, 3), "head": nn.Linear(3, 2)})
     state = State(module=module, artifacts=tmp_path, fresh_batches=lambda phase: iter([(torch.randn(2, 4),)]))
-    state.forward = lambda model, batch: model["head"](model["encoder"](batch[0]))  # type: ignore[index]
+    state.forward = lambda model, batch: model["head"](model["encoder"](batch[0]))
     ModelComplexity().on_start(state)
     assert (state.info["flops_per_sample"], state.info["activations_per_sample"]) == (24 + 12, 5)
 
@@ -152,7 +152,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     module.linear.eval()
     last = module.last
     before = numbers(module)
-    drawn = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[union-attr, index]
+    drawn = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
     state = count(module, (torch.randn(4, 3, generator=torch.Generator()),), tmp_path)
     assert state.info["flops_per_sample"] == 12
     assert numbers(module) == before
@@ -160,7 +160,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert (module.training, module.linear.training) == (True, False)
     assert torch.equal(torch.get_rng_state(), drawn[0])
     assert random.getstate() == drawn[1]
-    assert numpy.random.get_state()[1].tolist() == drawn[2]  # type: ignore[union-attr, index]
+    assert numpy.random.get_state()[1].tolist() == drawn[2]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

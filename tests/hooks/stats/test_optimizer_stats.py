@@ -89,7 +89,7 @@ def test_norms_are_those_of_a_step_by_hand(tmp_path: Path, make: Any, kinds: tup
 def test_a_parameter_without_gradient_has_no_number_and_a_frozen_one_no_row(tmp_path: Path) -> None:
     model = nn.ModuleDict({"used": nn.Linear(3, 2, bias=False), "frozen": nn.Linear(3, 2), "idle": nn.Linear(3, 2, bias=False)})
     model["frozen"].requires_grad_(False)
-    model.forward = model["used"].forward  # type: ignore[method-assign]
+    model.forward = model["used"].forward
     state = _step(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), tmp_path)
     table = pd.read_parquet(tmp_path / "optimizer").set_index("layer")
     assert table.index.tolist() == ["used.weight", "idle.weight"]
@@ -141,7 +141,7 @@ def test_epochs_are_refused() -> None:
 def _train(folder: Path, hooks: dict[str, Hook] | None = None, restore: bool = False, **fields: Any) -> Rows:
     store, rows = CheckpointStore(Storage(folder / "checkpoints"), "points", True), Rows()
     ours = {"optimizer": OptimizerStats(every=Rhythm(2, "steps")), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
-    adam = Component(type="Adam", lr=0.01)  # type: ignore[call-arg]
+    adam = Component(type="Adam", lr=0.01)
     task = Points(train=44, val=11)
     loop = Loop(task, experiment(optimizer=adam, **fields), ours | (hooks or {}), store=store, artifacts=folder, recorder=rows)
     if restore:

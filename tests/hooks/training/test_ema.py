@@ -347,7 +347,7 @@ def test_copy_leaves_the_live_buffers_in_place() -> None:
 def test_ema_averages_float_buffers_and_keeps_integers_live() -> None:
     """ClassyVision and older Ignite average num_batches_tracked."""
     state, hook = new_state(small_model()), EMA(decay=0.5, buffers="ema")
-    norm: Any = state.module[1]  # type: ignore[index]
+    norm: Any = state.module[1]
     expected = None
     for batch in batches(4):
         train(state, {"ema": hook}, [batch])
@@ -384,7 +384,7 @@ def test_recompute_gives_validation_its_own_statistics_and_takes_them_back() -> 
     state = new_state(small_model(), fresh_batches=lambda phase, shuffled: iter(data))
     hook = EMA(decay=0.9, buffers="recompute")
     train(state, {"ema": hook}, data)
-    linear, norm, *_ = state.module  # type: ignore[misc]
+    linear, norm, *_ = state.module
     raw = deepcopy(norm.state_dict())
     generator = torch.get_rng_state()
     with hook.applied(state):
@@ -556,8 +556,8 @@ def _on_a_rank(rank: int, world_size: int) -> dict[str, Any]:
     with own.applied(state):
         synced = {name: buffer.tolist() for name, buffer in module.named_buffers()}
     with recomputed.applied(state):
-        pooled: Any = [module[1].running_mean.tolist(), module[1].running_var.tolist()]  # type: ignore[index]
-        inputs = module[0](torch.cat([batch for (batch,) in data[: 3 - 2 * rank]])).tolist()  # type: ignore[index]
+        pooled: Any = [module[1].running_mean.tolist(), module[1].running_var.tolist()]
+        inputs = module[0](torch.cat([batch for (batch,) in data[: 3 - 2 * rank]])).tolist()
         averaged = [value.tolist() for value in weights(module)]
     train(state, {"own": own, "recomputed": recomputed}, data[:1])  # DDP goes on after the exchange
     after = [value.tolist() for value in weights(module)]

@@ -26,9 +26,9 @@ def epochs(state: State, hook: ParamScheduler, count: int, iterations: int = 3, 
         for iteration in range(1, iterations + 1):
             state.stepped, state.row = iteration % accumulate == 0, {}
             if state.stepped:
-                state.optimizer.step()  # type: ignore[union-attr]
+                state.optimizer.step()
             state.step += state.stepped
-            rates.append(state.optimizer.param_groups[0]["lr"])  # type: ignore[union-attr]
+            rates.append(state.optimizer.param_groups[0]["lr"])
             hook.on_step(state)
         state.epoch, state.epoch_completed = state.epoch + 1, True
         hook.on_phase_end(state)
@@ -74,13 +74,13 @@ def test_steps_at_optimizer_steps_and_never_at_micro_batches(accumulate: int) ->
 
 def test_a_step_the_optimizer_left_out_does_not_count() -> None:
     state = new_state(small_model())
-    state.scheduler = StepLR(state.optimizer, 1, gamma=0.5)  # type: ignore[arg-type]
+    state.scheduler = StepLR(state.optimizer, 1, gamma=0.5)
 
     rates = []
 
     class SkipSecond(ParamScheduler):
         def on_gradients(self, state: State) -> None:
-            rates.append(state.optimizer.param_groups[0]["lr"])  # type: ignore[union-attr]
+            rates.append(state.optimizer.param_groups[0]["lr"])
             if state.iteration == 1:
                 state.skip_update("test")
 

@@ -94,7 +94,7 @@ def test_cached_samples_are_loaded_once() -> None:
     state.forward = lambda model, batch: model(batch["x"])
     hook = PreciseBatchNorm(24, cache_samples=True)
     for scale in (1.0, 2.0):
-        state.module[0].weight.data.mul_(scale)  # type: ignore[index]
+        state.module[0].weight.data.mul_(scale)
         hook.on_phase_end(state)
         expected = measured(state.module, torch.cat([batch for (batch,) in batches(3)]))
         torch.testing.assert_close(statistics(state.module), expected)

@@ -53,7 +53,7 @@ def test_the_epoch_does_not_depend_on_how_often_validation_runs() -> None:
 
 def test_everything_that_can_be_told_is_told_once() -> None:
     sampler, batch_sampler, inner = Listener(), Listener(), Listener()
-    batch_sampler.sampler = inner  # type: ignore[attr-defined]
+    batch_sampler.sampler = inner
     loader, dataset = Listener(), Listener()
     vars(loader).update(sampler=sampler, batch_sampler=batch_sampler, dataset=dataset)
     start_phase(DistSamplerSeed(), loader, 3)

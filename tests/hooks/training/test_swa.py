@@ -34,7 +34,7 @@ def torchs_recipe() -> tuple[AveragedModel, list[float]]:
     dataset: Any = TASK.data()["train"]
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    averaged, scheduler, rates = AveragedModel(model), SWALR(optimizer, **SCHEDULE), []  # type: ignore[arg-type]
+    averaged, scheduler, rates = AveragedModel(model), SWALR(optimizer, **SCHEDULE), []
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         rates.append(optimizer.param_groups[0]["lr"])
@@ -94,7 +94,7 @@ def test_the_statistics_are_those_of_the_averages_after_their_last_update(tmp_pa
     model: Any = loop.state.module
     raw = model[1].running_mean.clone()
     dataset: Any = TASK.data()["train"]
-    with loop.plan.hooks["ema"].applied(loop.state):  # type: ignore[attr-defined]
+    with loop.plan.hooks["ema"].applied(loop.state):
         with torch.no_grad():
             inputs = model[0](dataset.points)
         torch.testing.assert_close(model[1].running_mean, inputs.mean(0))

@@ -118,7 +118,7 @@ def test_a_run_ends_as_interrupted_and_goes_on_by_resume_where_the_limit_was_rai
 
 def _one_rank_is_late(rank: int, world_size: int, folder: str) -> Any:
     clock = Ticks()
-    time_limit.monotonic = clock  # type: ignore[assignment]
+    time_limit.monotonic = clock
     store = CheckpointStore(Storage(folder), master=rank == 0)
     hooks: dict[str, Hook] = {"takes": Takes(clock, lambda state: 10.0 * rank), "time_limit": TimeLimit("25s")}
     loop = Loop(Points(), experiment(), hooks, world=World(rank, world_size, rank), store=store)

@@ -254,7 +254,7 @@ def test_torch_s_own_are_built() -> None:
 def test_one_of_one_s_own() -> None:
     described = experiment(optimizer={"type": f"{HERE}:Wide", "lr": 0.5, "reach": 3})
     task = build_task(described)
-    assert build_optimizer(described, task, task.model()).reach == 3  # type: ignore[attr-defined]
+    assert build_optimizer(described, task, task.model()).reach == 3
     assert build_scheduler(described, task, build_optimizer(described, task, task.model())) is None
 
 

@@ -21,7 +21,7 @@ def test_the_length_of_training_is_said_once() -> None:
 def test_values_cannot_be_changed() -> None:
     experiment = Experiment(name="x", task="a:B", epochs=1)
     with pytest.raises(ValidationError, match="frozen"):
-        experiment.epochs = 2  # type: ignore[misc]
+        experiment.epochs = 2
 
 
 def test_a_component_keeps_its_arguments() -> None:

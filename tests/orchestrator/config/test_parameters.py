@@ -107,7 +107,7 @@ def test_a_forgotten_decorator_is_told() -> None:
 def test_types_that_cannot_be_read_are_told() -> None:
     @dataclass
     class Odd:
-        thing: Nowhere = None  # type: ignore[name-defined]  # noqa: F821
+        thing: Nowhere = None  # noqa: F821
 
     with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: name 'Nowhere' is not defined"):
         model_of(Odd, "x")

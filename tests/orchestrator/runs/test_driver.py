@@ -48,7 +48,7 @@ class Slow:
 def watched(slow: Slow) -> tuple[Outcome, list[str]]:
     lines: list[str] = []
     display: Any = SimpleNamespace(line=lines.append, progress=lambda *news: None)
-    outcome = _watch(slow, slow, slow, display, SimpleNamespace(asked=False))  # type: ignore[arg-type]
+    outcome = _watch(slow, slow, slow, display, SimpleNamespace(asked=False))
     return outcome, lines
 
 

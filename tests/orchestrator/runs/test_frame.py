@@ -26,7 +26,7 @@ def drawn(frame: RenderableType, width: int = 100) -> list[str]:
 
 def rank(number: int, work_s: float = 0.04, wait_s: float = 0.01, slowest: bool = False, **fields: object) -> RankView:
     standing = Standing(work_s, wait_s, work_s - 0.04, "forward_s", slowest)
-    return replace(RankView(number, f"node{number}", 200, 1.0, standing, 512 * MIB), **fields)  # type: ignore[arg-type]
+    return replace(RankView(number, f"node{number}", 200, 1.0, standing, 512 * MIB), **fields)
 
 
 VIEW = RunView(

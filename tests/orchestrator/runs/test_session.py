@@ -36,7 +36,7 @@ def test_a_session_left_early_is_one_attempt_and_the_next_goes_on(tmp_path: Path
     given = assignment(tmp_path)
     first = reports(given, World())
     next(first)
-    first.close()  # type: ignore[attr-defined]
+    first.close()
     assert [report.metrics["step"] for report in reports(given, World())] == [7, 14]
     run = Run(RunFolder(given.location))
     assert [attempt["checkpoint"] for attempt in run.folder.attempts()] == [None, "epoch-0001"]
@@ -69,7 +69,7 @@ def test_an_attempt_that_is_not_the_first_says_from_where_it_goes_on_and_with_wh
         display = Lines()
         session = reports(given, World(), display=display)
         next(session)
-        session.close()  # type: ignore[attr-defined]
+        session.close()
         told.append([line for line in display.lines if line.startswith("attempt")])
     assert told == [[], [f"attempt 1 goes on from epoch-0001: 1 rank on {World().node}"]]
 

@@ -289,7 +289,7 @@ def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path
 def test_of_the_ranks_only_those_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(Storage(tmp_path), ROWS)
     files, read = [], Storage.read
-    monkeypatch.setattr(Storage, "read", lambda self, name: files.append(name) or read(self, name))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Storage, "read", lambda self, name: files.append(name) or read(self, name))
     part = load(Storage(tmp_path), ATTEMPTS, ["rank"], "rank == 1 and iteration < 3")
     assert part["rank"].tolist() == [1, 1, 1]  # two of training, one of validation
     assert {name.split("/")[2] for name in files} == {"rank=1"}

@@ -82,7 +82,7 @@ class Outage(Hook):
             threading.Timer(0.3, self.server.start).start()
 
 
-Outage.server = None  # type: ignore[attr-defined]
+Outage.server = None
 
 
 @dataclass

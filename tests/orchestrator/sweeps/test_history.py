@@ -75,7 +75,7 @@ def exploited(sweep: RunFolder, experiment: Experiment) -> tuple[ByHand, ByHand]
     checkpoint = good.session.save()
     for _ in range(3):
         bad.next()
-    bad.reports.close()  # type: ignore[attr-defined]
+    bad.reports.close()
     bad.begin(MUTATED, checkpoint)
     fields = {"report": 2, "epoch": 1, "step": report.metrics["step"], "score": 1.0, "source_score": 0.5}
     History(sweep).append(trial=trial_name(1), source=trial_name(0), before=GOOD, after=MUTATED, **fields)
@@ -129,7 +129,7 @@ def test_cut_off_after_it_took_over_a_trial_goes_on_with_what_it_took(sweep: Run
     """The crash falls between taking the checkpoint and the next one."""
     _, bad = exploited(sweep, population())
     bad.next()
-    bad.reports.close()  # type: ignore[attr-defined]
+    bad.reports.close()
     for name in store_of(bad.folder).names()[1:]:
         store_of(bad.folder).storage.delete(name)
     bad.begin(MUTATED)
@@ -144,7 +144,7 @@ def test_back_to_an_earlier_checkpoint_of_its_own(sweep: RunFolder) -> None:
     first = trial.session.save()
     trial.next()
     trial.session.save()
-    trial.reports.close()  # type: ignore[attr-defined]
+    trial.reports.close()
     trial.begin(GOOD, first)
     assert [trial.next().metrics["epoch"] for _ in range(3)] == [1, 2, 3]
 
@@ -180,7 +180,7 @@ def _on_rank(rank: int, world_size: int, sweep: str, experiment: dict[str, Any],
     for _ in range(count):
         last = next(reports)
     path = session.save()
-    reports.close()  # type: ignore[attr-defined]
+    reports.close()
     return path, last.metrics["val/loss"]
 
 
@@ -221,7 +221,7 @@ def test_a_trial_that_took_nothing_is_replayed_as_it_was(sweep: RunFolder) -> No
     trial = ByHand(sweep, population(), 2)
     trial.begin(BAD)
     again = replay(sweep, population(), "trial-0002")
-    assert (again.changes, again.optimizer.arguments["lr"], again.hooks["ema"]["decay"]) == ([], 0.01, 0.9)  # type: ignore[index]
+    assert (again.changes, again.optimizer.arguments["lr"], again.hooks["ema"]["decay"]) == ([], 0.01, 0.9)
     with pytest.raises(UsageError, match="has no trial 'trial-0007'"):
         replay(sweep, population(), "trial-0007")
 

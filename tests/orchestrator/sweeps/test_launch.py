@@ -28,7 +28,7 @@ class Hears:
 def test_of_a_trial_that_is_over_little_is_kept_however_often_it_reported(tmp_path: Path) -> None:
     settings = Sweep.model_validate({"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uniform": [0, 1]}}})
     watcher, kept = Hears(), []
-    watching = _Watching(str(tmp_path), watcher, _Ending(Stopping(settings), lambda: False, fail_fast=False))  # type: ignore[arg-type]
+    watching = _Watching(str(tmp_path), watcher, _Ending(Stopping(settings), lambda: False, fail_fast=False))
     for number, reports in enumerate((1, 20)):
         trial_folder(str(tmp_path), number).write_about({"status": "finished", "values": {}})
         trial = Trial("nothing", stub=True, config=trial_config(number, {"optimizer.lr": 0.1}))

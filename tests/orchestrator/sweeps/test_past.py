@@ -33,7 +33,7 @@ def settings(**more: Any) -> Sweep:
     return Sweep.model_validate({"metric": "val/score", "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}, "search": "grid", **more})
 
 
-def scheduler_of(sweep: Sweep, past: dict[int, Past], mistakes: set[int] = frozenset()) -> Any:  # type: ignore[assignment]
+def scheduler_of(sweep: Sweep, past: dict[int, Past], mistakes: set[int] = frozenset()) -> Any:
     scheduler = make_scheduler(sweep, History(RunFolder("nowhere")), past, mistakes.__contains__)
     scheduler.set_search_properties("val/score", "max")
     return scheduler

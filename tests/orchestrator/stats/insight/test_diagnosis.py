@@ -47,7 +47,7 @@ def test_every_verdict_has_its_query_and_advice_and_is_plain_data() -> None:
         assert verdict.advice
         json.dumps(asdict(verdict))
     with pytest.raises(FrozenInstanceError):
-        diagnosis.verdicts[0].weight = 0  # type: ignore[misc]
+        diagnosis.verdicts[0].weight = 0
 
 
 def test_the_queries_can_be_asked() -> None:
