@@ -1,75 +1,91 @@
-"""Saving: gathers what a checkpoint holds from the loop, and puts it back."""
+"""Saving: what a checkpoint holds, gathered from the parts of the loop and put back into them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hooks.plan import Plan
+from hooks.state import State
 from orchestrator.checkpoint import marks
-from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.randomness import random_state
+from orchestrator.loop.changes import Changes
+from orchestrator.loop.iterations import Iterations
+from orchestrator.loop.progress import Progress
+from orchestrator.loop.randomness import random_state, restore_random_state
 from orchestrator.loop.strategy import mesh_of, sharded_model, sharded_optimizer
-
-if TYPE_CHECKING:
-    from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
 
 _OWN = ("model", "optimizer", "hooks")
 
 
 class Saving:
-    """Writes and restores checkpoints of a loop, every rank taking part. Worker process."""
+    """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    def __init__(self, loop: Loop, store: CheckpointStore | None) -> None:
-        self.loop, self.store = loop, store
-        self.random_state: dict[str, Any] | None = None
-        """What the generators must be set to before training goes on."""
+    `flush_rows` puts on disk the rows that there are.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore | None,
+        state: State,
+        plan: Plan,
+        iterations: Iterations,
+        progress: Progress,
+        changes: Changes,
+        world: World,
+        flush_rows: Callable[[], None],
+    ) -> None:
+        self.store, self._state, self._plan, self._world = store, state, plan, world
+        self._iterations, self._progress, self._changes = iterations, progress, changes
+        self._flush_rows = flush_rows
         self.last_path: str | None = None
+        """The newest stored checkpoint."""
         self.last_step = -1
+        """The step at which it was made."""
+        self._random_state: dict[str, Any] | None = None
         self._seconds: list[float] = []
-        self.offset_shift = 0
-        """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of ranks."""
 
     def save(self, name: str) -> str | None:
         """Writes checkpoint `name`; collective. Returns its path, or None where the loop has no store."""
         if self.store is None:
             return None
-        loop, state, store = self.loop, self.loop.state, self.store
+        state, store, world = self._state, self.store, self._world
         name = store.free_name(name)
         begun = perf_counter()
         checkpoint = self._gather()
-        loop.plan.fire("on_save", state, checkpoint)
+        self._plan.fire("on_save", state, checkpoint)
         sharded: dict[str, Any] = {}
         checkpoint = marks.marked(checkpoint, sharded)
         # What led to this checkpoint must be on disk before the checkpoint is: a resume counts on it.
-        loop.record_costs()
-        loop.recorder.sync()
+        self._flush_rows()
         store.discard_unfinished(name)
-        loop.world.barrier()
-        files = {f"rank-{loop.world.rank:04d}.pt": self._gather_rank()}
-        if loop.world.is_master:
+        world.barrier()
+        files = {f"rank-{world.rank:04d}.pt": self._gather_rank()}
+        if world.is_master:
             files |= {f"{key}.pt": value for key, value in checkpoint.items()}
         entries = store.write_files(name, files)
         if sharded:
             entries |= self._write_shards(name, sharded)
-        written = loop.world.gather(entries)
-        if loop.world.is_master:
+        written = world.gather(entries)
+        if world.is_master:
             entries = {file: entry for one in written for file, entry in one.items()}
-            about = {"world_size": loop.world.world_size, "metrics": state.metrics, "optimizer": loop.changes.optimizer}
-            store.commit(name, entries, self.position(), about)
-        loop.world.barrier()
+            about = {"world_size": world.world_size, "metrics": state.metrics, "optimizer": self._changes.optimizer}
+            store.commit(name, entries, self._progress.position(), about)
+        world.barrier()
         self.last_path, self.last_step = store.path(name), state.step
         store.retain("run", [name])
         self._seconds.append(perf_counter() - begun)
-        loop.plan.fire("on_saved", state, self.last_path)
+        self._plan.fire("on_saved", state, self.last_path)
         return self.last_path
 
     def _write_shards(self, name: str, sharded: dict[str, Any]) -> dict[str, dict[str, Any]]:
         from orchestrator.checkpoint import shards
 
         assert self.store is not None
-        return shards.write(self.store, name, sharded, self.loop.world.rank, self.loop.world.group)
+        return shards.write(self.store, name, sharded, self._world.rank, self._world.group)
 
     def drain_costs(self) -> list[dict[str, Any]]:
         """What saving cost since the last drain, as a row of the hooks' ledger."""
@@ -78,23 +94,9 @@ class Saving:
             return []
         return [{"hook": "(loop)", "event": "save", "calls": len(seconds), "seconds": sum(seconds)}]
 
-    def position(self) -> Position:
-        """Where the loop stands."""
-        state = self.loop.state
-        return Position(
-            epoch=state.epoch,
-            step=state.step,
-            iteration=state.iteration,
-            samples=state.samples,
-            offset=self.loop.consumed() if state.phase_iteration else 0,
-            phase_iteration=state.phase_iteration,
-            eval_iterations=self.loop.eval_iterations,
-            stage=self.loop.stage,
-            stepped=state.stepped,
-        )
-
     def _gather(self) -> dict[str, Any]:
-        state = self.loop.state
+        """What all ranks have alike."""
+        state = self._state
         assert state.optimizer is not None
         return {
             "model": state.module.state_dict(),
@@ -103,43 +105,45 @@ class Saving:
                 "scheduler": state.scheduler.state_dict() if state.scheduler else None,
                 "scaler": state.scaler.state_dict() if state.scaler else None,
             },
-            "hooks": {name: hook.state_dict() for name, hook in self.loop.plan.hooks.items()},
+            "hooks": {name: hook.state_dict() for name, hook in self._plan.hooks.items()},
         }
 
     def _gather_rank(self) -> dict[str, Any]:
+        """What is this rank's own."""
         return {
             "random": random_state(),
-            "buffers": dict(self.loop.state.module.named_buffers()),
-            "hooks": {name: hook.rank_state_dict() for name, hook in self.loop.plan.hooks.items()},
-            "means": self.loop.iterations.means.state_dict(),
+            "buffers": dict(self._state.module.named_buffers()),
+            "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
+            "means": self._iterations.means.state_dict(),
         }
 
     def restore(self, name: str) -> None:
         """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not fit."""
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
-        loop, state = self.loop, self.loop.state
+        state, hooks, means, world = self._state, self._plan.hooks, self._iterations.means, self._world
         files = self.store.files(name)
         shared = dict.fromkeys([*(f"{key}.pt" for key in _OWN), *self.store.shared_files(name)])
         checkpoint = self._with_shards(name, {file.removesuffix(".pt"): self.store.load(name, file) for file in shared})
         self._restore_training(name, checkpoint)
         manifest = self.store.manifest(name)
-        self._restore_position(self.store.position(name), int(manifest["world_size"]))
-        loop.changes.restored(manifest.get("optimizer", {}))
-        rank_file = f"rank-{loop.world.rank:04d}.pt"
+        saved_world_size = int(manifest["world_size"])
+        self._progress.restore(self.store.position(name), saved_world_size)
+        self._changes.restored(manifest.get("optimizer", {}))
+        rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
         self._restore_rank(rank_state)
-        for rank in range(loop.world.rank + loop.world.world_size, int(manifest["world_size"]), loop.world.world_size):
+        for rank in range(world.rank + world.world_size, saved_world_size, world.world_size):
             # The sums of ranks that are no more: the means of the phase under way are of their samples too.
-            loop.iterations.means.include(self.store.load(name, f"rank-{rank:04d}.pt")["means"])
+            means.include(self.store.load(name, f"rank-{rank:04d}.pt")["means"])
         state.metrics = dict(manifest["metrics"])
-        for hook_name, hook in loop.plan.hooks.items():
+        for hook_name, hook in hooks.items():
             if hook_name in checkpoint["hooks"]:
                 hook.load_state_dict(checkpoint["hooks"][hook_name])
             if rank_state["hooks"].get(hook_name):
                 hook.load_rank_state_dict(rank_state["hooks"][hook_name])
         self.last_path, self.last_step = self.store.path(name), state.step
-        loop.plan.fire("on_load", state, {**checkpoint, "name": name})
+        self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
     def _with_shards(self, name: str, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint with its sharded tensors: this rank's shards of them, or the whole where this run shards nothing."""
@@ -149,12 +153,12 @@ class Saving:
         from orchestrator.checkpoint import shards
 
         assert self.store is not None
-        mesh = mesh_of(self.loop.state.module)
-        filled: dict[str, Any] = marks.filled(checkpoint, shards.read(self.store, name, keys, mesh, self.loop.world.group))
+        mesh = mesh_of(self._state.module)
+        filled: dict[str, Any] = marks.filled(checkpoint, shards.read(self.store, name, keys, mesh, self._world.group))
         return filled
 
     def _restore_training(self, name: str, checkpoint: dict[str, Any]) -> None:
-        state = self.loop.state
+        state = self._state
         assert state.optimizer is not None
         try:
             state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
@@ -166,22 +170,18 @@ class Saving:
         if state.scaler is not None and checkpoint["optimizer"]["scaler"] is not None:
             state.scaler.load_state_dict(checkpoint["optimizer"]["scaler"])
 
-    def _restore_position(self, position: Position, saved_world_size: int) -> None:
-        loop, state = self.loop, self.loop.state
-        state.epoch, state.step, state.iteration = position.epoch, position.step, position.iteration
-        state.samples, state.phase_iteration = position.samples, position.phase_iteration
-        state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
-        state.stepped = position.stage is not Stage.TRAIN and position.stepped
-        state.phase = "train"
-        loop.eval_iterations, loop.stage = position.eval_iterations, position.stage
-        if saved_world_size != loop.world.world_size:
-            loop.continue_epoch_with_other_ranks(position)
-
     def _restore_rank(self, rank_state: dict[str, Any]) -> None:
-        buffers = dict(self.loop.state.module.named_buffers())
+        buffers = dict(self._state.module.named_buffers())
         for name, value in rank_state["buffers"].items():
             if name in buffers:
                 buffers[name].copy_(value)
-        self.loop.iterations.means.load_state_dict(rank_state.get("means", {}))
-        self.random_state = rank_state.get("random")
+        self._iterations.means.load_state_dict(rank_state.get("means", {}))
+        self._random_state = rank_state.get("random")
+
+    def restore_randomness(self) -> None:
+        """Sets the generators to what the restored checkpoint has of them, once: right before training goes on, so that
+        nothing in between draws from them."""
+        if self._random_state is not None:
+            restore_random_state(self._random_state)
+            self._random_state = None
 

@@ -12,7 +12,22 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks import shards
+from orchestrator.config.experiment import Experiment
 from orchestrator.loop.world import World
+from orchestrator.task import Task
+
+
+def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
+    """The model on this rank's device, as the training step calls it: shared with the other ranks."""
+    if experiment.channels_last:
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
+    if experiment.compile:
+        compile_in_place(module)
+    if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
+        return module.to(world.device)
+    if experiment.workers.strategy == "fsdp":
+        return sharded(module, task.fsdp_units(module), world, experiment.precision)
+    return replicated(module.to(world.device), world)
 
 
 def replicated(module: nn.Module, world: World) -> nn.Module:

@@ -5,16 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-from orchestrator.loop.clock import Clock
-
-CHECK_EVERY_S = 0.25
-"""Ranks ask each other about this often whether one of them wants to stop."""
 
 
 @dataclass
@@ -77,29 +71,3 @@ class World:
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
         return [float(value) for value in tensor]
-
-
-class Agreement:
-    """Tells all ranks, at the same iteration, that one of them was asked to stop. Worker process.
-
-    A collective in every step would cost more than a small step itself, so ranks ask each other every few iterations:
-    as many as take about `CHECK_EVERY_S`, a number they agree on when they ask. With one rank it costs nothing. What a
-    rank waits for the answer is told to the clock.
-    """
-
-    def __init__(self, world: World, clock: Clock) -> None:
-        self._world, self._clock = world, clock
-        self.next = 0
-        """The iteration from which it has to be asked again."""
-
-    def reached(self, iteration: int, asked: bool) -> bool:
-        """Whether anybody asked; collective at the iterations it chose itself, which are the same on all ranks."""
-        if self._world.world_size == 1:
-            return asked
-        if iteration < self.next:
-            return False
-        began = perf_counter()
-        flag, slowest = self._world.maximum([float(asked), self._clock.iteration_s])
-        self._clock.waiting_s += perf_counter() - began
-        self.next = iteration + max(1, min(1000, int(CHECK_EVERY_S / max(slowest, 1e-6))))
-        return flag > 0

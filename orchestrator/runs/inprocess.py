@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from hooks.state import Display
-from orchestrator.loop.loop import Report
+from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.runs.session import Assignment, reports
 

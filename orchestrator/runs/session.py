@@ -17,7 +17,8 @@ from orchestrator.config.components import build_hooks, build_task
 from orchestrator.config.imports import extend_import_path
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.errors import UsageError
-from orchestrator.loop.loop import Loop, Report
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.runs.folder import Attempt, RunFolder, now
 from orchestrator.stats.recorder import Recorder, Sink

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from orchestrator.config.experiment import Workers
-from orchestrator.loop.loop import Report
+from orchestrator.loop.report import Report
 from orchestrator.runs.session import Assignment
 from orchestrator.sweeps.gang import Gang
 from orchestrator.sweeps.train import TrainJobs

@@ -17,7 +17,7 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.experiment import Workers
-from orchestrator.loop.loop import Report
+from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.runs.failures import RankFailed, culprit
 from orchestrator.runs.session import Assignment, Session

@@ -12,7 +12,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 
 from orchestrator.config.experiment import Workers
-from orchestrator.loop.loop import Report
+from orchestrator.loop.report import Report
 from orchestrator.runs.environment import set_environment
 from orchestrator.runs.failures import RankFailed
 from orchestrator.runs.folder import RunFolder

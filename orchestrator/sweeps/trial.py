@@ -10,7 +10,7 @@ from ray import tune
 
 from orchestrator.config.load import experiment_from_dict, resolved
 from orchestrator.errors import RunError
-from orchestrator.loop.loop import Report
+from orchestrator.loop.report import Report
 from orchestrator.runs.failures import RankFailed, would_come_again
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment

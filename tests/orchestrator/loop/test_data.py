@@ -6,11 +6,13 @@ from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, TensorDataset
+from torchmetrics.classification import MulticlassF1Score
 
 from orchestrator.errors import ConfigError
 from orchestrator.loop.data import Copies, Data, ShardedSampler, batches_of, to_device
@@ -107,6 +109,22 @@ class Broken(Points):
 def test_data_that_cannot_be_used_is_refused(how: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Data(Broken(how=how), experiment(), World())
+
+
+def test_an_epoch_without_a_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"drop_last.*5 samples on 1 ranks.*batch_size 8"):
+        Data(Points(train=5), experiment(loader={"drop_last": True}), World())
+
+
+class Metered(Points):
+    def meters(self) -> dict[str, Any]:
+        return {"f1": MulticlassF1Score(3)}
+
+
+def test_meters_with_a_rank_without_samples_are_refused_as_torchmetrics_would_hang() -> None:
+    of_two: Any = SimpleNamespace(rank=0, world_size=2)
+    with pytest.raises(ConfigError, match="need a val sample on each rank; there are 1 for 2 ranks"):
+        Data(Metered(val=1), experiment(), of_two)
 
 
 def batches(loader: Any) -> list[list[int]]:

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader, DistributedSampler
 
 from hooks import HOOKS, Hook, Rhythm, State
 from orchestrator.loop.iterations import clearing
 from orchestrator.loop.loop import Loop
 from orchestrator.stats.spans import SPANS
-from tests.tasks import Points, Rows, experiment
+from tests.tasks import Points, Rows, experiment, numbers
 
 
 @dataclass
@@ -170,3 +172,87 @@ def test_an_optimizer_that_clears_its_own_way_is_asked_to(patched: bool) -> None
         optimizer.zero_grad = lambda set_to_none=True: asked.append(set_to_none)  # type: ignore[method-assign]
     clearing(optimizer)()
     assert asked == [True]
+
+
+# Steps that are left out
+
+
+class Overflow(Hook):
+    """Makes the loss of some iterations infinite."""
+
+    def __init__(self, *iterations: int) -> None:
+        self.iterations = iterations
+        self.updates: list[int] = []
+        self.stepped: list[bool] = []
+
+    def on_loss(self, state: State) -> None:
+        if state.phase == "train" and state.iteration in self.iterations:
+            assert state.loss is not None
+            state.loss = state.loss * float("inf")
+
+    def on_update(self, state: State) -> None:
+        self.updates.append(state.iteration)
+
+    def on_step(self, state: State) -> None:
+        self.stepped.append(state.stepped)
+
+
+def test_fp16_leaves_out_a_step_that_overflows_and_counts_it_nowhere() -> None:
+    task, hook = Points(val=0), Overflow(2, 3)
+    loop = Loop(task, experiment(epochs=1, precision="fp16"), {"overflow": hook})
+    list(loop.run())
+
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu")
+    dataset: Any = task.data()["train"]
+    sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
+    for index, (points, labels, _) in enumerate(DataLoader(dataset, 8, sampler=sampler)):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = functional.cross_entropy(model(points), labels)
+        scaler.scale(loss * float("inf") if index in (2, 3) else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    assert numbers(loop.state.module) == numbers(model)
+    assert loop.state.scaler is not None
+    assert loop.state.scaler.get_scale() == scaler.get_scale() == 65536 / 4
+    assert hook.updates == [0, 1, 4, 5, 6]
+    assert hook.stepped == [True, True, False, False, True, True, True]
+    assert (loop.state.iteration, loop.state.step) == (7, 5)
+
+
+class SkipOnce(Hook):
+    """Leaves out one optimizer step."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def on_gradients(self, state: State) -> None:
+        if state.iteration == 2:
+            state.skip_update("a test")
+
+    def on_update(self, state: State) -> None:
+        self.updates += 1
+
+
+class Trail(Hook):
+    """Keeps the weights after every iteration."""
+
+    def __init__(self) -> None:
+        self.weights: list[dict[str, Any]] = []
+
+    def on_step(self, state: State) -> None:
+        self.weights.append(numbers(state.module))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_step_that_a_hook_leaves_out_changes_nothing_and_is_not_counted(precision: str) -> None:
+    hook, trail = SkipOnce(), Trail()
+    loop = Loop(Points(val=0), experiment(epochs=1, precision=precision), {"skip": hook, "trail": trail})
+    list(loop.run())
+    assert (loop.state.iteration, loop.state.step, hook.updates) == (7, 6, 6)
+    assert trail.weights[2] == trail.weights[1]
+    assert trail.weights[3] != trail.weights[2]

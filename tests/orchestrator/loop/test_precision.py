@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from orchestrator.loop.loop import Loop
 from orchestrator.loop.precision import Precision
+from tests.raw import raw_training
+from tests.tasks import Points, experiment, numbers
 
 CPU = torch.device("cpu")
 
@@ -81,3 +84,10 @@ def test_after_a_skipped_step_the_scaler_takes_the_next_one() -> None:
     precision.scaled(linear(torch.ones(1, 3)).sum()).backward()
     precision.unscale(optimizer)
     assert precision.step(optimizer)
+
+
+def test_a_run_in_bf16_is_torchs_autocast() -> None:
+    loop = Loop(Points(), experiment(precision="bf16"), {})
+    list(loop.run())
+    assert numbers(loop.state.module) == numbers(raw_training(Points(), dtype=torch.bfloat16))
+    assert numbers(loop.state.module) != numbers(raw_training(Points()))

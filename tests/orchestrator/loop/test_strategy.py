@@ -3,12 +3,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from hooks import Hook, Rhythm
 from hooks.checkpointing.checkpoint import Checkpoint
@@ -24,7 +27,74 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
-from tests.tasks import Points, Rows, Seen, experiment
+from tests.raw import raw_training
+from tests.tasks import Points, Rows, Seen, experiment, numbers
+
+# Replicas, and how the model is computed
+
+
+def _count_all_reduces(rank: int, world_size: int) -> tuple[int, int, int, dict[str, Any]]:
+    loop = Loop(Points(), experiment(batch_size=4, accumulate=3), {}, world=World(rank, world_size, rank))
+    calls: list[int] = []
+
+    def counting(group, bucket):  # torch refuses annotations that are strings
+        calls.append(loop.state.iteration)
+        return allreduce_hook(group, bucket)
+
+    model: Any = loop.state.model
+    model.register_comm_hook(None, counting)
+    list(loop.run())
+    return len(calls), loop.state.step, loop.state.iteration, numbers(loop.state.module)
+
+
+def test_ranks_exchange_gradients_once_per_step_not_per_micro_batch() -> None:
+    (calls, steps, iterations, weights), *_ = on_ranks(_count_all_reduces)
+    assert (calls, steps, iterations) == (6, 6, 14)
+    for name, value in raw_training(Points(), batch_size=8, accumulate=3).state_dict().items():
+        torch.testing.assert_close(torch.tensor(weights[name]), value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both modes, with the names that its parameters have. As torch captures it alone: what makes
+    machine code of it takes a minute to begin with."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+    def lived(**fields: Any) -> tuple[list[Any], list[str]]:
+        rows = Rows()
+        loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, recorder=rows)
+        list(loop.run())
+        return rows.columns("phase", "loss"), list(loop.state.module.state_dict())
+
+    counters.clear()
+    (rows, names), (expected, named) = lived(compile=True), lived()
+    assert counters["stats"]["unique_graphs"] == 2  # one for training, one for evaluation
+    assert names == named
+    for (phase, loss), (same, reference) in zip(rows, expected, strict=True):
+        assert (phase, loss) == (same, pytest.approx(reference, rel=1e-5))
+
+
+@dataclass
+class Images(Points):
+    """The points as images that a convolution looks at."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 4, (1, 3)), nn.Conv2d(4, 3, (1, 3)), nn.Flatten())
+
+
+def test_channels_last_is_how_images_lie_in_memory_and_no_other_number() -> None:
+    found = {}
+    for wanted in (True, False):
+        rows = Rows()
+        loop = Loop(Images(train=16, val=0), experiment(steps=4, channels_last=wanted), {}, recorder=rows)
+        list(loop.run())
+        assert loop.state.module.get_parameter("2.weight").stride(1) == (1 if wanted else 3)  # shape (3, 4, 1, 3)
+        found[wanted] = [loss for (loss,) in rows.columns("loss")]
+    assert found[True] == pytest.approx(found[False], rel=1e-5)
+
+
+# Shards
 
 # 23 samples of val are uneven on 2 and on 4 ranks, and in batches of 4 a rank has one batch less than another.
 TASK = Points(train=64, val=23, batch_norm=True, dropout=0.1)

@@ -1,0 +1,59 @@
+"""Evaluation: a phase of val or test."""
+
+from __future__ import annotations
+
+import torch
+
+from hooks.plan import Plan
+from hooks.state import State
+from orchestrator.loop.data import Data, batches_of
+from orchestrator.loop.iterations import Iterations
+from orchestrator.loop.progress import Progress
+from orchestrator.loop.strategy import is_sharded
+from orchestrator.loop.world import World
+from orchestrator.task import Task
+
+
+class Evaluation:
+    """Evaluates the model on all of a phase's data, once with each set of weights that hooks registered in
+    `state.evaluations`. Worker process."""
+
+    def __init__(
+        self, task: Task, state: State, plan: Plan, iterations: Iterations, progress: Progress, data: Data, world: World
+    ) -> None:
+        self._task, self._state, self._plan, self._iterations = task, state, plan, iterations
+        self._progress, self._data, self._world = progress, data, world
+
+    def run(self, phase: str) -> None:
+        """Runs the phase `val` or `test` and puts its values into `state.metrics`; collective."""
+        state, progress = self._state, self._progress
+        loader = self._data.loaders[phase]
+        state.phase, state.stepped = phase, False
+        begun, trained = progress.eval_iterations if phase == "val" else 0, state.phase_iteration
+        epoch = progress.epoch_label
+        state.phase_iteration, state.phase_length = 0, len(loader) * len(state.evaluations)
+        self._plan.fire("on_phase_start", state)
+        for label, weights in state.evaluations.items():
+            meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
+            with weights(), torch.no_grad():
+                state.module.eval()
+                iterations = self._iterations.evaluate(batches_of(loader), meters, begun, epoch)
+                for _ in range(len(loader)):
+                    next(iterations)
+                self._take_part(phase)
+            state.module.train()
+            state.metrics |= self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
+        if phase == "val":
+            progress.eval_iterations = begun + state.phase_iteration
+        self._plan.fire("on_phase_end", state)
+        state.phase_iteration, state.phase_length = trained, progress.epoch_length
+
+    def _take_part(self, phase: str) -> None:
+        """Where the model is sharded, calls it as often as the rank with most batches does, which needs everybody's shards."""
+        state = self._state
+        if not is_sharded(state.module):
+            return
+        batches = len(self._data.loaders[phase])
+        missing = int(max(self._world.gather(batches))) - batches
+        for _ in range(missing):
+            state.forward(state.module, self._data.first_sample(phase))

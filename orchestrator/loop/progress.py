@@ -1,0 +1,79 @@
+"""Progress: where a run stands in its rounds, and in the epoch under way."""
+
+from __future__ import annotations
+
+from hooks.state import State
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.config.experiment import Experiment
+from orchestrator.loop.data import Data
+from orchestrator.loop.world import World
+
+
+class Progress:
+    """The stage of the present round, and how far all ranks together are in the epoch. Worker process.
+
+    The counters themselves are the state's. What of all this a checkpoint keeps is a `Position`.
+    """
+
+    def __init__(self, experiment: Experiment, state: State, data: Data, world: World) -> None:
+        self._state, self._data, self._world_size = state, data, world.world_size
+        self._samples_per_iteration = experiment.batch_size * world.world_size
+        self._consumed_before = 0
+        """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of ranks."""
+        self.stage = Stage.REPORTED
+        self.epoch_length = data.epoch_length()
+        """Training iterations of the present epoch on each rank, less than a whole one's after a change of ranks."""
+        self.eval_iterations = 0
+        """Validation iterations completed since the present epoch began."""
+
+    @property
+    def epoch_label(self) -> int:
+        """The epoch that rows and reports belong to, from 0: the one under way, or the last one after its end."""
+        state = self._state
+        return state.epoch - 1 if state.phase_iteration == 0 and state.epoch > 0 else state.epoch
+
+    def consumed(self) -> int:
+        """Samples of the present epoch that all ranks together have consumed."""
+        return self._state.phase_iteration * self._samples_per_iteration + self._consumed_before
+
+    def complete_epoch(self) -> None:
+        """Counts the epoch that has just ended."""
+        state = self._state
+        state.epoch += 1
+        state.epoch_completed = True
+        state.phase_iteration = 0
+        self._consumed_before = 0
+        self.epoch_length = self._data.epoch_length()
+
+    def position(self) -> Position:
+        """Where the run stands now."""
+        state = self._state
+        return Position(
+            epoch=state.epoch,
+            step=state.step,
+            iteration=state.iteration,
+            samples=state.samples,
+            offset=self.consumed() if state.phase_iteration else 0,
+            phase_iteration=state.phase_iteration,
+            eval_iterations=self.eval_iterations,
+            stage=self.stage,
+            stepped=state.stepped,
+        )
+
+    def restore(self, position: Position, world_size: int) -> None:
+        """Puts the run where one of `world_size` ranks stood."""
+        state = self._state
+        state.epoch, state.step, state.iteration = position.epoch, position.step, position.iteration
+        state.samples, state.phase_iteration = position.samples, position.phase_iteration
+        state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
+        state.stepped = position.stage is not Stage.TRAIN and position.stepped
+        state.phase = "train"
+        self.eval_iterations, self.stage = position.eval_iterations, position.stage
+        if world_size != self._world_size and position.phase_iteration:
+            self._continue_epoch_with_other_ranks(position.offset)
+
+    def _continue_epoch_with_other_ranks(self, offset: int) -> None:
+        """Goes on in an epoch that another number of ranks began: what was consumed is a prefix of the epoch's order."""
+        self._state.phase_iteration, self._consumed_before = divmod(offset, self._samples_per_iteration)
+        self._data.sampler.offset = offset
+        self.epoch_length = self._state.phase_iteration + len(self._data.loaders["train"])

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from hooks import Hook, State
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop import stopping as stopping_module
+from orchestrator.loop.clock import Clock
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.stopping import Stopping
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, experiment, numbers
+
+# When ranks ask each other
+
+
+class Two:
+    """A world of two whose other rank gives fixed answers; counts how often it is asked."""
+
+    world_size = 2
+
+    def __init__(self, asked: bool = False, iteration_s: float = 0.0) -> None:
+        self.other = [float(asked), iteration_s]
+        self.calls = 0
+
+    def maximum(self, values: list[float]) -> list[float]:
+        self.calls += 1
+        return [max(pair) for pair in zip(values, self.other, strict=True)]
+
+
+def clock_after(iteration_s: float) -> Clock:
+    """A clock whose last iteration took so long."""
+    clock = Clock()
+    clock.iteration_s = iteration_s
+    return clock
+
+
+def stopping_of(world: Two | World, clock: Clock, state: State | None = None) -> Stopping:
+    return Stopping(state or State(), cast(World, world), clock, lambda: False)
+
+
+def asked_at(world: Two, iterations: int, iteration_s: float) -> list[int]:
+    """The iterations at which the ranks ask each other."""
+    state, found = State(), []
+    stopping = stopping_of(world, clock_after(iteration_s), state)
+    for iteration in range(1, iterations + 1):
+        state.iteration = iteration
+        if iteration >= stopping.next_check:
+            stopping.asked()
+            found.append(iteration)
+    assert world.calls == len(found)
+    return found
+
+
+def test_ranks_ask_each_other_about_every_quarter_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping_module, "CHECK_EVERY_S", 0.25)
+    assert asked_at(Two(), 12, 0.05) == [1, 6, 11]
+    # the slowest rank sets the pace, so that all choose the same iterations
+    assert asked_at(Two(iteration_s=0.125), 6, 0.05) == [1, 3, 5]
+    assert asked_at(Two(), 3, 10.0) == [1, 2, 3]
+    assert asked_at(Two(), 1500, 1e-9) == [1, 1001]
+
+
+def test_what_another_rank_was_asked_is_heard() -> None:
+    assert stopping_of(Two(asked=True), clock_after(1.0)).asked()
+    assert not stopping_of(Two(), clock_after(1.0)).asked()
+
+
+@pytest.mark.parametrize("request_end", [State.request_stop, State.request_pause])
+def test_a_rank_alone_hears_at_once(request_end: Callable[[State, str], None]) -> None:
+    state, clock = State(), Clock()
+    stopping = stopping_of(World(), clock, state)
+    assert not stopping.asked()
+    request_end(state, "enough")
+    assert stopping.asked()
+    assert (stopping.next_check, clock.waiting_s) == (0, 0)
+
+
+def test_what_a_rank_waits_for_the_answer_is_told_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank answers after three seconds, each of the two times it is asked."""
+    now = iter([100.0, 103.0, 200.0, 203.0])
+    monkeypatch.setattr(stopping_module, "perf_counter", lambda: next(now))
+    clock = clock_after(0.25)
+    stopping = stopping_of(Two(), clock)
+    assert [stopping.asked(), stopping.asked()] == [False, False]
+    assert clock.waiting_s == 6.0
+
+
+class Three:
+    """A world of three whose other ranks were asked for other things."""
+
+    world_size = 3
+
+    def gather(self, mine: Any) -> list[Any]:
+        return [mine, (["enough", "too long"], []), ([], ["time is up"])]
+
+
+def test_the_reasons_of_all_ranks_are_joined_and_each_is_said_once() -> None:
+    state = State()
+    state.request_stop("enough")
+    stopping = Stopping(state, cast(World, Three()), Clock(), lambda: True)
+    stopping.agree()
+    assert stopping.reasons == ("enough", "too long", "interrupted", "time is up")
+    assert stopping.interrupted
+
+
+def test_who_stops_of_itself_is_not_interrupted() -> None:
+    state = State()
+    state.request_stop("enough")
+    stopping = stopping_of(World(), Clock(), state)
+    stopping.agree()
+    assert (stopping.reasons, stopping.interrupted) == (("enough",), False)
+
+
+# Where a run ends
+
+
+class StopAt(Hook):
+    """Asks for the run to end at an iteration, or at the end of a training phase."""
+
+    def __init__(self, iteration: int, event: str = "on_step") -> None:
+        self.iteration, self.event = iteration, event
+
+    def on_step(self, state: State) -> None:
+        if self.event == "on_step" and state.iteration == self.iteration:
+            state.request_stop("enough")
+
+    def on_phase_end(self, state: State) -> None:
+        if self.event == "on_phase_end" and state.iteration == self.iteration:
+            state.request_stop("enough")
+
+
+def test_a_hook_stops_the_run_after_the_round_and_the_test_phase_still_runs() -> None:
+    loop = Loop(Points(test=5), experiment(epochs=9), {"stop": StopAt(14, "on_phase_end")})
+    reports = list(loop.run())
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in reports] == [
+        (7, (), False, False),
+        (14, ("enough",), False, False),
+        (14, ("enough",), False, True),
+    ]
+    assert "val/loss" in reports[1].metrics
+    assert "test/loss" in reports[2].metrics
+
+
+def test_a_hook_stops_the_run_in_the_middle_of_an_epoch_and_that_is_no_interruption(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    loop = Loop(Points(), experiment(epochs=9), {"stop": StopAt(10)}, store=store)
+    reports = list(loop.run())
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in reports] == [
+        (7, (), False, False),
+        (10, ("enough",), False, True),
+    ]
+    assert store.names() == ["step-00000010"]
+
+
+def test_asked_from_outside_it_stops_after_the_step_and_can_be_resumed(tmp_path: Path) -> None:
+    store, calls = CheckpointStore(Storage(tmp_path)), []
+
+    def stop_asked() -> bool:
+        calls.append(1)
+        return len(calls) >= 5
+
+    loop = Loop(Points(), experiment(accumulate=2), {}, store=store, stop_asked=stop_asked)
+    reports = list(loop.run())
+    assert [(r.stopped, r.interrupted, r.final) for r in reports][-1] == (("interrupted",), True, True)
+    assert store.position(store.names()[-1]).iteration == loop.state.iteration
+    # asked at the steps alone, never between the micro-batches of one
+    assert (loop.state.phase_iteration % 2 == 0) or loop.state.phase_iteration == 7
+
+
+class PauseAt(Hook):
+    """Asks for a pause at the end of a phase."""
+
+    def __init__(self, phase: str, rank: int = 0) -> None:
+        self.phase, self.rank = phase, rank
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == self.phase and state.rank == self.rank:
+            state.request_pause("time is up")
+
+
+@pytest.mark.parametrize("phase", ["train", "val"])
+def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, phase: str) -> None:
+    whole = Loop(Points(test=5), experiment(), {})
+    expected = list(whole.run())
+    store = CheckpointStore(Storage(tmp_path))
+    begun = list(Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, store=store).run())
+    assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in begun] == [(7, ("time is up",), True, True)]
+    resumed = Loop(Points(test=5), experiment(), {}, store=store)
+    resumed.restore(store.names()[-1])
+    rest = list(resumed.run())
+    assert [r.metrics for r in rest if r.metrics["step"] > 7] == [r.metrics for r in expected if r.metrics["step"] > 7]
+    assert numbers(resumed.state.module) == numbers(whole.state.module)
+
+
+def _pause_on_rank_1(rank: int, world_size: int, folder: str) -> Any:
+    store = CheckpointStore(Storage(folder), master=rank == 0)
+    hooks: dict[str, Hook] = {"pause": PauseAt("train", rank=1)}
+    reports = list(Loop(Points(), experiment(), hooks, world=World(rank, world_size, rank), store=store).run())
+    return [(report.metrics["step"], report.stopped, report.interrupted) for report in reports], store.names()
+
+
+def test_a_pause_asked_on_one_rank_is_every_ranks(tmp_path: Path) -> None:
+    first, second = on_ranks(_pause_on_rank_1, 2, str(tmp_path))
+    assert first == second == ([(4, ("time is up",), True)], ["epoch-0001"])
+
+
+def _stop_on_rank_1(rank: int, world_size: int, root: str, check_every_s: float) -> tuple[list[Any], list[str]]:
+    stopping_module.CHECK_EVERY_S = check_every_s
+
+    def stop_asked() -> bool:
+        return rank == 1 and loop.state.step >= 3
+
+    store = CheckpointStore(Storage(root), master=rank == 0)
+    loop = Loop(Points(), experiment(batch_size=4), {}, world=World(rank, world_size, rank), store=store, stop_asked=stop_asked)
+    reports = [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in loop.run()]
+    return reports, store.names()
+
+
+def test_a_stop_asked_on_one_rank_ends_all_at_the_same_step(tmp_path: Path) -> None:
+    first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path), 0.0)
+    assert first == second == ([(3, ("interrupted",), True, True)], ["step-00000003"])
+
+
+def test_ranks_that_ask_each_other_rarely_stop_at_the_end_of_the_round_at_the_latest(tmp_path: Path) -> None:
+    # asked once in a thousand iterations: within this epoch they do not hear of each other
+    first, second = on_ranks(_stop_on_rank_1, 2, str(tmp_path), 1e9)
+    assert first == second == ([(7, ("interrupted",), True, True)], ["epoch-0001"])
