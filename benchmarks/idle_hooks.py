@@ -48,13 +48,13 @@ PLANS: Mapping[str, Mapping[str, Hook]] = {
     "30 hooks at one pace": {f"hook{number}": Paced() for number in range(30)},
     "30 hooks at three paces": {f"hook{number}": Paced((SELDOM, 2 * SELDOM, SELDOM_STEPS)[number % 3]) for number in range(30)},
     "30 hooks without a pace": {f"hook{number}": Unpaced() for number in range(30)},
-    "activation_stats": {"": HOOKS["activation_stats"](every=SELDOM_STEPS)},  # type: ignore[call-arg]
-    "optimizer_stats": {"": HOOKS["optimizer_stats"](every=SELDOM_STEPS)},  # type: ignore[call-arg]
-    "layer_memory": {"": HOOKS["layer_memory"](every=SELDOM_STEPS)},  # type: ignore[call-arg]
-    "memory_stats": {"": HOOKS["memory_stats"](every=SELDOM)},  # type: ignore[call-arg]
+    "activation_stats": {"": HOOKS["activation_stats"](every=SELDOM_STEPS)},
+    "optimizer_stats": {"": HOOKS["optimizer_stats"](every=SELDOM_STEPS)},
+    "layer_memory": {"": HOOKS["layer_memory"](every=SELDOM_STEPS)},
+    "memory_stats": {"": HOOKS["memory_stats"](every=SELDOM)},
     "perf_stats": {"": HOOKS["perf_stats"]()},
-    "tensorboard with histograms": {"": HOOKS["tensorboard"](interval=SELDOM, histograms=SELDOM_STEPS)},  # type: ignore[call-arg]
-    "profiler, before its window": {"": HOOKS["profiler"](skip_first=SELDOM)},  # type: ignore[call-arg]
+    "tensorboard with histograms": {"": HOOKS["tensorboard"](interval=SELDOM, histograms=SELDOM_STEPS)},
+    "profiler, before its window": {"": HOOKS["profiler"](skip_first=SELDOM)},
     "memory_snapshot": {"": HOOKS["memory_snapshot"]()},
 }
 
@@ -82,7 +82,7 @@ def main(rounds: int = 200) -> None:
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns(
             {
-                name: lambda pause, hooks=hooks: fire(hooks, Path(folder), rounds + 1, pause)  # type: ignore[misc]
+                name: lambda pause, hooks=hooks: fire(hooks, Path(folder), rounds + 1, pause)
                 for name, hooks in PLANS.items()
             },
             rounds,

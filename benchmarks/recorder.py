@@ -70,7 +70,7 @@ def main(rounds: int = 100) -> None:
     with tempfile.TemporaryDirectory() as folder:
         seconds = take_turns(
             {
-                name: lambda pause, run=run, place=Path(folder) / name: (place.mkdir(), run(place, rounds + 1, pause))  # type: ignore[misc]
+                name: lambda pause, run=run, place=Path(folder) / name: (place.mkdir(), run(place, rounds + 1, pause))
                 for name, run in work.items()
             },
             rounds,

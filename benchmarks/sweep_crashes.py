@@ -73,7 +73,7 @@ class Writes:
         self.count, self.last, self.word = 0, 0, Path()
         for name in ("append", "rename", "delete"):
             setattr(Storage, name, self._around(getattr(Storage, name)))
-        Storage.create = self._within(Storage.create)  # type: ignore[method-assign, assignment]
+        Storage.create = self._within(Storage.create)
 
     def _at(self, where: str) -> None:
         self.count += 1

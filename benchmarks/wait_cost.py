@@ -34,7 +34,7 @@ def training(measured: bool, rounds: int, iterations: int) -> Callable[[Pause], 
         images, labels = torch.randn(BATCH, 64), torch.randint(10, (BATCH,))
         for _ in range(rounds + 1):
             for _ in range(iterations):
-                functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+                functional.cross_entropy(model(images), labels).backward()
                 if own is not None:
                     own.take(0.0)
                 model.zero_grad()
@@ -45,7 +45,7 @@ def training(measured: bool, rounds: int, iterations: int) -> Callable[[Pause], 
 
 def main(rounds: int = 40, iterations: int = 200) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     names = {"DDP alone": False, "with the wait measured": True}
     seconds = take_turns({name: training(measured, rounds, iterations) for name, measured in names.items()}, rounds)
     dist.destroy_process_group()

@@ -185,12 +185,12 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
 
 
 def _program(call: _Call, dynamic_batch: bool) -> torch.export.ExportedProgram:
-    shapes = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]  # torch has no types for it
+    shapes = torch.export.ShapesCollection()
     samples = len(call.tensors()[0])
     for tensor in call.tensors() if dynamic_batch else ():
         if _is_batched(tensor, samples):
             shapes[tensor] = {0: torch.export.Dim("batch")}
-    found = shapes.dynamic_shapes(call.module, call.arguments, call.named)  # type: ignore[no-untyped-call]  # torch has no types for it
+    found = shapes.dynamic_shapes(call.module, call.arguments, call.named)
     return torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=found)
 
 
@@ -232,7 +232,7 @@ def _write_trace(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], A
     example = {"example_kwarg_inputs": named} if call.named else {"example_inputs": call.arguments}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        traced = torch.jit.trace(call.module, **example, strict=False)  # type: ignore[no-untyped-call]  # torch has no types for it
+        traced = torch.jit.trace(call.module, **example, strict=False)
         return _saved(traced, call, path)
 
 
@@ -244,7 +244,7 @@ def _write_script(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], 
 
 def _saved(scripted: Any, call: _Call, path: Path) -> Callable[[], Any]:
     torch.jit.save(scripted, path)
-    loaded = torch.jit.load(path, map_location=call.tensors()[0].device)  # type: ignore[no-untyped-call]  # torch has no types for it
+    loaded = torch.jit.load(path, map_location=call.tensors()[0].device)
     return lambda: call.run(loaded)
 
 

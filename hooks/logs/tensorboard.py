@@ -202,7 +202,7 @@ def _session(state: State, metrics: Iterable[str]) -> tuple[Any, Any, Any]:
     from torch.utils.tensorboard.summary import hparams
 
     values = flatten(state.config)
-    _, start, end = hparams(values, {})  # type: ignore[no-untyped-call]  # torch has no types for it
+    _, start, end = hparams(values, {})
     return _experiment(values, swept(state.config), _objective_first(state.config, metrics)), start, end
 
 

@@ -99,7 +99,7 @@ def _path(state: State, reason: str, suffix: str) -> Path:
 
 
 def _dump(path: Path) -> None:
-    torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]  # torch has no types for it
+    torch.cuda.memory._dump_snapshot(str(path))
 
 
 def _when_out_of_memory(write: Callable[[], None]) -> None:

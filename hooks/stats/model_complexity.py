@@ -135,7 +135,7 @@ def _without_fused_attention() -> Iterator[None]:
 
 def _attention_on_cpu(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
     """The FLOPs of an operator that torch's table lacks."""
-    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]  # torch has no types for it
+    return int(sdpa_flop_count(query, key, value))
 
 
 _MISSING = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_on_cpu}

@@ -157,13 +157,13 @@ class Profiler(Hook):
             self._part.__exit__(None, None, None)
         self._part = record_function(part) if part else None
         if self._part is not None:
-            self._part.__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it
+            self._part.__enter__()
 
     def _mark_range(self, part: str) -> None:
         if self._in_range:
-            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]  # torch has no types for it
+            torch.cuda.nvtx.range_pop()
         if part:
-            torch.cuda.nvtx.range_push(part)  # type: ignore[no-untyped-call]  # torch has no types for it
+            torch.cuda.nvtx.range_push(part)
         self._in_range = bool(part)
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -98,7 +98,8 @@ class _Writer(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         # A shard is a view of a padded one, and all of what a view is of would be saved.
-        pieces = [planner.resolve_data(item).detach().cpu().clone() for item in plan.items]  # type: ignore[union-attr]
+        tensors = (cast(Tensor, planner.resolve_data(item)) for item in plan.items)  # nothing else is ever planned
+        pieces = [tensor.detach().cpu().clone() for tensor in tensors]
         self.entries |= self._store.write_files(self._name, {self._file: pieces})
         return _done([
             WriteResult(item.index, piece.nbytes, (self._file, number))

@@ -68,7 +68,7 @@ class CheckpointStore:
         for file, content in files.items():
             with self.storage.create(f"{self._staging(name)}/{file}") as stream:
                 writer = _HashingWriter(stream)
-                torch.save(content, writer)  # type: ignore[arg-type]
+                torch.save(content, cast(IO[bytes], writer))  # of which it wants `write` and `flush` alone
             entries[file] = writer.entry()
         return entries
 

@@ -69,7 +69,7 @@ SCHEDULERS = {
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
     """The task of class `name` (`module:Class`) and all its arguments; raises ConfigError."""
-    cls: type[Task] = resolve(name, Task, {}, "task")  # type: ignore[type-abstract]
+    cls: type[Task] = resolve(name, Task, {}, "task")  # type: ignore[type-abstract]  # Task is a bound here, never made
     if arguments and not dataclasses.is_dataclass(cls):
         message = f"{name} is no dataclass, so it takes no arguments, got {', '.join(arguments)}"
         raise ConfigError([Problem("task_args", message, suggestion="put @dataclass above the class")])
@@ -170,7 +170,7 @@ def _make_hook(name: str, entry: dict[str, Any] | None, others: Iterable[str]) -
         raise ConfigError(problems)
     if priority is None:
         return MadeHook(hook, {"type": kind, **settings})
-    hook.priority = priority  # type: ignore[misc]  # this instance's alone
+    hook.priority = priority  # type: ignore[misc]  # a class variable, for this instance alone
     return MadeHook(hook, {"type": kind, **settings, "priority": int(priority)})
 
 

@@ -105,7 +105,7 @@ class Experiment(Model):
     """Optimizer steps; say this or `epochs`."""
     batch_size: Annotated[int, Ge(1)] = 32
     """Samples in a batch of each worker."""
-    optimizer: Component = Component(type="SGD", lr=0.1)  # type: ignore[call-arg]
+    optimizer: Component = Component.model_validate({"type": "SGD", "lr": 0.1})
     """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, SGD's."""
     scheduler: Component | None = None
     """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments."""
@@ -152,6 +152,7 @@ class Experiment(Model):
         """Whether two experiments say the same, wherever they were read."""
         return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
 
+    # As for any class with an `__eq__`; pydantic would give a frozen one a hash, of fields that have none.
     __hash__ = None  # type: ignore[assignment]
 
     @property

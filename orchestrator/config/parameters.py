@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import PurePath
+from types import GenericAlias
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -161,7 +162,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _eager(hint: Any) -> Any:
     """`list[int]` for `Iterable[int]`, whose elements pydantic would look at only when they are used."""
     arguments = get_args(hint)
-    return list[arguments[0]] if get_origin(hint) is collections.abc.Iterable else hint  # type: ignore[valid-type]
+    return GenericAlias(list, arguments) if get_origin(hint) is collections.abc.Iterable else hint
 
 
 def _type_of(default: Any) -> Any:

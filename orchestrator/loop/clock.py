@@ -90,7 +90,7 @@ class DeviceSpan:
 
     def ready(self) -> bool:
         """Whether the device has passed the last event; does not wait."""
-        return not self._pairs or bool(self._pairs[-1][1].query())  # type: ignore[no-untyped-call]
+        return not self._pairs or bool(self._pairs[-1][1].query())
 
     def resolve(self) -> float:
         """The seconds; waits for the device where it has not passed yet."""
@@ -132,7 +132,7 @@ class CudaClock(Clock):
 
 
 def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 

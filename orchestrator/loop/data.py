@@ -65,7 +65,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        return type(batch)(to_device(value, device) for value in batch)  # type: ignore[call-arg]
+        kind: Any = type(batch)
+        return kind(to_device(value, device) for value in batch)
     return batch
 
 
@@ -77,7 +78,7 @@ class Copies:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._device, self._stream = device, torch.cuda.Stream(device)
 
     def __call__(self, batch: Any) -> Any:
         with torch.cuda.stream(self._stream):

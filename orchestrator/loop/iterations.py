@@ -107,7 +107,7 @@ class Iterations:
                 fire("on_loss", state)
                 t_counted = mark()
             share = state.loss if group == 1 else state.loss / group
-            (share if scaler is None else precision.scaled(share)).backward()  # type: ignore[no-untyped-call]
+            (share if scaler is None else precision.scaled(share)).backward()
             t_own = t_backward = t_gradients = mark()
             if own_backward is not None:
                 t_own = own_backward.take(t_backward)

@@ -27,7 +27,7 @@ class OwnBackward:
         self._ended: Any = None
         # Any will do, as DDP demands a gradient of each in each pass; a tensor's hooks come before DDP is given its gradient.
         parameter = next(parameter for parameter in model.parameters() if parameter.requires_grad)
-        parameter.register_hook(self._in_backward)  # type: ignore[no-untyped-call]
+        parameter.register_hook(self._in_backward)
 
     def _in_backward(self, gradient: Tensor) -> None:
         if self._clock.recording:

@@ -14,7 +14,7 @@ from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.train_worker import first_of
 
 
-class TellLoss(UserCallback):  # type: ignore[misc]
+class TellLoss(UserCallback):
     """Tells the driver, in one line, which rank an attempt was lost with, and where it was; Ray Train starts another."""
 
     def __init__(self, collector: str, location: str) -> None:

@@ -9,7 +9,7 @@ from ray.train import UserCallback
 from orchestrator.runs.train_worker import first_of
 
 
-class EndOnMistake(UserCallback):  # type: ignore[misc]
+class EndOnMistake(UserCallback):
     """Ends a run whose rank failed by a mistake in the experiment: new workers would only make it again."""
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Session:
         self._loop: Loop | None = None
         self._store: CheckpointStore | None = None
 
-    def reports(self) -> Iterator[Report]:
+    def reports(self) -> Generator[Report, None, None]:
         """Trains, from the assignment's checkpoint or the newest whole one if there is any; yields each report after
         writing it down."""
         extend_import_path(self.assignment.import_paths)
@@ -130,7 +130,7 @@ def reports(
     sink: Sink | None = None,
     display: Display | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
-) -> Iterator[Report]:
+) -> Generator[Report, None, None]:
     """The reports of a new session."""
     return Session(assignment, world, sink=sink, display=display, stop_asked=stop_asked).reports()
 

@@ -114,7 +114,7 @@ def _lean(trainer: Any) -> Any:
     if not hasattr(trainer, "_create_default_callbacks"):
         return trainer
 
-    class LeanTrainer(trainer):  # type: ignore[misc]
+    class LeanTrainer(trainer):
         def _create_default_callbacks(self) -> list[Any]:
             unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
             return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unneeded)]

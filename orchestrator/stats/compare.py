@@ -176,9 +176,12 @@ def _verdicts(
     verdict: Callable[[float, NDArray[np.float64], NDArray[np.float64]], str],
 ) -> list[str | None]:
     found: list[str | None] = [None]
+    first = values[0]
     for value, spread in zip(values[1:], spreads[1:], strict=True):
-        known = value is not None and values[0] is not None
-        found.append(verdict(value - values[0], spreads[0], spread) if known else "unknown")  # type: ignore[operator]
+        if value is None or first is None:
+            found.append("unknown")
+        else:
+            found.append(verdict(value - first, spreads[0], spread))
     return found
 
 

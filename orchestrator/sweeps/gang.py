@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ class Member:
     def __init__(self, rank: int, workers: Workers) -> None:
         self.rank, self.workers = rank, workers
         self._session: Session | None = None
-        self._reports: Iterator[Report] | None = None
+        self._reports: Generator[Report, None, None] | None = None
         torch.set_num_threads(max(1, int(workers.cpus)))
 
     def begin(self, assignment: Assignment, meeting: str) -> None:
@@ -73,7 +73,7 @@ class Member:
     def end(self) -> None:
         """Ends the trial, wherever it stands, and leaves its process group."""
         if self._reports is not None:
-            self._reports.close()  # type: ignore[attr-defined]
+            self._reports.close()
         self._session = self._reports = None
         if dist.is_initialized():
             dist.destroy_process_group()

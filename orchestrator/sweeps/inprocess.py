@@ -81,7 +81,7 @@ def _run_trial(
                 if reason and not report.final:
                     status, stopped = "stopped", [reason]
                     break
-        training.close()  # type: ignore[attr-defined]
+        training.close()
     except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
         folder.end("failed", error=str(error))
         return last, str(error)

@@ -92,7 +92,7 @@ class _TakingUp:
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """A trial is new, or is to be started anew after a failure."""
-        super().on_trial_add(tune_controller, trial)  # type: ignore[misc]
+        super().on_trial_add(tune_controller, trial)  # type: ignore[misc]  # of Tune's class, which `of` puts behind this one
         for number in [number for number, one in self._past.items() if one.over]:
             self._tell(_Over(trial_name(number)), self._past.pop(number))
         number = trial.config[TRIAL]["number"]
@@ -158,8 +158,9 @@ def trial_bounds(settings: Sweep) -> dict[str, Any]:
 
 def _population(base: Any) -> Any:
     """A population scheduler of Tune's that stays in the space's domains, and writes down who went on from whom."""
+    taking_up: Any = _TakingUp.of(base)
 
-    class Kept(_TakingUp.of(base)):  # type: ignore[misc]
+    class Kept(taking_up):
         def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
             super().__init__(settings, *keeps, **options)
             self._history = history

@@ -97,7 +97,7 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
     if world.is_master:
         trial.storage.write(_GROUP, get_current_placement_group().id.hex())
     try:
-        with closing(reports(assignment, world)) as training:  # type: ignore[type-var]
+        with closing(reports(assignment, world)) as training:
             for report in training:
                 train.report(report.metrics)
                 place = world.broadcast(partial(_place, report, trial))

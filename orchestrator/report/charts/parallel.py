@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,8 +72,8 @@ class _Scale:
             for place, (_, text) in zip(places, self.axis.ticks, strict=True)
         ]
 
-    def _place(self, value: object) -> float:
-        return float(value) if self.texts is None else float(self.texts.index(str(value)))  # type: ignore[arg-type]
+    def _place(self, value: Any) -> float:
+        return float(value) if self.texts is None else float(self.texts.index(str(value)))
 
 
 def _line(trial: str, across: NDArray[np.float64], heights: pd.Series, values: pd.Series, merit: float) -> Markup:

@@ -141,7 +141,7 @@ def test_restored_under_another_rate_it_trains_as_if_that_had_been_set_there(tmp
     list(replayed.run())
     assert numbers(taken.state.module) == numbers(replayed.state.module)
     ema, same = (loop.plan.hooks["ema"] for loop in (taken, replayed))
-    assert [average.tolist() for average in ema._averages] == [average.tolist() for average in same._averages]  # type: ignore[attr-defined]
+    assert [average.tolist() for average in ema._averages] == [average.tolist() for average in same._averages]
     undisturbed, _ = made(changing([], hooks=hooks, scheduler=cosine), tmp_path / "c")
     list(undisturbed.run())
     assert numbers(undisturbed.state.module) != numbers(replayed.state.module)

@@ -145,7 +145,7 @@ class Event:
 def device_span(*pairs: tuple[Event, Event]) -> DeviceSpan:
     span = DeviceSpan()
     for pair in pairs:
-        span.add(*pair)  # type: ignore[arg-type]
+        span.add(*pair)
     return span
 
 

@@ -56,7 +56,7 @@ def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_row_has_the_rate_that_its_iteration_used(accumulate: int) -> None:
-    rows = rows_of(OneCycle(), {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))}, accumulate=accumulate)  # type: ignore[call-arg]
+    rows = rows_of(OneCycle(), {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))}, accumulate=accumulate)
     by_hand = SGD(nn.Linear(1, 1).parameters(), lr=0.1, momentum=0.9)
     scheduler, expected = OneCycleLR(by_hand, max_lr=1.0, total_steps=20), []
     while len(expected) < 7:
@@ -169,7 +169,7 @@ def test_an_optimizer_that_clears_its_own_way_is_asked_to(patched: bool) -> None
 
     optimizer = (SGD if patched else Keeping)(nn.Linear(2, 1).parameters())
     if patched:
-        optimizer.zero_grad = lambda set_to_none=True: asked.append(set_to_none)  # type: ignore[method-assign]
+        optimizer.zero_grad = lambda set_to_none=True: asked.append(set_to_none)
     clearing(optimizer)()
     assert asked == [True]
 

@@ -226,7 +226,7 @@ def test_leaving_the_generator_ends_the_run() -> None:
     lines: list[str] = []
     reports = Loop(Points(), experiment(epochs=5), {"diary": diary(lines)}).run()
     next(reports)
-    reports.close()  # type: ignore[attr-defined]
+    reports.close()
     assert lines[-1] == "on_end val 1 7 7 52"
 
 

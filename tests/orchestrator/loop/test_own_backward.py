@@ -34,7 +34,7 @@ class Net(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         hidden = self.first(points).relu()
-        return self.last(hidden if self.skip else self.skipped(hidden).relu())  # type: ignore[no-any-return]
+        return self.last(hidden if self.skip else self.skipped(hidden).relu())
 
 
 def _gradients(rank: int, looked_on: bool, accumulate: int = 1, dtype: Any = None, **options: Any) -> tuple[list[Any], int]:

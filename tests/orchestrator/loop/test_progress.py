@@ -28,7 +28,7 @@ class Shares:
 
 def progress_of(world_size: int) -> tuple[Progress, State, Any]:
     state, data, world = State(), Shares(world_size), SimpleNamespace(world_size=world_size)
-    progress = Progress(experiment(batch_size=5), state, data, world)  # type: ignore[arg-type]
+    progress = Progress(experiment(batch_size=5), state, data, world)
     return progress, state, data
 
 

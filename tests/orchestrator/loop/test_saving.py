@@ -32,7 +32,7 @@ from tests.tasks import Points, Rows, Seen, experiment, numbers
 
 # Everything that can be lost: dropout and noise draw from the generators, batch norm has buffers, the scheduler a count.
 TASK = Points(train=44, val=11, batch_norm=True, dropout=0.4, noisy=True)
-SCHEDULER = Component(type="CosineAnnealingLR", T_max=11)  # type: ignore[call-arg]
+SCHEDULER = Component(type="CosineAnnealingLR", T_max=11)
 
 
 def make_hooks(every: str, **ema: Any) -> dict[str, Hook]:
@@ -85,7 +85,7 @@ def live(root: Path, hooks: dict[str, Hook], restore: str | None = None, world: 
         "ema": nested(loop.plan.hooks["ema"].rank_state_dict()),
         "samples": loop.state.samples,
     }
-    with loop.plan.hooks["ema"].applied(loop.state):  # type: ignore[attr-defined]
+    with loop.plan.hooks["ema"].applied(loop.state):
         final["averages"] = numbers(loop.state.module)
     columns = rows.columns("phase", "epoch", "iteration", "step", "loss", "lr", phase="train")
     columns += rows.columns("phase", "epoch", "iteration", "step", "loss", phase="val")

@@ -98,11 +98,11 @@ def test_channels_last_is_how_images_lie_in_memory_and_no_other_number() -> None
 
 # 23 samples of val are uneven on 2 and on 4 ranks, and in batches of 4 a rank has one batch less than another.
 TASK = Points(train=64, val=23, batch_norm=True, dropout=0.1)
-ADAM = Component(type="AdamW", lr=0.01)  # type: ignore[call-arg]
+ADAM = Component(type="AdamW", lr=0.01)
 
 
 def written(strategy: str, **fields: Any) -> Experiment:
-    return experiment(**{"batch_size": 4, "workers": Workers(strategy=strategy), **fields})  # type: ignore[arg-type]
+    return experiment(**{"batch_size": 4, "workers": Workers(strategy=strategy), **fields})
 
 
 def whole(value: Any) -> Any:
@@ -162,7 +162,7 @@ def kept(root: Path, world: World, every: str = "3 steps", restore: str | None =
         "optimizer": whole(loop.state.optimizer.state_dict()["state"]),
         "averages": averages,
         "rows": rows.columns("phase", "iteration", "loss"),
-        "seen": hooks["seen"].indices,  # type: ignore[attr-defined]
+        "seen": hooks["seen"].indices,
     }
 
 
