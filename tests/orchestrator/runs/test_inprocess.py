@@ -60,10 +60,11 @@ def stored(run: Run) -> list[Any]:
         if isinstance(value, torch.Tensor):
             return value.tolist()
         if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
+            return {key: plain(item) for key, item in value.items() if key != "memory_stats"}
         return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
-    # What the checkpoint hook remembers of stored names differs, as an interruption stores one more.
+    # The memory that a process held is its own; and what the checkpoint hook remembers of stored names differs, as an
+    # interruption stores one more.
     return [(file.name, plain(torch.load(file, weights_only=True))) for file in files if file.name != "hooks.pt"]
 
 
