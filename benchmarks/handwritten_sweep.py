@@ -202,10 +202,14 @@ def by_function(epochs: int) -> Callable[[dict[str, Any]], None]:
     return trial
 
 
-def by_train_job(epochs: int, ranks: int) -> Callable[[dict[str, Any]], None]:
-    """A function that starts a Ray Train job for each trial, as Ray's guide on tuning distributed training has it."""
+def by_train_job(epochs: int, ranks: int, poll_s: float) -> Callable[[dict[str, Any]], None]:
+    """A function that starts a Ray Train job for each trial, as Ray's guide on tuning distributed training has it.
+
+    Ray Train looks for reports every `poll_s`, which is 2 s where nothing is said.
+    """
 
     def trial(config: dict[str, Any]) -> None:
+        os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = str(poll_s)
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
         from ray.tune.integration.ray_train import TuneReportCallback
