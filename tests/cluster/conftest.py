@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import yaml
 
 from tests.cluster.hosts import BIN, ROOT, SHARED, Host, Hosts, hosts, why_not
 
+RUNS = SHARED / "runs"
 NAMES = ("alpha", "beta", "gamma")
 HEAD = NAMES[0]
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not() if here else ""
     for item in here:
         item.add_marker(pytest.mark.cluster)
-        item.add_marker(pytest.mark.timeout(600))  # Ray takes a minute to miss a host
+        item.add_marker(pytest.mark.timeout(600))
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 
@@ -52,49 +52,62 @@ class Cluster:
 
     def hookyard(self, *words: str) -> list[str]:
         """The words of a `hookyard` command that joins the cluster and keeps its runs in the shared folder."""
-        return [str(BIN / "hookyard"), *words, "--address", "auto", "--storage", str(SHARED / "runs")]
+        return [str(BIN / "hookyard"), *words, "--address", f"{HEAD}:6379", "--storage", str(RUNS)]
 
     def options(self) -> dict[str, Any]:
-        """How a command of ours is started on the head: in the project's folder, with the cluster's token."""
+        """How a command of ours is started on a host: in the project's folder, with the cluster's token."""
         return {"env": self.environment, "cwd": str(ROOT)}
 
-    def up(self) -> set[str]:
-        """The hosts that Ray says are alive."""
-        code = "import ray; ray.init(address='auto', log_to_driver=False); print(*[n['NodeManagerHostname'] for n in ray.nodes() if n['Alive']])"
-        done = self.head.run(str(BIN / "python"), "-c", code, **self.options())
-        assert done.returncode == 0, done.stderr
-        return set(done.stdout.splitlines()[-1].split())
-
     def wait_for(self, *names: str) -> None:
-        """Waits until exactly these hosts are up."""
-        deadline = time.monotonic() + 240
-        while (found := self.up()) != set(names):
-            assert time.monotonic() < deadline, f"waited for {set(names)}, there are {found}"
+        """Waits until Ray says that exactly these hosts are up."""
+        done = self.head.run(str(BIN / "python"), "-c", _WAIT, *names, **self.options())
+        assert done.returncode == 0, done.stderr
 
     def wait_until_quiet(self) -> None:
-        """Waits until Ray is on no host: `ray down` stops the head, and workers end when they have missed it for a minute."""
+        """Waits until Ray is on no host: `ray down` stops the head, and workers end when they have missed it for a while."""
         deadline = time.monotonic() + 180
         while left := [host.name for host in self.hosts.hosts.values() if "raylet" in host.run("ps", "-eo", "comm").stdout]:
             assert time.monotonic() < deadline, f"`ray down` left Ray on {left}"
             time.sleep(1)
 
 
+_WAIT = """
+import sys, time, ray
+ray.init(address="auto", log_to_driver=False)
+while {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]} != set(sys.argv[1:]):
+    time.sleep(0.2)
+"""
+
+_SMALL = "--num-cpus=1 --object-store-memory=100000000 --disable-usage-stats"
+"""A host of one CPU and little memory."""
+
+_QUICK = {
+    "RAY_health_check_initial_delay_ms": 1000,
+    "RAY_health_check_period_ms": 1000,
+    "RAY_health_check_timeout_ms": 5000,
+    "RAY_health_check_failure_threshold": 3,
+    "RAY_gcs_rpc_server_reconnect_timeout_s": 20,
+    "AUTOSCALER_HEARTBEAT_TIMEOUT_S": 15,
+}
+"""A host is missed, and a head, after twenty seconds instead of the minute that Ray takes by itself."""
+
+
 def onpremises() -> dict[str, Any]:
-    """The file that ships, for these hosts: one CPU each, this checkout instead of a clone, a token in the shared folder."""
+    """The file that ships, for these hosts: with this checkout and its environment instead of a clone and a new one."""
     config: dict[str, Any] = yaml.safe_load((ROOT / "cluster-onprem.yaml").read_text())
     config["provider"] |= {"head_ip": HEAD, "worker_ips": list(NAMES[1:])}
     config["auth"] = {"ssh_user": "root", "ssh_private_key": str(SHARED / "key")}
-    config |= {"min_workers": 2, "max_workers": 2, "file_mounts": {}}
-    shell = f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={SHARED}/token PATH={BIN}:$PATH"
-    config["setup_commands"] = [f"grep -q RAY_AUTH_MODE ~/.bashrc || echo '{shell}' >> ~/.bashrc"]
+    config |= {"min_workers": 2, "max_workers": 2}
+    config["setup_commands"] = [here(config["setup_commands"][-1])]
+    quick = "export " + " ".join(f"{name}={value}" for name, value in _QUICK.items())
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
-        config[key] = [f"{shell}; {small(command.replace('~/venv/bin/', ''))}" for command in config[key]]
+        config[key] = [f"{quick}; {here(command).replace('ray start', f'ray start {_SMALL}')}" for command in config[key]]
     return config
 
 
-def small(command: str) -> str:
-    """A host of one CPU and little memory."""
-    return command.replace("ray start", "ray start --num-cpus=1 --object-store-memory=100000000 --disable-usage-stats")
+def here(command: str) -> str:
+    """A command of the file with the programs of this checkout."""
+    return command.replace("~/venv/bin", str(BIN)).replace("$HOME/venv/bin", str(BIN))
 
 
 @pytest.fixture(scope="session")
@@ -102,12 +115,12 @@ def cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="hookyard-hosts-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        (folder / "token").write_text(secrets.token_hex(32))
-        (folder / "token").chmod(0o600)
+        (folder / "runs").mkdir()
         (folder / "cluster.yaml").write_text(yaml.safe_dump(onpremises()))
-        environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(SHARED / "token"), "RAY_USAGE_STATS_ENABLED": "0"}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
         with hosts(NAMES, folder) as made:
             begun = Cluster(made, SHARED / "cluster.yaml", folder, environment)
+            begun.ray("get-auth-token", "--generate")
             begun.ray("up", "--yes", str(begun.config))
             begun.wait_for(*NAMES)
             yield begun

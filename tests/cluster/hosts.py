@@ -33,6 +33,7 @@ mkdir -p /mnt/shared /mnt/tmp /mnt/home
 mount --bind {shared} /mnt/shared
 mount -t tmpfs tmpfs /mnt/home && mkdir /mnt/home/upper /mnt/home/work
 mount -t overlay overlay -o lowerdir=/root,upperdir=/mnt/home/upper,workdir=/mnt/home/work /root
+rm -rf /root/.ray /root/.ssh
 mount -t tmpfs tmpfs /mnt/tmp
 case {root} in /tmp/*) mkdir -p /mnt{root} && mount --bind {root} /mnt{root} ;; esac
 mount --rbind /mnt/tmp /tmp
@@ -79,8 +80,27 @@ class Host:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, **options}
         return subprocess.Popen(self.command(*words, cwd=cwd), **options)
 
+    @contextlib.contextmanager
+    def own(self, folder: Path) -> Iterator[None]:
+        """As long as the context lasts, what is changed in a folder is changed on this host alone."""
+        script = "mkdir -p /mnt/own/upper /mnt/own/work; mount -t overlay overlay -o lowerdir=$0,upperdir=/mnt/own/upper,workdir=/mnt/own/work $0"
+        self.run("sh", "-ec", script, str(folder), check=True)
+        try:
+            yield
+        finally:
+            self.run("sh", "-ec", "umount --lazy $0; rm -r /mnt/own", str(folder), check=True)
+
+    @contextlib.contextmanager
+    def read_only(self, folder: Path) -> Iterator[None]:
+        """As long as the context lasts, this host can only read a folder."""
+        self.run("sh", "-ec", "mount --bind $0 $0; mount -o remount,bind,ro $0", str(folder), check=True)
+        try:
+            yield
+        finally:
+            self.run("umount", "--lazy", str(folder), check=True)
+
     def kill(self) -> None:
-        """As when its power fails."""
+        """As when it is switched off: its processes end, and their connections with them."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
