@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -72,11 +73,18 @@ def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
 
 
 def _type_text(hint: Any) -> str:
-    """A type as one would say it: `float >= 0 < 1`."""
-    if get_origin(hint) is Annotated:
-        base, *limits = get_args(hint)
-        return " ".join([_type_text(base), *filter(None, map(_limit_text, limits))])
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
+    """A type as one would say it: `float >= 0 < 1`, `near | far`, `list[int > 0] | null`."""
+    base, within = get_origin(hint), get_args(hint)
+    if base is Annotated:
+        return " ".join([_type_text(within[0]), *filter(None, map(_limit_text, within[1:]))])
+    if base in (Union, UnionType):
+        return " | ".join(map(_type_text, within))
+    if base is Literal:
+        return " | ".join(map(str, within))
+    if hint in (NoneType, ...):
+        return "null" if hint is NoneType else "..."
+    name = getattr(base or hint, "__name__", str(hint))
+    return f"{name}[{', '.join(map(_type_text, within))}]" if within else name
 
 
 def _limit_text(limit: Any) -> str:

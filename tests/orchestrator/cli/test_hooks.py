@@ -21,10 +21,20 @@ def test_a_hook_as_plain_data() -> None:
     assert described["parameters"][1] == {
         "name": "every", "type": "Rhythm", "required": False, "default": "1 epoch", "doc": "How often, in words."
     }  # fmt: skip
-    assert [one["type"] for one in described["parameters"][2:]] == ["int", "Literal['near', 'far']", "list[str]"]
+    assert [one["type"] for one in described["parameters"][2:]] == ["int", "near | far", "list[str]"]
     assert (described["events"], described["priority"], described["ranks"]) == (["on_update"], "LOW (70)", "all")
     assert Path(described["source"]).name == "samples.py"
     assert [one["required"] for one in describe("band", Band)["parameters"]] == [True, True]
+
+
+def test_types_are_said_as_one_would_say_them() -> None:
+    said = {(name, one["name"]): one["type"] for name, cls in hooks.HOOKS.items() for one in describe(name, cls)["parameters"]}
+    assert said["swav", "assigned_views"] == "list[int >= 0]"
+    assert said["checkpoint", "keep"] == "int >= 1 | null"
+    assert said["console", "window"] == "int >= 1 | line | epoch | global"
+    assert said["profiler", "activities"] == "tuple[cpu | cuda, ...] | null"
+    assert said["checkpoint", "best"] == "str | list[str] | null"
+    assert not [text for text in said.values() if "typing" in text or "Annotated" in text or "NoneType" in text]
 
 
 def test_every_hook_is_listed_with_one_line() -> None:
