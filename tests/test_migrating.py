@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from hooks import EVENTS, HOOKS, Hook, State
+from hooks import EVENTS, HOOKS, Hook, HookError, State
 from orchestrator import Experiment, Task, load_experiment
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import IMIX_LEVELS, build_hooks, build_task
@@ -229,6 +232,82 @@ def test_a_phase_begins_with_each_epoch_also_where_training_is_measured_in_steps
     # 52 samples in batches of 8 are 7 steps an epoch
     list(Loop(Points(val=0), experiment(steps=17), {"begins": begins}).run())
     assert begins.epochs == [0, 1, 2]
+
+
+class Notes(Hook):
+    """Notes what some events find: the first layer's weights, where phases begin, gradients, and how the run ends."""
+
+    def __init__(self, stop: bool = False, fail: bool = False) -> None:
+        self.stop, self.fail = stop, fail
+        self.found: dict[str, list[float]] = {}
+        self.begun: list[tuple[int, int]] = []
+        self.ends: list[str] = []
+        self.gradients: list[tuple[bool, bool]] = []
+
+    def keep(self, event: str, module: nn.Module) -> None:
+        self.found[event] = next(module.parameters()).flatten().tolist()
+
+    def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
+        self.keep("on_load", state.module)
+
+    def on_start(self, state: State) -> None:
+        self.keep("on_start", state.module)
+
+    def on_phase_start(self, state: State) -> None:
+        self.begun.append((state.epoch, state.phase_iteration))
+
+    def on_step(self, state: State) -> None:
+        self.gradients.append((state.stepped, next(state.module.parameters()).grad is None))
+        if state.step == 3:
+            self.keep("on_step", state.module)
+            state.request_checkpoint("a test")
+
+    def on_phase_end(self, state: State) -> None:
+        if self.fail:
+            raise ArithmeticError("failed on purpose")
+        if self.stop:
+            state.request_stop("enough")
+
+    def on_end(self, state: State) -> None:
+        self.ends.append("on_end")
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        self.ends.append("on_exception")
+
+
+def resumed_after_three_steps(folder: Path) -> tuple[Notes, Notes]:
+    store, first, second = CheckpointStore(Storage(folder)), Notes(), Notes()
+    list(Loop(Points(val=0), experiment(epochs=1), {"notes": first}, store=store).run())
+    loop = Loop(Points(val=0), experiment(epochs=1), {"notes": second}, store=store)
+    loop.restore("step-00000003")
+    list(loop.run())
+    return first, second
+
+
+def test_on_load_and_on_start_find_the_weights_in_the_model(tmp_path: Path) -> None:
+    first, second = resumed_after_three_steps(tmp_path)
+    assert "on_load" not in first.found
+    assert second.found["on_load"] == second.found["on_start"] == first.found["on_step"] != first.found["on_start"]
+
+
+def test_a_phase_begins_again_where_it_is_resumed_in_its_middle(tmp_path: Path) -> None:
+    first, second = resumed_after_three_steps(tmp_path)
+    assert (first.begun, second.begun) == ([(0, 0)], [(0, 3)])
+
+
+def test_gradients_are_none_after_each_step_and_kept_before_it() -> None:
+    notes = Notes()
+    list(Loop(Points(val=0), experiment(epochs=1, accumulate=3), {"notes": notes}).run())
+    assert notes.gradients == [(stepped, stepped) for stepped in (False, False, True, False, False, True, True)]
+
+
+def test_a_run_that_was_asked_to_stop_ends_and_one_that_failed_does_not() -> None:
+    stopped, failed = Notes(stop=True), Notes(fail=True)
+    list(Loop(Points(val=0), experiment(epochs=9), {"notes": stopped}).run())
+    with pytest.raises(HookError, match="failed on purpose"):
+        list(Loop(Points(val=0), experiment(), {"notes": failed}).run())
+    assert (stopped.ends, failed.ends) == (["on_end"], ["on_exception"])
+    assert len(stopped.begun) == 1
 
 
 class Gathers(Hook):

@@ -66,7 +66,7 @@ def life(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     )
     reports = [report.metrics for report in loop.run()]
     train = [row for row in rows.rows if row["phase"] == "train"]
-    columns = ("lr", "grad_norm", "update_norm", "samples_per_s", "world_samples_per_s", "rss_bytes", "cpu_percent")
+    columns = ("lr", "grad_norm", "update_norm", "samples_per_s", "world_samples_per_s", "rss_bytes", "cpu_percent", "loss")
     return {
         "columns": {name: [float(row[name]) for row in train if name in row] for name in columns},
         "reports": reports,
@@ -104,6 +104,12 @@ def test_ranks_clip_schedule_and_stop_alike_and_as_one_rank_does(lives: Lives) -
         assert found["weights"] == lives.two[0]["weights"]
     for name, values in lives.one["weights"].items():
         torch.testing.assert_close(torch.tensor(lives.two[0]["weights"][name]), torch.tensor(values), rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_is_each_ranks_own(lives: Lives) -> None:
+    first, second = (found["columns"]["loss"] for found in lives.two)
+    assert all(own != other for own, other in zip(first, second, strict=True))
+    assert near(lives.one["columns"]["loss"]) == [(own + other) / 2 for own, other in zip(first, second, strict=True)]
 
 
 def test_what_is_alike_on_all_ranks_the_master_alone_measures(lives: Lives) -> None:

@@ -427,6 +427,17 @@ def test_a_resumed_run_remembers_the_best() -> None:
     assert later.store.stored == ["epoch-0002", "epoch-0004"]
 
 
+def test_the_rhythm_goes_on_after_a_resume() -> None:
+    """ClassyVision counts phases from where it resumes."""
+    life = Life(Checkpoint(every=Rhythm(2), best="val/accuracy", save_last=False))
+    for accuracy in (0.1, 0.2, 0.9):
+        life.epoch(accuracy)
+    later = _resume(life, "epoch-0003", epoch=3, step=6)
+    for _ in range(3):
+        later.epoch(0.5)
+    assert later.store.did("save")[-2:] == ["epoch-0004", "epoch-0006"]
+
+
 def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
     """Its own name was not known when its state was written."""
     life = Life(Checkpoint(every=Rhythm(100), keep=1, best="val/accuracy"))

@@ -71,6 +71,8 @@ def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
     hidden = nn.functional.batch_norm(module[0](batch), None, None, training=True)
     torch.testing.assert_close(teacher(batch), module[3](hidden))
     assert not teacher(batch).requires_grad
+    assert module[2].training  # VISSL's DINO switches off what the student has, too
+    assert module[2].p == 0.5
     teacher.train(False)
     before = teacher.state_dict()["1.running_mean"].clone()
     teacher(batch)

@@ -174,6 +174,16 @@ class Span:
         return self.seconds
 
 
+def test_none_is_dropped_however_many_the_device_owes(tmp_path: Path) -> None:
+    """VISSL drops what is behind a thousand pending timers."""
+    taken = recorder(tmp_path, flush_rows=100)
+    for n in range(1500):
+        taken.append({"forward_s": Span(n / 8)})
+    taken.sync()
+    assert [row["forward_s"] for row in read(tmp_path)] == [n / 8 for n in range(1500)]
+    taken.close()
+
+
 def test_a_flush_on_the_way_takes_what_the_device_has_passed_and_waits_for_none(tmp_path: Path) -> None:
     spans = [Span(0.1, passed=True), Span(0.2, passed=True), Span(0.3, passed=True), Span(0.4), Span(0.5), Span(0.6)]
     taken = recorder(tmp_path, flush_rows=2)
