@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from orchestrator.stats import quantities
+
 
 @contextmanager
 def talk() -> Iterator[None]:
@@ -82,7 +84,7 @@ def cell(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return f"{value / 2**20:.1f} MiB"
     if name.endswith("_s") and not name.endswith("per_s"):
-        return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
+        return quantities.seconds(value)
     if name == "share":
         return f"{value:.2%}"
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"

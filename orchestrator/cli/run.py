@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.cli import options
 from orchestrator.cli.errors import INTERRUPTED
-from orchestrator.cli.options import (
-    Address,
-    AsJson,
-    Config,
-    Local,
-    Name,
-    Overrides,
-    PlanOnly,
-    SkipPreflight,
-    StorageFlag,
-)
 from orchestrator.cli.output import print_json, talk
 from orchestrator.cli.show import brief, show_brief
 
@@ -26,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Config,
-    overrides: Overrides = None,
-    storage: StorageFlag = "runs",
-    name: Name = None,
-    address: Address = None,
-    local: Local = False,
-    skip_preflight: SkipPreflight = False,
-    plan: PlanOnly = False,
-    as_json: AsJson = False,
+    config: options.Config,
+    overrides: options.Overrides = None,
+    storage: options.StorageFlag = "runs",
+    name: options.Name = None,
+    address: options.Address = None,
+    local: options.Local = False,
+    skip_preflight: options.SkipPreflight = False,
+    plan: options.PlanOnly = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Runs an experiment: on Ray Train workers, or in this process with --local."""
     from orchestrator.config.load import load_experiment

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import options
 from orchestrator.cli.errors import INTERRUPTED, SOME_FAILED
-from orchestrator.cli.options import (
-    Address,
-    AsJson,
-    Config,
-    Local,
-    Name,
-    Overrides,
-    PlanOnly,
-    SkipPreflight,
-    StorageFlag,
-)
 from orchestrator.cli.output import talk
 from orchestrator.cli.show import show_sweep
 
@@ -26,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    config: Config,
-    overrides: Overrides = None,
-    storage: StorageFlag = "runs",
-    name: Name = None,
-    address: Address = None,
-    local: Local = False,
+    config: options.Config,
+    overrides: options.Overrides = None,
+    storage: options.StorageFlag = "runs",
+    name: options.Name = None,
+    address: options.Address = None,
+    local: options.Local = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End the sweep with the first trial that fails.")] = False,
-    skip_preflight: SkipPreflight = False,
-    plan: PlanOnly = False,
-    as_json: AsJson = False,
+    skip_preflight: options.SkipPreflight = False,
+    plan: options.PlanOnly = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Runs the trials of a sweep, and prints what each chose, reached and cost."""
     from orchestrator.config.load import load_experiment

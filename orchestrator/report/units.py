@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.stats.insight import quantities
+from orchestrator.stats import quantities
 
 _SUFFIXES = {
     "_per_s": "/s",

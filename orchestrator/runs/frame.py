@@ -13,7 +13,7 @@ from rich.text import Text
 
 from orchestrator.runs.live import RankView, RunView
 from orchestrator.runs.progress import Progress
-from orchestrator.stats.insight.quantities import duration, seconds, size
+from orchestrator.stats.quantities import duration, seconds, size
 
 MOST_RANKS = 16
 """Ranks that have a row; of more, those with the most work of their own."""

@@ -15,8 +15,8 @@ import yaml
 from orchestrator.runs.folder import ENDED, RunFolder, status_of
 from orchestrator.runs.progress import Place, Progress, progress
 from orchestrator.stats.insight import Verdict, diagnose
-from orchestrator.stats.insight.quantities import duration, seconds
 from orchestrator.stats.insight.standing import Speed, Standing, speed, standings
+from orchestrator.stats.quantities import duration, seconds
 from orchestrator.stats.reports import counted_reports
 from orchestrator.stats.tail import AttemptTail, LineTail, RankTail
 from orchestrator.storage import FileState, Storage

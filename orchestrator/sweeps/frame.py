@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from orchestrator.runs.frame import STYLES, bar_line, heading, percent, slowness, table_of
-from orchestrator.stats.insight.quantities import duration
+from orchestrator.stats.quantities import duration
 from orchestrator.sweeps.live import SweepView, TrialView
 
 _AROUND = 8

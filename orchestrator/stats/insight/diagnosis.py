@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.stats.insight import quantities
+from orchestrator.stats import quantities
 from orchestrator.stats.insight.exchanges import WAIT, exchanges_of
 from orchestrator.stats.insight.losses import losses
 from orchestrator.stats.insight.memory import memory

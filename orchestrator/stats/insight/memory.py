@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.insight import quantities
+from orchestrator.stats import quantities
 from orchestrator.stats.insight.exchanges import rank_of_most
 from orchestrator.stats.insight.robust import Slope, block_medians, lower_spread, theil_sen
 from orchestrator.stats.insight.staircase import rise

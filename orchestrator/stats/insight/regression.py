@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.insight import quantities
+from orchestrator.stats import quantities
 from orchestrator.stats.insight.robust import Floats, block_medians, median_error
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.spans import SPANS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.insight import quantities
+from orchestrator.stats import quantities
 from orchestrator.stats.insight.exchanges import rank_of_most
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.spans import SPANS

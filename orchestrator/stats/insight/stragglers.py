@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from orchestrator.stats.insight import quantities
+from orchestrator.stats import quantities
 from orchestrator.stats.insight.exchanges import MAY_WAIT, OWN_WORK, Exchanges
 from orchestrator.stats.insight.robust import (
     Floats,

@@ -1,4 +1,4 @@
-"""Quantities as sentences say them."""
+"""Quantities as people read them."""
 
 
 def seconds(value: float) -> str:
