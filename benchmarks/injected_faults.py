@@ -9,14 +9,17 @@ clean run differs in ranks, times, size, rank and moment, and is drawn from its 
 The claim: the rank and the span are right in 99 % of the faults of more than 10 % of an iteration, and at most 1 % of
 the clean runs get a verdict on a rank or on memory.
 
-    python -m benchmarks.injected_faults [seed] [cases of each fault and size] [numbers of ranks ...]
+    python -m benchmarks.injected_faults [seed] [cases of each fault and size] [numbers of ranks ...] [faults ...]
+
+Faults are named as in SIZES; without names it is all of them. Where leaks alone are asked for, the clean runs are all as
+long as those with leaks.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -216,27 +219,31 @@ class Case:
         return str(numbers["pattern"] if self.blamed[0].kind == "straggler" else MEMORY_PROBLEMS[numbers["problem"]])
 
 
-def case(seed: tuple[int, ...], ranks: int, kind: str, size: float) -> Case:
-    """A run drawn from a seed of its own. Memory is read at every tenth iteration, so that runs with leaks are longer."""
+def case(seed: tuple[int, ...], ranks: int, kind: str, size: float, long: float) -> Case:
+    """A run drawn from a seed of its own. Memory is read at every tenth iteration, so that runs with leaks are longer, and
+    so is this share of the clean ones."""
     draw = np.random.default_rng(seed)
-    longer = kind == "leak" or (kind == CLEAN and draw.random() < 1 / 3)
+    longer = kind == "leak" or (kind == CLEAN and draw.random() < long)
     iterations = int(draw.integers(600, 1200) if longer else draw.integers(200, 800))
     fault = drawn(draw, kind, size, ranks, iterations) if kind != CLEAN else None
     verdicts = diagnose(simulate(draw, ranks, iterations, fault)).verdicts
     return Case(ranks, fault, tuple(verdict for verdict in verdicts if verdict.kind in ("straggler", "memory")))
 
 
-def cases(seed: int, each: int, numbers_of_ranks: Sequence[int]) -> Iterator[tuple[str, float, Case]]:
+def cases(seed: int, each: int, numbers_of_ranks: Sequence[int], kinds: Collection[str]) -> Iterator[tuple[str, float, Case]]:
     """So many of each fault and size, and as many clean runs as with faults, of which a third are as long as those with leaks."""
-    of_faults = [(kind, size) for kind, sizes in SIZES.items() for size in sizes]
-    for place, (kind, size) in enumerate([*of_faults, *[(CLEAN, 0.0)] * len(of_faults)]):
+    every = [(kind, size) for kind, sizes in SIZES.items() for size in sizes]
+    asked = [place for place, (kind, _) in enumerate(every) if kind in kinds]
+    long = 1.0 if set(kinds) == {"leak"} else 1 / 3
+    for place in (*asked, *(len(every) + place for place in asked)):
+        kind, size = every[place] if place < len(every) else (CLEAN, 0.0)
         for index in range(each):
-            yield kind, size, case((seed, place, index), numbers_of_ranks[index % len(numbers_of_ranks)], kind, size)
+            yield kind, size, case((seed, place, index), numbers_of_ranks[index % len(numbers_of_ranks)], kind, size, long)
 
 
-def main(seed: int = 0, each: int = 14, *numbers_of_ranks: int) -> None:
+def main(seed: int = 0, each: int = 14, *numbers_of_ranks: int, kinds: Sequence[str] = ()) -> None:
     started = perf_counter()
-    found = list(cases(seed, each, numbers_of_ranks or RANKS))
+    found = list(cases(seed, each, numbers_of_ranks or RANKS, kinds or tuple(SIZES)))
     how = f"seed {seed}, {each} of each, ranks {', '.join(map(str, numbers_of_ranks or RANKS))}"
     report(found, f"{how}, {(perf_counter() - started) / len(found) * 1000:.0f} ms a run")
 
@@ -259,12 +266,19 @@ def report(found: Sequence[tuple[str, float, Case]], how: str) -> None:
     print_table("What was, and what was said of it first", ("was", *SAID), rows)
     for name, kinds in (("time", [kind for kind in SIZES if kind not in MEMORY]), ("memory", list(MEMORY))):
         large = [one for kind, size, one in found if kind in kinds and size > 0.1]
+        if not large:
+            continue
         right = sum(one.answer in ("right", "another too", "other pattern") for one in large)
         print(f"\nRank and span right in {right} of {len(large)} faults of {name} above 10 % ({right / len(large):.1%}).")
+    small = [one for kind, size, one in found if kind != CLEAN and size <= 0.1]
+    print(f"Another rank blamed, first or besides, in {sum(one.answer in ('other rank', 'another too') for one in small)} of {len(small)} smaller faults.")
     clean = [one for kind, _, one in found if kind == CLEAN]
     alarms = [one for one in clean if one.blamed]
     print(f"Verdicts on {len(alarms)} of {len(clean)} clean runs ({len(alarms) / len(clean):.2%}).")
 
 
 if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:]))
+    words = [word for word in sys.argv[1:] if not word.isdigit()]
+    if unknown := set(words) - set(SIZES):
+        sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(SIZES)}")
+    main(*(int(word) for word in sys.argv[1:] if word.isdigit()), kinds=words)

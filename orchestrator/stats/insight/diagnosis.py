@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.exchanges import WAIT, exchanges_of
+from orchestrator.stats.insight.exchanges import WAIT, Exchanges, exchanges_of
 from orchestrator.stats.insight.losses import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
@@ -58,10 +59,10 @@ def diagnose(
     if against is not None:
         found += regression(stats, against, against_name)
     found.sort(key=lambda verdict: verdict.weight, reverse=True)
-    return Diagnosis(tuple(found), vital_signs(stats, against))
+    return Diagnosis(tuple(found), vital_signs(stats, exchanges, against))
 
 
-def vital_signs(stats: pd.DataFrame, against: pd.DataFrame | None = None) -> dict[str, Any]:
+def vital_signs(stats: pd.DataFrame, exchanges: Exchanges | None, against: pd.DataFrame | None = None) -> dict[str, Any]:
     """The run in a few numbers; shares are of the time of all training iterations."""
     rows = stats[stats["phase"] == "train"]
     signs: dict[str, Any] = {"iterations": int(rows["iteration"].nunique()), "ranks": int(rows["rank"].nunique())}
@@ -71,9 +72,8 @@ def vital_signs(stats: pd.DataFrame, against: pd.DataFrame | None = None) -> dic
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
         if name in rows:
             signs[f"{name.removesuffix('_s')}_share"] = float(rows[name].sum() / rows["step_s"].sum())
-    exchanges = exchanges_of(stats)
     if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_EXCHANGES:
-        work = pd.DataFrame(exchanges.work).median()
+        work = np.median(exchanges.work, axis=0)
         signs["ranks_apart_share"] = float((work.max() - work.min()) / exchanges.step_s)
     compared = throughput(stats, against) if against is not None else None
     if compared is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,7 +49,11 @@ class Exchanges:
     @cached_property
     def work(self) -> Floats:
         """All that each rank did on its own."""
-        total: Floats = sum(self.local.values(), start=np.zeros_like(self.step))
+        return self.together(self.local)
+
+    def together(self, spans: Iterable[str]) -> Floats:
+        """What each rank spent on its own in some of the spans."""
+        total: Floats = sum((self.local[span] for span in spans), start=np.zeros_like(self.step))
         return total
 
 
@@ -61,17 +66,21 @@ def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
         return None
-    rows = stats[stats["phase"] == "train"].sort_values(["rank", "iteration"])
-    rows, steps_apart = _by_exchange(rows)
-    table = rows.groupby(["exchange", "rank"])[["iteration", "step_s", *spans]].agg(
-        {"iteration": "max", **dict.fromkeys(["step_s", *spans], "sum")}
-    )
-    wide: Any = table.unstack("rank")
-    wide = wide.dropna(subset=[("step_s", rank) for rank in rows["rank"].unique()]).iloc[1:]
-    if not len(wide):
+    rows = stats.loc[stats["phase"] == "train", [name for name in ("rank", "node", "iteration", "step", "step_s", *spans) if name in stats]]
+    exchange, steps_apart = _exchange_of(rows)
+    ranks, of_rank = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
+    numbers, of_exchange = np.unique(exchange, return_inverse=True)
+    cell, shape = of_exchange * len(ranks) + of_rank, (len(numbers), len(ranks))
+    whole: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
+    whole[np.flatnonzero(whole)[:1]] = False
+    if not whole.any():
         return None
-    ranks = tuple(int(rank) for rank in wide["step_s"].columns)
-    column = {name: wide[name].to_numpy(dtype=float) for name in ("step_s", *spans)}
+
+    def wide(name: str) -> Floats:
+        seconds = np.nan_to_num(rows[name].to_numpy(dtype=float))
+        return np.asarray(np.bincount(cell, seconds, shape[0] * shape[1]).reshape(shape)[whole])
+
+    column = {name: wide(name) for name in ("step_s", *spans)}
     backward = column.get("backward_s", np.zeros_like(column["step_s"]))
     # Ranks that share out their parameters wait in collectives of the passes themselves, and hardly in this span.
     measured = WAIT in column and np.median(column[WAIT]) > 0
@@ -79,18 +88,29 @@ def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
     local = {name: column[name] for name in (*OWN_WORK, *MAY_WAIT) if name in column}
     if measured:
         local["backward_s"] = backward
-    where = stats.drop_duplicates("rank", keep="last").set_index("rank")
-    nodes = tuple(str(where.loc[rank, "node"]) if "node" in where else "" for rank in ranks)
-    iterations = wide["iteration"].max(axis=1).to_numpy(dtype=np.int64)
-    return Exchanges(iterations, ranks, nodes, local, wait, column["step_s"], steps_apart)
+    iterations = np.zeros(len(numbers), dtype=np.int64)
+    np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
+    nodes = tuple(_nodes(rows, ranks))
+    return Exchanges(iterations[whole], tuple(ranks.tolist()), nodes, local, wait, column["step_s"], steps_apart)
 
 
-def _by_exchange(rows: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
-    """The rows with the number of the exchange they led to, and whether several lead to one."""
+def _nodes(rows: pd.DataFrame, ranks: NDArray[np.int64]) -> list[str]:
+    """Where each rank ran last."""
+    if "node" not in rows:
+        return [""] * len(ranks)
+    last = rows.drop_duplicates("rank", keep="last").set_index("rank")["node"]
+    return [str(node) for node in last.reindex(ranks.tolist())]
+
+
+def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
+    """The number of the exchange that each row led to, and whether several lead to one."""
     if "step" not in rows or rows["step"].nunique() > 0.9 * rows["iteration"].nunique():
-        return rows.assign(exchange=rows["iteration"]), False
-    before = rows.groupby("rank")["step"].shift(1)
-    return rows.assign(exchange=before.fillna(rows["step"])), True
+        return rows["iteration"].to_numpy(dtype=np.int64), False
+    order = np.lexsort((rows["iteration"], rows["rank"]))
+    in_order = rows[["rank", "step"]].iloc[order]
+    exchange = np.empty(len(rows), dtype=np.int64)
+    exchange[order] = in_order.groupby("rank")["step"].shift(1).fillna(in_order["step"])
+    return exchange, True
 
 
 def rank_of_most(values: pd.Series[Any]) -> int:

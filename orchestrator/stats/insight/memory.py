@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from orchestrator.stats import quantities
 from orchestrator.stats.insight.exchanges import rank_of_most
-from orchestrator.stats.insight.robust import Slope, block_medians, lower_spread, theil_sen
-from orchestrator.stats.insight.staircase import rise
+from orchestrator.stats.insight.robust import Floats, block_medians, lower_spread, theil_sen, without_spikes
+from orchestrator.stats.insight.staircase import autocorrelation, rises
 from orchestrator.stats.insight.verdict import Verdict
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
@@ -25,11 +25,14 @@ LEAST_READINGS = 40
 """With fewer readings after warming up, growth is not looked for."""
 LEAST_GROWTH = 0.02
 """A leak adds at least this share of what was held, from the start of what is looked at to its end."""
-VERY_STRONG, FOR_CHANCE = 10.0, 3.0
+VERY_STRONG, FOR_CHANCE = 9.0, 2.0
 """And rises all the time rather than in jumps, with so much evidence, and so much more for each logarithm of the number of
-ranks, any of which might show it by chance; two would do if the stretches looked at did not resemble their neighbours."""
-LASTING = 0.4
-"""And each half of the time grows at least at this share of the whole's slope."""
+ranks, any of which might show it by chance."""
+MOST_MOMENTS = 100
+"""Into which the readings are put."""
+LASTING, BETWEEN_JUMPS = 0.25, (0.4, 1.5)
+"""And each half of the time grows at least at this share of the whole's slope, and the stretches between jumps by a share of
+it within these bounds: else there are as many jumps down as it rises."""
 LEAST_IMBALANCE = 0.2
 LEAST_ROOM = 0.1
 WARMING_UP = 0.25
@@ -49,25 +52,34 @@ def memory(stats: pd.DataFrame) -> Iterator[Verdict]:
 
 
 @dataclass(frozen=True)
+class _Readings:
+    """What ranks held after warming up, those with as many readings together; arrays have the shape (ranks, readings)."""
+
+    ranks: NDArray[np.int64]
+    iterations: Floats
+    held: Floats
+
+
+@dataclass(frozen=True)
 class _Growth:
+    """A rank that leaks: bytes per iteration with their bounds, and what share of what it held it grew by."""
+
     rank: int
-    slope: Slope
-    """Bytes per iteration."""
-    grown: float
-    """Bytes over the stretch looked at."""
+    per_step: float
+    low: float
+    high: float
     share: float
 
 
 def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     ranks = rows["rank"].nunique()
-    by_rank: Any = rows[["rank", "iteration", column]].dropna().groupby("rank")
-    found = (_growth(int(rank), own, column, VERY_STRONG + FOR_CHANCE * math.log(ranks)) for rank, own in by_rank)
-    growths = [growth for growth in found if growth is not None]
+    least_evidence = VERY_STRONG + FOR_CHANCE * math.log(ranks)
+    growths = [growth for readings in _readings(rows, column) for growth in _growths(readings, least_evidence)]
     if not growths:
         return
-    worst = max(growths, key=lambda growth: growth.slope.per_step)
-    per_1000, low, high = (1000 * value for value in (worst.slope.per_step, worst.slope.low, worst.slope.high))
-    growing = [growth.rank for growth in growths]
+    worst = max(growths, key=lambda growth: growth.per_step)
+    per_1000, low, high = (1000 * value for value in (worst.per_step, worst.low, worst.high))
+    growing = sorted(growth.rank for growth in growths)
     yield Verdict(
         "memory",
         f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {worst.rank} "
@@ -81,7 +93,7 @@ def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
             "bytes_per_1000_iterations": per_1000,
             "low": low,
             "high": high,
-            "bytes_per_1000_iterations_by_rank": {growth.rank: 1000 * growth.slope.per_step for growth in growths},
+            "bytes_per_1000_iterations_by_rank": {growth.rank: 1000 * growth.per_step for growth in growths},
             "grown_share": worst.share,
         },
         f"stats.dropna(subset=['{column}']).pivot_table(index='iteration', columns='rank', values='{column}')",
@@ -91,28 +103,46 @@ def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     )
 
 
-def _growth(rank: int, rows: pd.DataFrame, column: str, least_evidence: float) -> _Growth | None:
-    """The growth of a rank after warming up, if it goes on to the end and is not made of jumps."""
-    held = rows.sort_values("iteration")
-    held = held.iloc[int(WARMING_UP * len(held)) :]
-    if len(held) < LEAST_READINGS:
-        return None
-    blocks = block_medians(held[["iteration", column]].to_numpy(dtype=float), most=24, least_length=2)
-    slope, half = _slope(blocks), len(blocks) // 2
-    grown = slope.per_step * float(blocks[-1, 0] - blocks[0, 0])
-    share = grown / max(float(blocks[0, 1]), 1.0)
-    if share < LEAST_GROWTH or slope.low <= 0:
-        return None
-    if min(_slope(part).per_step for part in (blocks[:half], blocks[half:])) < LASTING * slope.per_step:
-        return None
-    found = rise(blocks[:, 0], blocks[:, 1])
-    # Between jumps it must grow about as much as over all, or there are as many jumps down as it rises.
-    as_over_all = LASTING * slope.per_step < found.slope < 1.5 * slope.per_step
-    return _Growth(rank, slope, grown, share) if found.evidence > least_evidence and as_over_all else None
+def _readings(rows: pd.DataFrame, column: str) -> Iterator[_Readings]:
+    """The readings after warming up of all ranks that have enough of them."""
+    read = rows.loc[rows[column].notna(), ["rank", "iteration", column]]
+    rank, iteration, held = (read[name].to_numpy(dtype=float) for name in ("rank", "iteration", column))
+    order = np.lexsort((iteration, rank))
+    iteration, held = iteration[order], held[order]
+    names, starts, counts = np.unique(rank[order], return_index=True, return_counts=True)
+    for count in np.unique(counts):
+        left_out = int(WARMING_UP * count)
+        if count - left_out < LEAST_READINGS:
+            continue
+        alike = counts == count
+        places = starts[alike, None] + np.arange(left_out, count)
+        yield _Readings(names[alike].astype(np.int64), iteration[places], held[places])
 
 
-def _slope(blocks: np.ndarray) -> Slope:
-    return theil_sen(blocks[:, 0], blocks[:, 1])
+def _growths(readings: _Readings, least_evidence: float) -> Iterator[_Growth]:
+    """The ranks whose memory grows to the end, and not in jumps alone."""
+    x, y = (block_medians(values.T, most=24, least_length=2).T for values in (readings.iterations, readings.held))
+    slope, half = theil_sen(x, y), x.shape[1] // 2
+    grown = slope.per_step * (x[:, -1] - x[:, 0])
+    share = grown / np.maximum(y[:, 0], 1.0)
+    halves = [theil_sen(x[:, part], y[:, part]).per_step for part in (slice(half), slice(half, None))]
+    grows = (share >= LEAST_GROWTH) & (slope.low > 0) & (np.minimum(*halves) >= LASTING * slope.per_step)
+    if not grows.any():
+        return
+    moments = without_spikes(_moments(readings.held))
+    found = rises(moments[grows], autocorrelation(moments))
+    between, (least, most) = found.slope * moments.shape[1] / grown[grows], BETWEEN_JUMPS
+    leaks = (found.evidence > least_evidence) & (between > least) & (between < most)
+    for place in np.flatnonzero(grows)[leaks]:
+        numbers = (float(values[place]) for values in (slope.per_step, slope.low, slope.high, share))
+        yield _Growth(int(readings.ranks[place]), *numbers)
+
+
+def _moments(held: Floats) -> Floats:
+    """The readings, where they are many the means of so many neighbours; of what does not divide the first are left out."""
+    together = -(-held.shape[1] // MOST_MOMENTS)
+    whole = held[:, held.shape[1] % together :]
+    return np.asarray(whole.reshape(len(held), -1, together).mean(axis=2))
 
 
 def _ranks(ranks: list[int], of: int) -> str:

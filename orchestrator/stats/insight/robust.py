@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
@@ -20,14 +19,14 @@ _MEDIAN = math.sqrt(math.pi / 2)
 
 def without_own(values: Floats) -> Floats:
     """For each column the median of all other columns, row by row; shape (rows, columns), at least two columns."""
-    order = np.argsort(np.argsort(values, axis=1, kind="stable"), axis=1, kind="stable")
-    in_order = np.sort(values, axis=1)
     others = values.shape[1] - 1
+    lower, upper = (others - 1) // 2, others // 2
+    in_order = np.partition(values, sorted({lower, upper, upper + 1}), axis=1)
 
     def at(place: int) -> Floats:
-        return np.where(order <= place, in_order[:, [place + 1]], in_order[:, [place]])
+        return np.where(values <= in_order[:, [place]], in_order[:, [place + 1]], in_order[:, [place]])
 
-    return (at((others - 1) // 2) + at(others // 2)) / 2
+    return (at(lower) + at(upper)) / 2
 
 
 def block_medians(values: Floats, most: int = 20, least_length: int = 4) -> Floats:
@@ -65,28 +64,41 @@ def lower_spread(values: Floats) -> float:
 
 @dataclass(frozen=True)
 class Slope:
-    """A line through a series: its slope, between which bounds it lies, and whether it is there at all."""
+    """Lines through series: the slope of each, and between which bounds it lies."""
 
-    per_step: float
+    per_step: Floats
     """Theil and Sen's slope: the median of the slopes between all pairs."""
-    low: float
+    low: Floats
     """Lower bound of its 95 % confidence interval."""
-    high: float
+    high: Floats
     """Upper bound."""
 
 
 def theil_sen(x: Floats, y: Floats) -> Slope:
     """Theil and Sen's slope with Sen's confidence interval, which rests on the order of the values alone.
 
+    `x` and `y` have the shape (series, values), and each series its values in the order of a growing x.
     Source: Sen, Estimates of the regression coefficient based on Kendall's tau, 1968.
     """
-    slopes = np.sort([(y[j] - y[i]) / (x[j] - x[i]) for i, j in combinations(range(len(x)), 2) if x[j] > x[i]])
-    count = len(x)
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    reach = NormalDist().inv_cdf(0.975) * deviation
-    low = max(0, math.floor((len(slopes) - reach) / 2))
-    high = min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))
-    return Slope(float(np.median(slopes)), float(slopes[low]), float(slopes[high]))
+    count = x.shape[1]
+    earlier, later = np.triu_indices(count, 1)
+    slopes = np.sort((y[:, later] - y[:, earlier]) / (x[:, later] - x[:, earlier]), axis=1)
+    pairs = len(earlier)
+    reach = NormalDist().inv_cdf(0.975) * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low, high = max(0, math.floor((pairs - reach) / 2)), min(pairs - 1, math.ceil((pairs + reach) / 2))
+    return Slope(np.median(slopes, axis=1), slopes[:, low], slopes[:, high])
+
+
+def without_spikes(values: Floats, times: float = 20.0) -> Floats:
+    """The values of (series, moments), with what lies so many times as far off the median of five moments as is usual
+    for its series put to that median.
+
+    One or two wild values in a row go, what comes and stays does not. Source: Hampel's filter, with a wide limit.
+    """
+    around = np.pad(values, ((0, 0), (2, 2)), mode="edge")
+    usual = np.median(np.lib.stride_tricks.sliding_window_view(around, 5, axis=1), axis=2)
+    off = np.abs(values - usual)
+    return np.where(off > times * np.median(off, axis=1, keepdims=True), usual, values)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.exchanges import MAY_WAIT, OWN_WORK, Exchanges
+from orchestrator.stats.insight.exchanges import MAY_WAIT, Exchanges
 from orchestrator.stats.insight.robust import (
     Floats,
     block_medians,
@@ -72,8 +72,13 @@ def stragglers(exchanges: Exchanges, costs: pd.DataFrame | None = None) -> list[
     if len(exchanges.ranks) < 2 or len(exchanges.iterations) < LEAST_EXCHANGES:
         return []
     excess = {span: _beyond_others(seconds) for span, seconds in exchanges.local.items()}
-    found = [*_sustained(exchanges, excess), *_stalls(exchanges, excess)]
-    return [_verdict(exchanges, slow, costs) for slow in found]
+    trusted = _trusted(exchanges)
+    found = [*_sustained(exchanges, excess, trusted), *_stalls(exchanges, excess, trusted)]
+    if not found:
+        return []
+    scores = _scores(exchanges)
+    more = _more_than_others(costs) if costs is not None and any(slow.span == "hooks_s" for slow in found) else None
+    return [_verdict(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more) for slow in found]
 
 
 def _beyond_others(seconds: Floats) -> Floats:
@@ -81,35 +86,38 @@ def _beyond_others(seconds: Floats) -> Floats:
     return seconds - without_own(seconds)
 
 
-def _trusted(span: str, excess: dict[str, Floats]) -> Floats:
-    """The excess of a span and of those that are as surely own work.
+def _trusted(exchanges: Exchanges) -> dict[str, Floats]:
+    """By span, what each rank took more than the others in the span and in those that are as surely own work.
 
     A rank that waits in a span for one that is slow in another is behind in the one and ahead in the other. So its
     lead in what is surely its own work counts against what may be waiting.
     """
-    spans = [*OWN_WORK, "backward_s"]
-    for name in MAY_WAIT if span in MAY_WAIT else ():
-        spans.append(name)
-        if name == span:
-            break
-    total: Floats = sum((excess[name] for name in spans if name in excess), start=np.zeros_like(excess[span]))
-    return total
+    own_work = [span for span in exchanges.local if span not in MAY_WAIT]
+    surely = exchanges.together(own_work)
+    found = dict.fromkeys(own_work, _beyond_others(surely))
+    for span in (span for span in MAY_WAIT if span in exchanges.local):
+        surely = surely + exchanges.local[span]
+        found[span] = _beyond_others(surely)
+    return found
 
 
-def _sustained(exchanges: Exchanges, excess: dict[str, Floats]) -> Iterator[_Slow]:
+def _sustained(exchanges: Exchanges, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
     """For each rank that is slow for long, the span in which it is slowest.
 
     A rank may be slow in one span, or by a little in all of its own work, as on a machine whose clock is low.
     """
     limits = _Limits(exchanges, len(excess) + 1)
+    levels = {span: np.median(seconds, axis=0) for span, seconds in excess.items()}
+    own_work = [span for span in excess if span not in MAY_WAIT]
+    trusted_blocks = {span: block_medians(trusted[span]) for span in (*own_work[:1], *(span for span in MAY_WAIT if span in excess))}
     found: dict[int, _Slow] = {}
-    own_work = [span for span in excess if span in OWN_WORK or span == "backward_s"]
     for spans in [[span] for span in excess] + [own_work] * (len(own_work) > 1):
-        seconds: Floats = sum((excess[span] for span in spans), start=np.zeros_like(exchanges.step))
-        trusted = _trusted(spans[0], excess)
-        for column, pattern in limits.slow(block_medians(seconds), block_medians(trusted)):
-            span = max(spans, key=lambda name: float(np.median(excess[name][:, column])))
-            slow = _Slow(pattern, column, span, float(np.mean(block_medians(seconds[:, [column]]))), {})
+        # Of the sums and not of the spans one by one: times have long tails, and the median of a sum is more than that of its parts.
+        blocks = block_medians(excess[spans[0]] if len(spans) == 1 else _beyond_others(exchanges.together(spans)))
+        surely = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_work[0]]
+        for column, pattern in limits.slow(blocks, surely):
+            span = max(spans, key=lambda name: float(levels[name][column]))
+            slow = _Slow(pattern, column, span, float(np.mean(blocks[:, column])), {})
             if slow.lost_s >= LEAST_SHARE / 2 * exchanges.step_s and (column not in found or slow.lost_s > found[column].lost_s):
                 found[column] = slow
     yield from found.values()
@@ -145,15 +153,15 @@ class _Limits:
         return (seconds >= self._least_s) & (seconds > self._errors * error) & (self._few | (seconds > 4 * spread))
 
 
-def _stalls(exchanges: Exchanges, excess: dict[str, Floats]) -> Iterator[_Slow]:
+def _stalls(exchanges: Exchanges, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
     """Stalls of a rank, at regular intervals or now and then, beyond what makes it slow always."""
     tests, rest = len(exchanges.ranks) * len(excess), {}
     for span, seconds in excess.items():
-        over = np.maximum(_beyond_level(seconds), 0)
+        beyond = _beyond_level(seconds)
+        over = np.maximum(beyond, 0)
         over[:SETTLING] = 0
-        own = np.maximum(_beyond_level(_trusted(span, excess)), 0)
-        over = np.where(own >= over / 2, over, 0)
-        usual = np.median(np.abs(_beyond_level(seconds)), axis=0) * 1.48
+        over = np.where(np.maximum(_beyond_level(trusted[span]), 0) >= over / 2, over, 0)
+        usual = np.median(np.abs(beyond), axis=0) * 1.48
         rest[span] = over.copy()
         for column in range(len(exchanges.ranks)):
             hits = over[:, column] > np.maximum(6 * usual[column], LEAST_SHARE * exchanges.step_s)
@@ -191,11 +199,10 @@ def _single_stalls(exchanges: Exchanges, over: dict[str, Floats]) -> Iterator[_S
     yield _Slow("one-off", column, span, lost_s, numbers)
 
 
-def _verdict(exchanges: Exchanges, slow: _Slow, costs: pd.DataFrame | None) -> Verdict:
+def _verdict(exchanges: Exchanges, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Verdict:
     rank, node = exchanges.ranks[slow.column], exchanges.nodes[slow.column]
-    scores = _scores(exchanges, slow.column)
     share = slow.lost_s / exchanges.step_s
-    hook = _slow_hook(costs, rank) if slow.span == "hooks_s" and costs is not None else None
+    hook: Any = more.index[int(more[rank].to_numpy().argmax())] if slow.span == "hooks_s" and more is not None and rank in more else None
     numbers = {
         "rank": rank,
         "node": node,
@@ -237,32 +244,31 @@ def _sentence(exchanges: Exchanges, slow: _Slow, where: str, share: float, score
     )
 
 
-def _scores(exchanges: Exchanges, column: int) -> dict[str, float]:
-    """Relative: the best rank's work over this one's; individual: its own best stretch over the last; 1 is as good.
+def _scores(exchanges: Exchanges) -> dict[str, Floats]:
+    """A value for each rank. Relative: the best rank's work over this one's; individual: its own best stretch over its last;
+    1 is as good.
 
     Source: NVIDIA Resiliency Extension, straggler detection.
     """
     work = exchanges.work
-    medians = np.median(work, axis=0)
-    own = block_medians(work[:, [column]])[:, 0]
-    others = np.delete(exchanges.wait, column, axis=1)
+    medians, own = np.median(work, axis=0), block_medians(work)
+    slowest = np.bincount(work.argmax(axis=1), minlength=work.shape[1])
     return {
-        "relative_score": float(medians.min() / medians[column]) if medians[column] > 0 else 1.0,
-        "individual_score": float(own.min() / own[-1]) if own[-1] > 0 else 1.0,
-        "slowest_share": float(np.mean(work.argmax(axis=1) == column)),
-        "others_wait_s": float(np.median(np.median(others, axis=1) - exchanges.wait[:, column])),
+        "relative_score": np.divide(medians.min(), medians, out=np.ones_like(medians), where=medians > 0),
+        "individual_score": np.divide(own.min(axis=0), own[-1], out=np.ones_like(medians), where=own[-1] > 0),
+        "slowest_share": slowest / len(work),
+        "others_wait_s": np.median(without_own(exchanges.wait) - exchanges.wait, axis=0),
     }
 
 
-def _slow_hook(costs: pd.DataFrame, rank: int) -> tuple[str, str] | None:
-    """The hook and event for which this rank paid most beyond the median of the others."""
+def _more_than_others(costs: pd.DataFrame) -> pd.DataFrame | None:
+    """What each rank paid beyond the median of the others, by hook and event within iterations; a column for each rank."""
     inner = costs[costs["event"].isin(IN_ITERATION)]
     table = inner.pivot_table(index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum").fillna(0.0)
-    if rank not in table or table.shape[1] < 2:
+    if table.shape[1] < 2:
         return None
-    more = table[rank] - table.drop(columns=rank).median(axis=1)
-    hook, event = more.index[int(more.to_numpy().argmax())]
-    return str(hook), str(event)
+    paid = table.to_numpy(dtype=float)
+    return pd.DataFrame(paid - without_own(paid), table.index, table.columns)
 
 
 IN_ITERATION = (

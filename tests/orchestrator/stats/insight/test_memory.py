@@ -39,6 +39,31 @@ def test_a_small_leak_shows_beside_a_buffer_that_is_made_larger() -> None:
     assert verdict.numbers["problem"] == "leak"
 
 
+def test_a_leak_shows_in_memory_that_wanders() -> None:
+    """12 % over the run, beside noise of which each reading has six tenths of the one before, on one of 16 ranks."""
+    draw = np.random.default_rng(2)
+    wandering = np.zeros((ITERATIONS, 16))
+    for place in range(1, ITERATIONS):
+        wandering[place] = 0.95 * wandering[place - 1] + draw.normal(0, 0.002, 16)
+    rss = np.where(X % 10 == 0, GIB * (1 + wandering), np.nan)
+    assert list(memory(training(16, ITERATIONS, rss_bytes=rss))) == []
+    rss[:, 5] += 0.12 * GIB * X[:, 0] / ITERATIONS
+    (verdict,) = memory(training(16, ITERATIONS, rss_bytes=rss))
+    assert (verdict.numbers["problem"], verdict.numbers["ranks"]) == ("leak", [5])
+
+
+def test_a_leak_shows_beside_peaks_that_come_and_go() -> None:
+    """As where validation needs a GiB more now and then, and a rank that was replaced has fewer readings."""
+    rss = held(2) + GIB * (0.2 * X / ITERATIONS + (X % 120 == 60))
+    rss[:150, 1] = np.nan
+    (verdict,) = memory(training(2, ITERATIONS, rss_bytes=rss))
+    assert verdict.numbers["ranks"] == [0, 1]
+
+
+def test_peaks_that_come_and_go_are_no_leak() -> None:
+    assert list(memory(training(2, ITERATIONS, rss_bytes=held(2) + GIB * (X % 120 == 60)))) == []
+
+
 def test_a_leak_on_every_rank() -> None:
     rss = held(2) + 250 * 2**20 * X / ITERATIONS
     (verdict,) = memory(training(2, ITERATIONS, rss_bytes=rss))

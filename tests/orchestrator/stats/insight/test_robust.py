@@ -12,6 +12,7 @@ from orchestrator.stats.insight.robust import (
     sure,
     theil_sen,
     without_own,
+    without_spikes,
 )
 
 
@@ -52,12 +53,22 @@ def test_a_slope_is_not_moved_by_wild_values_and_has_bounds() -> None:
     """As scipy.stats.theilslopes(y, x) gives it for these values."""
     x = np.arange(10.0)
     y = np.array([0.3, 1.8, 4.4, 5.7, 8.5, 99.0, 11.8, 14.5, 15.7, 18.2])
-    slope = theil_sen(x, y)
+    slope = theil_sen(x[None], y[None])
     scipy = pytest.importorskip("scipy.stats").theilslopes(y, x)
-    assert slope.per_step == pytest.approx(scipy.slope)
-    assert slope.low == pytest.approx(scipy.low_slope, abs=0.1)
-    assert slope.high == pytest.approx(scipy.high_slope, abs=0.1)
-    assert slope.low < 2 < slope.high
+    assert slope.per_step[0] == pytest.approx(scipy.slope)
+    assert slope.low[0] == pytest.approx(scipy.low_slope, abs=0.1)
+    assert slope.high[0] == pytest.approx(scipy.high_slope, abs=0.1)
+    assert slope.low[0] < 2 < slope.high[0]
+
+
+def test_spikes_go_and_what_stays_stays() -> None:
+    values = np.array([1.0, 1.1, 0.9, 1.0, 1.2, 1.0, 1.1, 0.9, 3.0, 3.1, 2.9, 3.0, 3.2, 2.9])
+    spiked = values.copy()
+    spiked[2:4] = 50.0
+    assert without_spikes(values[None])[0].tolist() == values.tolist()
+    kept = without_spikes(spiked[None])[0]
+    assert kept[[0, 1, *range(4, 14)]].tolist() == values[[0, 1, *range(4, 14)]].tolist()
+    assert kept[2:4].max() < 1.3
 
 
 def test_a_period_is_found_among_other_hits() -> None:

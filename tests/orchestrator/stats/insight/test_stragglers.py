@@ -192,6 +192,45 @@ def test_the_hook_is_named_from_the_ledger() -> None:
     assert "hooks_s (hook plots at on_step)" in verdict.sentence
 
 
+def test_several_slow_ranks_have_each_their_own_numbers() -> None:
+    """Beside what is reckoned for each rank by itself, from the table, in plain words."""
+
+    def change(own: dict[str, Any]) -> None:
+        own["forward_s"][:, 3] += 0.010
+        own["data_wait_s"][:, 7] += 0.020
+        own["hooks_s"][:, 12] += np.linspace(0, 0.06, 200)
+
+    stats = training(24, change=change)
+    verdicts = found(stats, costs(*((rank, "plots", "on_step", 200, 6.0 * (rank == 12)) for rank in range(24))))
+    assert sorted(named(verdicts)) == [(3, "forward_s", "chronic"), (7, "data_wait_s", "chronic"), (12, "hooks_s", "drifting")]
+    spans = [span for span in SPANS if span in stats and span != WAIT]
+    by_rank = {name: stats.pivot(index="iteration", columns="rank", values=name).iloc[1:] for name in (*spans, WAIT)}
+    work = pd.concat([by_rank[span] for span in spans]).groupby("iteration").sum()
+    for verdict in verdicts:
+        rank, numbers = verdict.numbers["rank"], verdict.numbers
+        stretches = [np.median(part) for part in np.array_split(work[rank].to_numpy(), 20)]
+        more = by_rank[numbers["span"]][rank] - by_rank[numbers["span"]].drop(columns=rank).median(axis=1)
+        waited = by_rank[WAIT].drop(columns=rank).median(axis=1) - by_rank[WAIT][rank]
+        assert numbers["lost_s"] == pytest.approx(np.mean([np.median(part) for part in np.array_split(more.to_numpy(), 20)]))
+        assert numbers["relative_score"] == pytest.approx(work.median().min() / work[rank].median())
+        assert numbers["individual_score"] == pytest.approx(min(stretches) / stretches[-1])
+        assert numbers["slowest_share"] == pytest.approx((work.idxmax(axis=1) == rank).mean())
+        assert numbers["others_wait_s"] == pytest.approx(waited.median())
+        assert numbers.get("hook") == ("plots" if rank == 12 else None)
+
+
+@pytest.mark.parametrize("ranks", [3, 16])
+def test_times_with_long_tails_make_nobody_slow(ranks: int) -> None:
+    """The median of a sum of such times is more than the sum of their medians, on every rank."""
+    draw = np.random.default_rng(0)
+
+    def change(own: dict[str, Any]) -> None:
+        for seconds in own.values():
+            seconds[:] = draw.gamma(2.0, 0.01, seconds.shape)
+
+    assert found(training(ranks, 400, change)) == []
+
+
 def test_micro_batches_of_a_step_count_together() -> None:
     """Ranks meet once in four iterations: a stall at every twelfth is one at every third step."""
     stats = training(2, iterations=400, change=slower("data_wait_s", 1, dict.fromkeys(range(5, 400, 12), 0.5)))
