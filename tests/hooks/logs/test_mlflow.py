@@ -17,7 +17,7 @@ import torch
 
 from hooks import Plan, State
 from hooks.logs.mlflow import MLflow
-from tests.hooks.phases import run_phase
+from tests.hooks.phases import loss_rows, run_phase
 
 CONFIG = {"name": "digits", "optimizer": {"lr": 0.1}, "scheduler": None, "out_dir": "/tmp/x", "sweep": {"trials": 8}}
 
@@ -95,10 +95,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         server.gate.set()
 
 
-def _losses(*values: float) -> list[dict[str, Any]]:
-    return [{"loss": value} for value in values]
-
-
 def _begin(hook: MLflow, folder: Path, **fields: Any) -> State:
     state = State(artifacts=folder, name="digits-1", **{"config": CONFIG, **fields})
     Plan({"mlflow": hook}).fire("on_start", state)
@@ -108,8 +104,8 @@ def _begin(hook: MLflow, folder: Path, **fields: Any) -> State:
 def test_a_run_is_told_as_it_was(server: Server, tmp_path: Path) -> None:
     hook = MLflow(interval=2, tags={"team": "vision"})
     state = _begin(hook, tmp_path, accumulate=2)
-    run_phase(hook, state, "train", _losses(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
-    run_phase(hook, state, "val", _losses(1), metrics={"val/accuracy": 0.5})
+    run_phase(hook, state, "train", loss_rows(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
+    run_phase(hook, state, "val", loss_rows(1), metrics={"val/accuracy": 0.5})
     hook.on_report(state, {"val/accuracy": 0.5, "train/samples_per_s": 100.0, "epoch": 0})
     hook.on_saved(state, "/runs/digits-1/checkpoints/epoch-0001")
     hook.on_end(state)
@@ -130,13 +126,13 @@ def test_a_resumed_run_goes_on_in_its_run_at_its_steps(server: Server, tmp_path:
     """MMEngine's WandB backend counts messages, which breaks the curves of resumed runs."""
     first = MLflow(interval=1)
     state = _begin(first, tmp_path)
-    run_phase(first, state, "train", _losses(1, 2), length=5)
+    run_phase(first, state, "train", loss_rows(1, 2), length=5)
     first.on_exception(state, RuntimeError("killed"))
     assert server.runs["run0"]["status"] == "FAILED"
     second = MLflow(interval=1)
     second.load_state_dict(first.state_dict())
     state = _begin(second, tmp_path, iteration=2, step=2, phase_iteration=2, config={**CONFIG, "epochs": 99})
-    run_phase(second, state, "train", _losses(3, 4), length=5)
+    run_phase(second, state, "train", loss_rows(3, 4), length=5)
     assert second.run_id == "run0"
     second.on_end(state)
     assert server.curve("train/loss") == [(1, 1), (2, 2), (3, 3), (4, 4)]
@@ -155,7 +151,7 @@ def test_no_step_waits_for_the_server(server: Server, tmp_path: Path) -> None:
     server.gate = threading.Event()
     hook = MLflow(interval=1)
     state = _begin(hook, tmp_path)
-    run_phase(hook, state, "train", _losses(1, 2, 3))
+    run_phase(hook, state, "train", loss_rows(1, 2, 3))
     assert server.runs == {}
     server.gate.set()
     hook.on_end(state)
@@ -169,13 +165,13 @@ def test_a_server_that_is_down_does_not_end_the_run_and_is_tried_again(
     hook = MLflow(interval=1)
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
-        run_phase(hook, state, "train", _losses(1), length=3)
+        run_phase(hook, state, "train", loss_rows(1), length=3)
         assert hook._outbox is not None
         came_up = threading.Event()
         hook._outbox.put(came_up.set)
         assert came_up.wait(60)
         server.down = False
-        run_phase(hook, state, "train", _losses(2), length=3)
+        run_phase(hook, state, "train", loss_rows(2), length=3)
         hook.on_end(state)
     assert "mlflow cannot send (the run goes on, and it is tried again): ConnectionError: no server there" in caplog.messages
     assert server.curve("train/loss") == [(2, 2)]
@@ -186,7 +182,7 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     hook = MLflow(interval=1)
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
-    run_phase(hook, state, "train", _losses(1), metrics={"train/loss": 1.0})
+    run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})
     hook.on_end(state)
     assert "pip install 'hookyard[mlflow]'" in caplog.text
 
@@ -195,7 +191,7 @@ def test_names_are_such_as_mlflow_allows(server: Server, tmp_path: Path) -> None
     hook = MLflow(interval=1)
     state = _begin(hook, tmp_path)
     state.info["activations"] = {"block#1/mean": torch.tensor(0.5)}
-    run_phase(hook, state, "train", _losses(1))
+    run_phase(hook, state, "train", loss_rows(1))
     hook.on_end(state)
     assert server.curve("activations/block_1/mean") == [(1, 0.5)]
 
@@ -209,13 +205,13 @@ def test_the_real_client_keeps_it_in_a_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     first = MLflow(interval=1, wait_s=120)
     state = _begin(first, tmp_path)
-    run_phase(first, state, "train", _losses(1, math.nan), length=3)
+    run_phase(first, state, "train", loss_rows(1, math.nan), length=3)
     first.on_saved(state, "somewhere")
     first.on_exception(state, RuntimeError("killed"))
     second = MLflow(interval=1, wait_s=120)
     second.load_state_dict(first.state_dict())
     state = _begin(second, tmp_path, step=2, iteration=2, phase_iteration=2)
-    run_phase(second, state, "train", _losses(3), length=3)
+    run_phase(second, state, "train", loss_rows(3), length=3)
     second.on_end(state)
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow/mlflow.db")
     experiment = client.get_experiment_by_name("digits")

@@ -17,7 +17,7 @@ import pytest
 
 from hooks import Plan, State
 from hooks.logs.wandb import WandB
-from tests.hooks.phases import run_phase
+from tests.hooks.phases import loss_rows, run_phase
 
 CONFIG = {"name": "digits", "optimizer": {"lr": 0.1}, "scheduler": None, "out_dir": "/tmp/x"}
 
@@ -78,10 +78,6 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
         service.gate.set()
 
 
-def _losses(*values: float) -> list[dict[str, Any]]:
-    return [{"loss": value} for value in values]
-
-
 def _begin(hook: WandB, folder: Path, **fields: Any) -> State:
     state = State(artifacts=folder, name="digits-1", config=CONFIG, **fields)
     Plan({"wandb": hook}).fire("on_start", state)
@@ -91,8 +87,8 @@ def _begin(hook: WandB, folder: Path, **fields: Any) -> State:
 def test_a_run_is_told_as_it_was(service: Service, tmp_path: Path) -> None:
     hook = WandB(interval=2, group="sweep", tags=("a", "b"), mode="offline")
     state = _begin(hook, tmp_path, accumulate=2)
-    run_phase(hook, state, "train", _losses(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
-    run_phase(hook, state, "val", _losses(1), metrics={"val/accuracy": 0.5})
+    run_phase(hook, state, "train", loss_rows(1, 3, 5, 9, 4), batch_sizes=[4] * 5, metrics={"train/loss": 4.4})
+    run_phase(hook, state, "val", loss_rows(1), metrics={"val/accuracy": 0.5})
     hook.on_report(state, {"val/accuracy": 0.5, "train/samples_per_s": 100.0, "epoch": 0})
     hook.on_saved(state, "/runs/digits-1/checkpoints/epoch-0001")
     hook.on_end(state)
@@ -121,12 +117,12 @@ def test_the_axis_is_the_step_also_after_a_resume(service: Service, tmp_path: Pa
     """MMEngine's WandbVisBackend leaves the axis to W&B, which counts messages; resumed runs have broken curves."""
     first = WandB(interval=1)
     state = _begin(first, tmp_path)
-    run_phase(first, state, "train", _losses(1, 2), length=5)
+    run_phase(first, state, "train", loss_rows(1, 2), length=5)
     first.on_exception(state, RuntimeError("killed"))
     second = WandB(interval=1)
     second.load_state_dict(first.state_dict())
     state = _begin(second, tmp_path, iteration=2, step=2, phase_iteration=2)
-    run_phase(second, state, "train", _losses(3), length=5)
+    run_phase(second, state, "train", loss_rows(3), length=5)
     second.on_end(state)
     killed, resumed = service.runs
     assert killed.about["id"] == resumed.about["id"]
@@ -143,7 +139,7 @@ def test_no_step_waits_for_the_service(service: Service, tmp_path: Path) -> None
     service.gate = threading.Event()
     hook = WandB(interval=1)
     state = _begin(hook, tmp_path)
-    run_phase(hook, state, "train", _losses(1, 2, 3))
+    run_phase(hook, state, "train", loss_rows(1, 2, 3))
     assert service.runs == []
     service.gate.set()
     hook.on_end(state)
@@ -155,7 +151,7 @@ def test_a_service_that_is_down_does_not_end_the_run(service: Service, tmp_path:
     hook = WandB(interval=1)
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
-        run_phase(hook, state, "train", _losses(1))
+        run_phase(hook, state, "train", loss_rows(1))
         hook.on_end(state)
     assert caplog.messages[0] == "wandb cannot send (the run goes on, and it is tried again): ConnectionError: no service there"
     assert len(caplog.messages) == 2
@@ -166,7 +162,7 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     hook = WandB(interval=1)
     with caplog.at_level(logging.WARNING, "hookyard"):
         state = _begin(hook, tmp_path)
-    run_phase(hook, state, "train", _losses(1), metrics={"train/loss": 1.0})
+    run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})
     hook.on_end(state)
     assert "pip install 'hookyard[wandb]'" in caplog.text
 
@@ -194,7 +190,7 @@ def test_the_real_client_writes_it_offline(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     hook = WandB(interval=1, mode="offline", wait_s=120)
     state = _begin(hook, tmp_path, step=100, iteration=100)
-    run_phase(hook, state, "train", _losses(0.5, 0.25), metrics={"train/loss": 0.375})
+    run_phase(hook, state, "train", loss_rows(0.5, 0.25), metrics={"train/loss": 0.375})
     hook.on_end(state)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     records = [wandb_internal_pb2.Record.FromString(message) for message in _messages(file)]

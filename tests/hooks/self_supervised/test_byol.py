@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hooks.plan import HookError
 from hooks.self_supervised.byol import BYOL
 from tests.hooks.self_supervised.views import Miniature, Network, check_resume, pairs, plain, share
 from tests.ranks import on_ranks
@@ -59,23 +58,6 @@ def test_the_momentum_is_recorded_and_rises_from_its_base_towards_one() -> None:
     mine.train(pairs(4))
     expected = [0.8, 0.9 - 0.1 * math.cos(math.pi / 4), 0.9, 0.9 + 0.1 * math.cos(math.pi / 4)]
     assert [row["teacher_momentum"] for row in mine.rows] == pytest.approx(expected)
-
-
-def test_validation_changes_nothing() -> None:
-    mine = Miniature(BYOL(), "byol", batch_norm=True)
-    mine.train(pairs(2))
-    before = plain(mine.hook.state_dict())
-    mine.phase("val")
-    losses = [mine.forward(pairs(1, seed=9)[0]).item() for _ in range(2)]
-    assert plain(mine.hook.state_dict()) == before
-    assert losses[0] == losses[1]
-
-
-def test_one_output_for_two_views_is_an_error() -> None:
-    mine = Miniature(BYOL(), "byol")
-    mine.state.batch, mine.state.output = pairs(1)[0], [torch.zeros(8, 3)]
-    with pytest.raises(HookError, match="1 outputs for 2 views"):
-        mine.plan.fire("on_forward", mine.state)
 
 
 def trained(rank: int, world_size: int) -> list[Any]:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hooks.plan import HookError
 from hooks.self_supervised.dino import DINO
 from tests.hooks.self_supervised.views import Miniature, Network, check_resume, pairs, plain, share
 from tests.ranks import on_ranks
@@ -93,23 +92,6 @@ def test_the_temperature_warms_up_as_linspace(warmup: int, expected: list[float]
         seen.append(mine.outputs[-1].teacher_temperature)
     assert seen == pytest.approx(expected)
     assert seen[:warmup] == pytest.approx(np.linspace(0.04, 0.1, warmup).tolist())
-
-
-def test_validation_changes_nothing() -> None:
-    mine = Miniature(DINO(), "dino", batch_norm=True)
-    mine.train(pairs(2))
-    before = plain(mine.hook.state_dict())
-    mine.phase("val")
-    losses = [mine.forward(pairs(1, seed=9)[0]).item() for _ in range(2)]
-    assert plain(mine.hook.state_dict()) == before
-    assert losses[0] == losses[1]
-
-
-def test_one_output_for_two_views_is_an_error() -> None:
-    mine = Miniature(DINO(), "dino")
-    mine.state.batch, mine.state.output = pairs(1)[0], [torch.zeros(8, 3)]
-    with pytest.raises(HookError, match="1 outputs for 2 views"):
-        mine.plan.fire("on_forward", mine.state)
 
 
 SIZES = [[4, 4], [4, 4], [5, 3]]

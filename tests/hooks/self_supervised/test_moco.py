@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.plan import HookError
 from hooks.self_supervised.moco import MoCo
 from tests.hooks.self_supervised.views import Miniature, Network, check_resume, lived, pairs, plain, share
 from tests.ranks import on_ranks
@@ -82,22 +81,6 @@ def test_with_accumulation_the_encoder_follows_once_a_step_and_every_key_is_queu
         mine.plan.fire("on_backward", mine.state)
     assert plain(mine.hook.state_dict()["teacher"]) == before
     assert mine.hook.state_dict()["next"] == 16
-
-
-def test_validation_changes_nothing() -> None:
-    mine = Miniature(MoCo(queue_length=16), "moco", batch_norm=True)
-    mine.train(pairs(2))
-    before = plain(mine.hook.state_dict())
-    mine.phase("val")
-    with torch.no_grad():
-        losses = [mine.forward(pairs(1, seed=9)[0]).item() for _ in range(2)]
-    assert plain(mine.hook.state_dict()) == before
-    assert losses[0] == losses[1]
-
-
-def test_no_such_encoder_is_an_error_that_lists_the_parts() -> None:
-    with pytest.raises(HookError, match="has no part 'trunk', it has encoder, predictor"):
-        Miniature(MoCo(encoder="trunk"), "moco")
 
 
 # Ranks
