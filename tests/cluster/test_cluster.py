@@ -9,6 +9,7 @@ import contextlib
 import re
 import shlex
 import subprocess
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ SHORT = ["epochs=1", "scheduler.T_max=1"]
 LONG = ["epochs=12", "scheduler.T_max=12", "hooks.checkpoint.every=10 steps", "workers.count=3"]
 """Long enough that a host can go while it trains, and with a rank on every host."""
 KEY = ["rank", "phase", "epoch", "iteration"]
-SITE = next((ROOT / ".venv/lib").glob("python3*/site-packages"))
+SITE = Path(sysconfig.get_path("purelib"))
 
 
 @pytest.fixture(scope="module")
