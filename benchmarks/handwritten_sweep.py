@@ -137,7 +137,7 @@ class Training:
         task = Digits(width=32)
         self.data, self.module = task.data(), task.model()
         self.model = prepare(self.module)
-        self.sampler: Any = DistributedSampler(self.data["train"]) if ranks > 1 else None  # type: ignore[arg-type]
+        self.sampler: Any = DistributedSampler(self.data["train"]) if ranks > 1 else None
         self.train_loader = DataLoader(self.data["train"], batch_size=64, sampler=self.sampler, shuffle=ranks == 1)
         self.val_loader = DataLoader(self.data["val"], batch_size=64)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"], momentum=0.9)
@@ -152,7 +152,7 @@ class Training:
             self.sampler.set_epoch(self.epoch)
         self.model.train()
         for images, labels in self.train_loader:
-            functional.cross_entropy(self.model(images), labels).backward()  # type: ignore[no-untyped-call]
+            functional.cross_entropy(self.model(images), labels).backward()
             self.optimizer.step()
             with torch.no_grad():
                 torch._foreach_lerp_(self.averages, list(self.module.parameters()), 1 - self.decay)
@@ -163,7 +163,7 @@ class Training:
             right = sum(int((self.module(images).argmax(dim=1) == labels).sum()) for images, labels in self.val_loader)
         self.epoch += 1
         self.seconds += time.perf_counter() - started
-        return {"epoch": self.epoch, "accuracy": right / len(self.data["val"]), "seconds": self.seconds, "ended": time.time()}  # type: ignore[arg-type]
+        return {"epoch": self.epoch, "accuracy": right / len(self.data["val"]), "seconds": self.seconds, "ended": time.time()}
 
     def save(self, folder: str) -> None:
         """Writes a checkpoint."""
@@ -174,7 +174,7 @@ class Training:
 def by_class(epochs: int) -> type[tune.Trainable]:
     """A class Trainable whose process takes one trial after the other."""
 
-    class Trial(tune.Trainable):  # type: ignore[misc]
+    class Trial(tune.Trainable):
         def setup(self, config: dict[str, Any]) -> None:
             self.training = Training(config, epochs)
 
