@@ -48,6 +48,9 @@ def finish(done: Run, as_json: bool) -> None:
         print_json(brief(done.folder))
     else:
         show_brief(done.folder)
-        typer.echo(f"Look at it: hookyard stats {done.path} --by rank   or   tensorboard --logdir {done.path}", err=True)
+        hints = [f"hookyard stats {done.path} --by rank", f"hookyard report {done.path}"]
+        if "tensorboard" in done.folder.storage.names():
+            hints.append(f"tensorboard --logdir {done.path}")
+        typer.echo(f"Look at it: {'   or   '.join(hints)}", err=True)
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)

@@ -48,7 +48,11 @@ def finish(done: Sweep, as_json: bool) -> None:
     from orchestrator.sweeps import driver
 
     show_sweep(done, as_json)
-    typer.echo(f"Look at it: hookyard show {done.path}   or   tensorboard --logdir {done.path}/trials", err=True)
+    hints = [f"hookyard report {done.path}"]
+    # The first trial stands for all: asking thousands of folders on a remote storage would take longer than the hint is worth.
+    if any("tensorboard" in trial.folder.storage.names() for trial in done.runs[:1]):
+        hints.append(f"tensorboard --logdir {done.path}/trials")
+    typer.echo(f"Look at it: {'   or   '.join(hints)}", err=True)
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if driver.failed_trials(done):

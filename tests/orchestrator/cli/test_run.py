@@ -100,6 +100,15 @@ def test_a_run_is_listed_shown_and_measured(study: Path) -> None:
         assert call(*arguments).exit_code == 0
 
 
+def test_what_is_suggested_at_the_end_is_there_to_be_looked_at(study: Path) -> None:
+    plain = call("run", "line.yaml", "--local", "--name", "plain").stderr
+    assert "hookyard stats" in plain
+    assert "tensorboard" not in plain
+    assert "tensorboard --logdir" in call("run", "line.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn").stderr
+    assert "tensorboard" not in call("sweep", "lines.yaml", "--local", "--name", "plain-ones").stderr
+    assert "tensorboard --logdir" in call("sweep", "lines.yaml", "hooks.tensorboard={}", "--local", "--name", "drawn-ones").stderr
+
+
 def test_a_name_that_is_taken_is_refused_with_the_resume_command(study: Path) -> None:
     assert call("run", "line.yaml", "--local").exit_code == 0
     again = call("run", "line.yaml", "--local")
