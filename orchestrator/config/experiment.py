@@ -55,6 +55,11 @@ class Workers(Model):
         """The most ranks it trains with."""
         return self.count if isinstance(self.count, int) else self.count[1]
 
+    def in_words(self, noun: str) -> str:
+        """How many there are to be: `1 rank`, `2 to 8 ranks`."""
+        number = str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
+        return f"{number} {noun}{'s' if self.most > 1 else ''}"
+
     def resources(self) -> dict[str, float]:
         """What each rank asks of Ray, as Ray names it."""
         return {"CPU": self.cpus, **({"GPU": 1.0} if self.gpu else {})}

@@ -109,18 +109,9 @@ def resume_command(folder: RunFolder) -> str:
 
 
 def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
-    if not starts_ray(address):
-        return
-    workers = experiment.workers
-    asked = Resources(workers.least * workers.cpus, workers.least if workers.gpu else 0)
-    refuse_unless_fits(asked, local_resources(), f"{experiment.name} with {_number(workers)}")
-
-
-def _number(workers: Workers) -> str:
-    """How many workers there are to be, in words."""
-    if workers.least < workers.most:
-        return f"{workers.least} to {workers.most} workers"
-    return f"{workers.most} worker{'s' if workers.most > 1 else ''}"
+    if starts_ray(address):
+        workers = experiment.workers
+        refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")
 
 
 def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str | None) -> Run:
@@ -154,7 +145,7 @@ def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: In
 
     workers = Workers(**assignment.experiment["workers"])
     if workers.most > 1:
-        display.line(f"local: one process instead of {_number(workers)}")
+        display.line(f"local: one process instead of {workers.in_words('worker')}")
     last = run_in_process(assignment, display, lambda: interrupts.asked)
     return Outcome(last.stopped, last.interrupted) if last else Outcome()
 
@@ -173,7 +164,7 @@ def _on_ray(
         # Here, as a node that goes down would take along what is to be told of it.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1, scheduling_strategy=here).remote()
-        display.line(f"training with Ray Train on {_number(workers)}")
+        display.line(f"training with Ray Train on {workers.in_words('worker')}")
         work = _Background(lambda: fit(train_on_worker, replace(assignment, collector=name), lean=address is None))
         outcome = _watch(ray, collector, work, display, interrupts)
         pushed = {table: _answer(ray, collector.batches.remote(table)) for table in ("rows", "costs")}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.experiment import Workers
 from orchestrator.errors import RunError, UsageError
 
 _SETTINGS = {
@@ -39,6 +40,11 @@ class Resources:
 
     cpus: float
     gpus: float = 0
+
+    @classmethod
+    def asked_by(cls, workers: Workers) -> Resources:
+        """What a run needs at the least."""
+        return cls(workers.least * workers.cpus, workers.least if workers.gpu else 0)
 
     def __str__(self) -> str:
         return f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")

@@ -69,6 +69,23 @@ class Session:
     def reports(self) -> Generator[Report, None, None]:
         """Trains, from the assignment's checkpoint or the newest whole one if there is any; yields each report after
         writing it down."""
+        folder, is_master = self.folder, self.world.is_master
+        loop, attempt = self._begin()
+        artifacts, training = loop.state.artifacts, loop.run()
+        try:
+            for report in training:
+                if is_master and not report.cut_short:
+                    folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+                _hand_over(loop.state, folder)
+                yield report
+        finally:
+            training.close()
+            _hand_over(loop.state, folder)
+            if folder.storage.local is None:
+                shutil.rmtree(artifacts)
+
+    def _begin(self) -> tuple[Loop, Attempt]:
+        """Builds the loop, and puts it where the attempt goes on from."""
         extend_import_path(self.assignment.import_paths)
         experiment = experiment_from_dict(self.assignment.experiment, self.assignment.import_paths)
         folder, world = self.folder, self.world
@@ -76,7 +93,7 @@ class Session:
         hooks = build_hooks(experiment, task)
         out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
         self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
-        attempt = _begin(folder, store, world, self.assignment.checkpoint, self._display)
+        attempt = _begin_attempt(folder, store, world, self.assignment.checkpoint, self._display)
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity, self._sink)
         artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
@@ -98,18 +115,7 @@ class Session:
             folder.describe_attempt(attempt.number, epoch_iterations=loop.data.epoch_length())
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
-        training = loop.run()
-        try:
-            for report in training:
-                if world.is_master and not report.cut_short:
-                    folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
-                _hand_over(loop.state, folder)
-                yield report
-        finally:
-            training.close()
-            _hand_over(loop.state, folder)
-            if folder.storage.local is None:
-                shutil.rmtree(artifacts)
+        return loop, attempt
 
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path; call it on every rank."""
@@ -135,7 +141,7 @@ def reports(
     return Session(assignment, world, sink=sink, display=display, stop_asked=stop_asked).reports()
 
 
-def _begin(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:
+def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:
     def begin() -> Attempt:
         store.recover()
         checkpoint = store.adopt(given) if given else store.latest()

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.config.experiment import Experiment, Workers
+from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, load_experiment, resolved, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import Population
@@ -72,7 +72,7 @@ def sweep(
     Storage(storage).reach()
     _refuse_what_is_missing(settings, local)
     if starts_ray(address) and not local:
-        refuse_unless_fits(_asked(experiment), local_resources(), f"each trial of {experiment.name}")
+        refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
     about = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
         "import_paths": list(experiment.import_paths),
@@ -214,65 +214,66 @@ def _objective(settings: Settings) -> dict[str, Any]:
     return {"metric": metric, "mode": mode, "objectives": settings.objectives}
 
 
-def _asked(experiment: Experiment) -> Resources:
-    workers = experiment.workers
-    return Resources(workers.least * workers.cpus, workers.least if workers.gpu else 0)
-
-
-def _ranks(workers: Workers) -> str:
-    """How many ranks a trial has, in words."""
-    if workers.least < workers.most:
-        return f"{workers.least} to {workers.most} ranks"
-    return f"{workers.most} rank{'s' if workers.most > 1 else ''}"
-
-
 def _drive(
     folder: RunFolder, experiment: Experiment, settings: Settings, past: Mapping[int, Past], address: str | None
 ) -> bool:
     """Runs the sweep; True where it was interrupted."""
     about = folder.about()
-    local, fail_fast = about["local"], about["fail_fast"]
     # Tune would take Ctrl-C for itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = f"hookyard resume {shlex.quote(str(folder))}"
     with TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how) as interrupts:
-        if local:
+        watcher = Watcher(display, settings, past)
+        if about["local"]:
             from orchestrator.sweeps.inprocess import run_trials
 
-            watcher = Watcher(display, settings, past)
-            run_trials(experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=fail_fast)
-            return interrupts.asked
-        display.line(way_to_ray(address))
-        with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
-            from orchestrator.sweeps.launch import launch
-
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            at_once, arithmetic = _concurrency(nodes, experiment, settings)
-            left = count_left(settings, past)
-            display.line(
-                f"{left} trials{' left,' if past else ''} of {_ranks(experiment.workers)}, {at_once} at a time: {arithmetic}"
+            run_trials(
+                experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=about["fail_fast"]
             )
-            launch(
-                resolved(experiment),
-                experiment.import_paths,
-                settings,
-                experiment.workers,
-                folder.location,
-                at_once,
-                past=past,
-                max_failures=experiment.max_failures,
-                fail_fast=fail_fast,
-                watcher=Watcher(display, settings, past),
-                stop_asked=lambda: interrupts.asked,
-            )
-        if interrupts.asked:
-            say(f"Interrupted. To go on: {how}")
+        else:
+            _on_ray(folder, experiment, settings, past, address, display, watcher, interrupts)
+            if interrupts.asked:
+                say(f"Interrupted. To go on: {how}")
         return interrupts.asked
+
+
+def _on_ray(
+    folder: RunFolder,
+    experiment: Experiment,
+    settings: Settings,
+    past: Mapping[int, Past],
+    address: str | None,
+    display: TerminalDisplay,
+    watcher: Watcher,
+    interrupts: Interrupts,
+) -> None:
+    """Runs the sweep on Ray Tune."""
+    display.line(way_to_ray(address))
+    with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
+        from orchestrator.sweeps.launch import launch
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        at_once, arithmetic = _concurrency(nodes, experiment, settings)
+        left = f"{count_left(settings, past)} trials{' left,' if past else ''}"
+        display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
+        launch(
+            resolved(experiment),
+            experiment.import_paths,
+            settings,
+            experiment.workers,
+            folder.location,
+            at_once,
+            past=past,
+            max_failures=experiment.max_failures,
+            fail_fast=folder.about()["fail_fast"],
+            watcher=watcher,
+            stop_asked=lambda: interrupts.asked,
+        )
 
 
 def _concurrency(nodes: Sequence[Mapping[str, float]], experiment: Experiment, settings: Settings) -> tuple[int, str]:
     """How many trials run side by side, and the arithmetic; raises UsageError where not even one fits."""
-    workers, asked = experiment.workers, _asked(experiment)
+    workers, asked = experiment.workers, Resources.asked_by(experiment.workers)
     has = Resources(*(sum(node.get(resource, 0) for node in nodes) for resource in ("CPU", "GPU")))
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
     more = " at least" if workers.least < workers.most else ""

@@ -50,17 +50,7 @@ def launch(
         _trainable(experiment, import_paths, ENGINES[settings.engine].bundles(workers), location),
         param_space=param_space(settings, past),
         tune_config=_tune_config(settings, at_once, sweep, past),
-        run_config=tune.RunConfig(
-            # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
-            name=f"tune-{uuid.uuid4().hex[:8]}",
-            storage_path=f"{sweep.storage.root}/{SCRATCH}",
-            storage_filesystem=sweep.storage.filesystem,
-            stop=ending,
-            callbacks=[_Watching(location, watcher, ending), _Silence()],
-            failure_config=tune.FailureConfig(max_failures=max_failures),
-            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
-            verbose=0,
-        ),
+        run_config=_run_config(sweep, ending, _Watching(location, watcher, ending), max_failures),
     )
     # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -95,6 +85,20 @@ def _tune_config(settings: Sweep, at_once: int, sweep: RunFolder, past: Mapping[
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,
+    )
+
+
+def _run_config(sweep: RunFolder, ending: _Ending, watching: _Watching, max_failures: int) -> tune.RunConfig:
+    return tune.RunConfig(
+        # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
+        name=f"tune-{uuid.uuid4().hex[:8]}",
+        storage_path=f"{sweep.storage.root}/{SCRATCH}",
+        storage_filesystem=sweep.storage.filesystem,
+        stop=ending,
+        callbacks=[watching, _Silence()],
+        failure_config=tune.FailureConfig(max_failures=max_failures),
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+        verbose=0,
     )
 
 

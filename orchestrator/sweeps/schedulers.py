@@ -62,12 +62,12 @@ def make_scheduler(
         case PBT() as pbt:
             # The paths that change are our own affair; Tune wants some.
             common = {"hyperparam_mutations": {TRIAL: {}}, "burn_in_period": pbt.burn_in_period}
-            return _population(PopulationBasedTraining)(*keeps, history=history, **common, **_common(pbt))
+            return _Population.of(PopulationBasedTraining)(*keeps, history=history, **common, **_common(pbt))
         case PB2() as pb2:
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
-            return _population(TunesPB2)(*keeps, history=history, hyperparam_bounds=trial_bounds(settings), **_common(pb2))
-    return _TakingUp.of(FIFOScheduler)(*keeps)
+            return _Population.of(TunesPB2)(*keeps, history=history, hyperparam_bounds=trial_bounds(settings), **_common(pb2))
+    return _TakingUp(*keeps)
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class _Over:
     trial_id: str
 
 
-class _TakingUp:
+class _TakingUp(FIFOScheduler):
     """What every scheduler of a sweep does beside its own rule: learns what was reported before, and lets rest what
     would fail again."""
 
-    @staticmethod
-    def of(base: Any) -> Any:
-        """A scheduler class of Tune's that takes up a sweep."""
-        return type(base.__name__, (_TakingUp, base), {})
+    @classmethod
+    def of(cls, base: Any) -> Any:
+        """A scheduler class of Tune's that does this too; all of them are made on Tune's FIFOScheduler."""
+        return type(base.__name__, (cls, base), {})
 
     def __init__(self, settings: Sweep, past: Mapping[int, Past], is_mistake: Callable[[int], bool], **options: Any) -> None:
         super().__init__(**options)
@@ -92,7 +92,7 @@ class _TakingUp:
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """A trial is new, or is to be started anew after a failure."""
-        super().on_trial_add(tune_controller, trial)  # type: ignore[misc]  # of Tune's class, which `of` puts behind this one
+        super().on_trial_add(tune_controller, trial)
         for number in [number for number, one in self._past.items() if one.over]:
             self._tell(_Over(trial_name(number)), self._past.pop(number))
         number = trial.config[TRIAL]["number"]
@@ -156,53 +156,50 @@ def trial_bounds(settings: Sweep) -> dict[str, Any]:
     return {TRIAL: {"values": bounds(settings)}}
 
 
-def _population(base: Any) -> Any:
-    """A population scheduler of Tune's that stays in the space's domains, and writes down who went on from whom."""
-    taking_up: Any = _TakingUp.of(base)
+class _Population(_TakingUp):
+    """What a population scheduler of a sweep does beside Tune's own rule: it stays in the space's domains, and writes
+    down who went on from whom."""
 
-    class Kept(taking_up):
-        def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
-            super().__init__(settings, *keeps, **options)
-            self._history = history
-            # Trials that are taken up have reports behind them: the next look is the first that none of them has passed.
-            reached = max((len(one.reports) for one in self._past.values() if not one.over), default=0)
-            due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
-            self._next_perturbation_sync: int = max(options.get("burn_in_period", 0), due)
-            self._random = np.random.RandomState(settings.seed)
+    def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
+        super().__init__(settings, *keeps, **options)
+        self._history = history
+        # Trials that are taken up have reports behind them: the next look is the first that none of them has passed.
+        reached = max((len(one.reports) for one in self._past.values() if not one.over), default=0)
+        due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
+        self._next_perturbation_sync: int = max(options.get("burn_in_period", 0), due)
+        self._random = np.random.RandomState(settings.seed)
 
-        def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-            super().on_trial_add(tune_controller, trial)
-            if self._synch:
-                last = self._next_perturbation_sync - self._perturbation_interval
-                self._trial_state[trial].last_perturbation_time = last
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        super().on_trial_add(tune_controller, trial)
+        if self._synch:
+            last = self._next_perturbation_sync - self._perturbation_interval
+            self._trial_state[trial].last_perturbation_time = last
 
-        def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
-            values = trial_to_clone.config[TRIAL]["values"]
-            if isinstance(self._settings.scheduler, PBT):
-                values = mutated(self._settings, values, self._random)
-            else:
-                chosen, _ = super()._get_new_config(trial, trial_to_clone)
-                # What PB2 chooses goes through float32, and may come out beyond its end.
-                values = {**values, **clipped(self._settings, chosen[TRIAL]["values"])}
-            return trial_config(trial.config[TRIAL]["number"], values), {}
+    def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
+        values = trial_to_clone.config[TRIAL]["values"]
+        if isinstance(self._settings.scheduler, PBT):
+            values = mutated(self._settings, values, self._random)
+        else:
+            chosen, _ = super()._get_new_config(trial, trial_to_clone)
+            # What PB2 chooses goes through float32, and may come out beyond its end.
+            values = {**values, **clipped(self._settings, chosen[TRIAL]["values"])}
+        return trial_config(trial.config[TRIAL]["number"], values), {}
 
-        def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
-            before = trial_to_clone.config[TRIAL]["values"]
-            own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
-            super()._exploit(tune_controller, trial, trial_to_clone)
-            self._history.append(
-                trial=trial_name(trial.config[TRIAL]["number"]),
-                source=trial_name(trial_to_clone.config[TRIAL]["number"]),
-                report=source.last_result[TRAINING_ITERATION],
-                epoch=source.last_result["epoch"],
-                step=source.last_result["step"],
-                score=self._metric_op * own.last_score,
-                source_score=self._metric_op * source.last_score,
-                before=before,
-                after=trial.config[TRIAL]["values"],
-            )
-
-    return Kept
+    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
+        before = trial_to_clone.config[TRIAL]["values"]
+        own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
+        super()._exploit(tune_controller, trial, trial_to_clone)
+        self._history.append(
+            trial=trial_name(trial.config[TRIAL]["number"]),
+            source=trial_name(trial_to_clone.config[TRIAL]["number"]),
+            report=source.last_result[TRAINING_ITERATION],
+            epoch=source.last_result["epoch"],
+            step=source.last_result["step"],
+            score=self._metric_op * own.last_score,
+            source_score=self._metric_op * source.last_score,
+            before=before,
+            after=trial.config[TRIAL]["values"],
+        )
 
 
 @contextmanager

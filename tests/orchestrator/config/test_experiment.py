@@ -7,7 +7,7 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.config.experiment import Component, Experiment, wrong_length
+from orchestrator.config.experiment import Component, Experiment, Workers, wrong_length
 
 
 def test_the_length_of_training_is_said_once() -> None:
@@ -22,6 +22,11 @@ def test_values_cannot_be_changed() -> None:
     experiment = Experiment(name="x", task="a:B", epochs=1)
     with pytest.raises(ValidationError, match="frozen"):
         experiment.epochs = 2
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "1 rank"), (2, "2 ranks"), ([1, 2], "1 to 2 ranks"), ([2, 8], "2 to 8 ranks")])
+def test_how_many_workers_there_are_in_words(count: int | list[int], told: str) -> None:
+    assert Workers(count=count).in_words("rank") == told
 
 
 def test_a_component_keeps_its_arguments() -> None:

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from orchestrator.config.experiment import Workers
 from orchestrator.errors import UsageError
-from orchestrator.runs.environment import Ray, passed_on, starts_ray, way_to_ray
+from orchestrator.runs.environment import Ray, Resources, passed_on, starts_ray, way_to_ray
 
 
 def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +21,18 @@ def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: p
     with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here: export them, or take them out") as told:
         passed_on(["HF_TOKEN", "WANDB_API_KEY"])
     assert "one" not in str(told.value).split()
+
+
+@pytest.mark.parametrize(
+    ("workers", "asked"),
+    [
+        (Workers(count=3, cpus=0.5), Resources(1.5)),
+        (Workers(count=2, gpu=True), Resources(2, 2)),
+        (Workers(count=[2, 8], cpus=4, gpu=True), Resources(8, 2)),
+    ],
+)
+def test_a_run_asks_for_what_its_fewest_ranks_need(workers: Workers, asked: Resources) -> None:
+    assert Resources.asked_by(workers) == asked
 
 
 def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
