@@ -61,7 +61,7 @@ lint: setup ## ruff and mypy
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(make_venv)
 
-bench: .venv-bench/.ready ## every benchmark, its peers beside it; prints Markdown
+bench: .venv-bench/.ready ## most benchmarks of speed, their peers beside them; prints Markdown
 	@for script in loop_overhead idle_hooks ema_update recorder wait_cost tables watch cli_start run_overhead report sweep_cost open_sweep; do \
 	  .venv-bench/bin/python -m benchmarks.$$script || exit 1; done
 

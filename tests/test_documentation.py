@@ -1,18 +1,25 @@
 """What the pages say is run: their code and experiment files, and their links."""
 
+import importlib
+import inspect
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
-from hooks import HOOKS
-from orchestrator import load_experiment, run
+from hooks import HOOKS, Rhythm
+from orchestrator import Task, load_experiment, run
+from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.sweep import SCHEDULERS
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import resolved
+from orchestrator.config.sweep import PB2, PBT, SCHEDULERS, Asha, Fifo, HyperBand, Median
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,6 +32,12 @@ def write_files(page: Path, folder: Path) -> None:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of each row of the tables in a page whose first cell is code, without the backticks of that."""
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
+    return [[first.strip("`"), *others] for first, *others in rows]
 
 
 @pytest.fixture
@@ -51,6 +64,12 @@ def test_the_readme_s_sweep_is_valid(folder: Path) -> None:
     settings = load_experiment("study/wine_sweep.yaml").sweep
     assert settings is not None
     assert settings.trials == 6
+
+
+def test_the_readme_names_every_verb() -> None:
+    section = (ROOT / "README.md").read_text().split("\n## The verbs\n")[1].split("\n## ")[0]
+    verbs = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert {name for name in re.findall(r"`([a-z]+)[^`]*`", section) if name != "hookyard"} == verbs
 
 
 def test_the_hook_guide_s_hook_records_the_norm_of_the_weights(folder: Path) -> None:
@@ -98,6 +117,77 @@ def test_every_sweep_in_the_guide_to_sweeps_is_valid(folder: Path) -> None:
     assert {one.scheduler.type for one in sweeps.values()} == set(SCHEDULERS)
     assert len(loaded["study/changes.yaml"].changes) == 2
     assert page.read_text().count("```yaml") == len(loaded)
+
+
+def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_default() -> None:
+    section = (ROOT / "docs" / "sweeps.md").read_text().split("\n## Schedulers\n")[1].split("\n## ")[0]
+    rows = [row for row in table_rows(section) if len(row) == 4]
+    told = {(kind, name): yaml.safe_load(default.strip("`")) for name, kinds, default, _ in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    schedulers = [Fifo(), Asha(), HyperBand(), Median(), PBT(), PB2()]
+    assert {one.type for one in schedulers} == set(SCHEDULERS)
+    assert told == {(one.type, name): value for one in schedulers for name, value in one.model_dump().items() if name != "type"}
+
+
+def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
+    section = (ROOT / "docs" / "experiment.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
+    told = {name: yaml.safe_load(default.strip("`")) for name, _, default, _ in table_rows(section) if name != "base"}
+    told["validate_every"] = str(Rhythm.parse(told["validate_every"]))
+    # Without what must be said, and unchecked: nothing but the defaults.
+    defaults = Experiment.model_construct().model_dump(mode="json")
+    inner = {f"{part}.{name}": value for part in ("loader", "workers") for name, value in defaults.pop(part).items()}
+    required = {name for name, field in Experiment.model_fields.items() if field.is_required()}
+    assert told == defaults | inner | dict.fromkeys(required, "must be said")
+
+
+def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
+    write_files(ROOT / "docs" / "experiment.md", folder)
+    base, wider = (resolved(load_experiment(f"study/{name}.yaml")) for name in ("complete", "wider"))
+    assert base["optimizer"] == {"type": "AdamW", "lr": 3e-3, "weight_decay": 0.01}
+    assert base["hooks"]["sync_buffers"] is None
+    assert len(base["changes"]) == 1
+    assert wider["optimizer"] == {"type": "SGD", "momentum": 0.9, "lr": 0.1}
+    assert wider["scheduler"] == base["scheduler"]
+    assert (wider["epochs"], wider["steps"], wider["changes"]) == (None, 100, [])
+    decays = {name: config["hooks"]["ema"]["decay"] for name, config in (("base", base), ("wider", wider))}
+    norms = {name: config["hooks"]["gradient_clip"]["max_norm"] for name, config in (("base", base), ("wider", wider))}
+    assert decays == {"base": 0.9, "wider": 0.9}
+    assert norms == {"base": 5.0, "wider": HOOKS["gradient_clip"]().max_norm}  # type: ignore[attr-defined]
+
+
+def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None:
+    write_files(ROOT / "docs" / "experiment.md", folder)
+    commands = re.findall(r"^hookyard run (study/\S+) (.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE)
+    typed = [resolved(load_experiment(file, shlex.split(words.partition(" --")[0]))) for file, words in commands]
+    assert [one["epochs"] for one in typed] == [4, None, 4]
+    assert [one["optimizer"]["type"] for one in typed] == ["AdamW", "AdamW", "SGD"]
+    assert typed[0]["optimizer"]["lr"] == 0.01
+    assert typed[1]["steps"] == 500
+    assert typed[2]["optimizer"] == {"type": "SGD", "lr": 0.1}
+    assert typed[2]["hooks"]["ema"]["decay"] == 0.99
+    assert typed[2]["hooks"]["throughput"] is None
+
+
+def test_the_page_on_tasks_has_every_method() -> None:
+    section = (ROOT / "docs" / "tasks.md").read_text().split("\n## The methods\n")[1].split("\n## ")[0]
+    told = [(row[0], row[2]) for row in table_rows(section)]
+    methods = {name: method for name, method in vars(Task).items() if not name.startswith("_") and callable(method)}
+    signatures = [f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})" for name, method in methods.items()]
+    assert sorted(signature for signature, _ in told) == sorted(signatures)
+    must = {signature.partition("(")[0] for signature, default in told if default == "must be written"}
+    assert must == Task.__abstractmethods__
+
+
+def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
+    write_files(ROOT / "docs" / "tasks.md", folder)
+    done = run(load_experiment("study/diabetes.yaml"), folder / "runs", local=True)
+    last = done.metrics.iloc[-1]
+    targets = torch.stack([patient["course"] for patient in importlib.import_module("study.diabetes").Diabetes().data()["val"]])
+    assert last["val/r2"] == pytest.approx(1 - last["val/loss"] / targets.var(correction=0).item(), rel=1e-4)
+    assert last["val/r2"] > 0.3
+    assert {"train/absolute_error", "val/absolute_error"} <= set(done.metrics)
+    assert "train/r2" not in done.metrics
+    training = done.stats[done.stats["phase"] == "train"]
+    assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == ([0.01], [0.003])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
