@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.batchnorm import _NormBase
 
 from hooks.state import State
 
@@ -45,11 +45,12 @@ class Teacher:
         self._loaded, self._loaded_buffers = None, {}
 
     def train(self, mode: bool) -> None:
-        """Chooses batch statistics or running ones; dropout stays off. Call it in `on_phase_start`."""
+        """Chooses batch statistics or running ones; all else that draws or drops in training stays off. Call it in
+        `on_phase_start`."""
         self.module.train(mode)
         for layer in self.module.modules():
-            if isinstance(layer, _DropoutNd):
-                layer.eval()
+            if not isinstance(layer, _NormBase):
+                layer.training = False
 
     @torch.no_grad()
     def __call__(self, *inputs: Any) -> Any:
