@@ -41,7 +41,7 @@ class Task(ABC):
 
     def meters(self) -> Mapping[str, Any]:
         """Metrics that are no mean over samples: torchmetrics objects. In val and test `update(output, target)` is
-        called with `target(batch)`, `compute()` at the end of the phase."""
+        called with `target(batch)`, `compute()`, which gives one number, at the end of the phase."""
         return {}
 
     def target(self, batch: Any) -> Any:

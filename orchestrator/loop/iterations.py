@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.hook import WITHIN_ITERATION
 from hooks.plan import Call, Plan
 from hooks.state import State
+from orchestrator.errors import RunError
 from orchestrator.loop.clock import Clock, spans
 from orchestrator.loop.data import mover
 from orchestrator.loop.means import Means
@@ -258,11 +259,24 @@ class Iterations:
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """The phase's values over all ranks, as `<prefix>/<name>`, and a new beginning for the next; collective."""
         means, self.means = self.means, Means()
-        values = means.reduce(world) | {name: float(meter.compute()) for name, meter in (meters or {}).items()}
+        values = means.reduce(world) | {name: measured(name, meter) for name, meter in (meters or {}).items()}
         for name, value in values.items():
             if math.isnan(value):
                 logger.warning("%s/%s is not a number", prefix, name)
         return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
+def measured(name: str, meter: Any) -> float:
+    """The value of a meter over all ranks; collective. Raises RunError where it is not one number."""
+    value = meter.compute()
+    shape = tuple(getattr(value, "shape", ()))
+    if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
+        return float(value)
+    given = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
+    raise RunError(
+        f"compute() of the meter '{name}' gives {given}, and must give one number; average over classes (torchmetrics: "
+        "average='macro'), or give a meter for each value"
+    )
 
 
 def clearing(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

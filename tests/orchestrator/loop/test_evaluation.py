@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 
 from hooks import Hook, State
+from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
@@ -42,6 +45,25 @@ def test_meters_are_torchmetrics_own_values() -> None:
         output = loop.state.module.eval()(dataset.points)
     assert metrics["val/f1"] == pytest.approx(MulticlassF1Score(3)(output, dataset.labels).item())
     assert metrics["val/auroc"] == pytest.approx(MulticlassAUROC(3)(output, dataset.labels).item())
+
+
+@dataclass
+class Given(Points):
+    """Has a meter of its own."""
+
+    meter: Any = None
+
+    def meters(self) -> dict[str, Any]:
+        return {"f1": self.meter}
+
+
+@pytest.mark.parametrize(
+    ("meter", "given"),
+    [(MulticlassF1Score(3, average=None), r"values of shape \(3,\)"), (MetricCollection([MulticlassF1Score(3)]), "a dict")],
+)
+def test_a_meter_that_gives_more_than_one_number_is_named(meter: Any, given: str) -> None:
+    with pytest.raises(RunError, match=f"compute\\(\\) of the meter 'f1' gives {given}, and must give one number"):
+        list(Loop(Given(meter=meter), experiment(epochs=1), {}).run())
 
 
 class Modes(Hook):
