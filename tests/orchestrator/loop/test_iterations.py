@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hooks import HOOKS, Hook, Rhythm, State
+from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.iterations import clearing
 from orchestrator.loop.loop import Loop
 from orchestrator.stats.spans import SPANS
@@ -222,6 +224,34 @@ def test_fp16_leaves_out_a_step_that_overflows_and_counts_it_nowhere() -> None:
     assert hook.updates == [0, 1, 4, 5, 6]
     assert hook.stepped == [True, True, False, False, True, True, True]
     assert (loop.state.iteration, loop.state.step) == (7, 5)
+
+
+def test_fp16_clips_accumulated_gradients_in_their_true_size() -> None:
+    """Groups of 2, 2, 2 and 1 of the 7 micro-batches, unscaled once each."""
+    task, rows = Points(val=0), Rows()
+    clip = GradientClip(max_norm=0.05)
+    loop = Loop(task, experiment(epochs=1, precision="fp16", accumulate=2), {"clip": clip}, recorder=rows)
+    list(loop.run())
+
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer, scaler, norms = SGD(model.parameters(), lr=0.1, momentum=0.9), torch.amp.GradScaler("cpu"), []
+    dataset: Any = task.data()["train"]
+    batches = list(DataLoader(dataset, 8, sampler=DistributedSampler(dataset, num_replicas=1, rank=0, seed=0)))
+    for group in (batches[:2], batches[2:4], batches[4:6], batches[6:]):
+        for points, labels, _ in group:
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = functional.cross_entropy(model(points), labels)
+            scaler.scale(loss / len(group)).backward()
+        scaler.unscale_(optimizer)
+        norms.append(clip_grad_norm_(model.parameters(), 0.05).item())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    assert [float(row["grad_norm"]) for row in rows.rows if "grad_norm" in row] == norms
+    assert min(norms) > 0.05
+    assert numbers(loop.state.module) == numbers(model)
 
 
 class SkipOnce(Hook):

@@ -82,6 +82,7 @@ def live(root: Path, hooks: dict[str, Hook], restore: str | None = None, world: 
         "model": numbers(loop.state.module),
         "optimizer": nested(loop.state.optimizer.state_dict()),
         "scheduler": nested(loop.state.scheduler.state_dict()),
+        "scaler": loop.state.scaler and loop.state.scaler.state_dict(),
         "ema": nested(loop.plan.hooks["ema"].rank_state_dict()),
         "samples": loop.state.samples,
     }
