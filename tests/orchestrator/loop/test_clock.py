@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from hooks import Hook, Rhythm, State
+from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import clock as clock_module
+from orchestrator.loop import loop as loop_module
 from orchestrator.loop.clock import INTERVALS, Clock, CudaClock, DeviceSpan, clock_for, spans
+from orchestrator.loop.loop import Loop
 from orchestrator.stats.spans import SPANS
+from orchestrator.storage import Storage
+from tests.tasks import Points, Rows, experiment
 
 
 class Time:
@@ -205,3 +212,34 @@ def test_on_a_device_marks_become_spans_between_events_and_wall_time_stays_the_h
 
 def columns_of(times: Sequence[float]) -> dict[str, float]:
     return {name: values[0] for name, values in columns(times).items()}
+
+
+class Dawdles(Hook):
+    """Takes a second after the second step, two to save what it asks for there, and four as a validation begins."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step == 2:
+            self.time.now += 1.0
+            state.request_checkpoint("a test")
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self.time.now += 2.0
+
+    def on_phase_start(self, state: State) -> None:
+        if state.phase == "val":
+            self.time.now += 4.0
+
+
+def test_hooks_saving_and_validation_are_no_wait_for_data(time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MMEngine's timer charges them to the data of the next iteration."""
+    monkeypatch.setattr(loop_module, "perf_counter", time)
+    rows, store = Rows(), CheckpointStore(Storage(tmp_path))
+    given = experiment(epochs=1, validate_every=Rhythm(4, "steps"))
+    loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, recorder=rows, store=store)
+    loop.clock.recording = True
+    list(loop.run())
+    columns = rows.columns("hooks_s", "checkpoint_s", "data_wait_s", "step_s", phase="train")
+    assert columns == [(0, 0, 0, 0), (1, 0, 0, 1), (0, 2, 0, 2), *[(0, 0, 0, 0)] * 4]
