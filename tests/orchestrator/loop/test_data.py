@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.loop.data import Copies, Data, ShardedSampler, batches_of, to_device
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from tests.tasks import Points, experiment
+from tests.tasks import Points, PointSet, experiment
 
 
 def shard(length: int, rank: int, world_size: int, epoch: int = 0, offset: int = 0, **how: Any) -> list[int]:
@@ -150,10 +150,14 @@ def test_the_epochs_length_does_not_depend_on_where_the_sampler_stands() -> None
     assert data.sampler.offset == 16
 
 
-def test_training_resumes_at_an_offset() -> None:
+def test_training_resumes_at_an_offset_without_fetching_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Data(Points(train=20), experiment(), World())
     whole = batches(data.train_iterator(0, 0))
+    fetched: list[int] = []
+    fetch = PointSet.__getitem__
+    monkeypatch.setattr(PointSet, "__getitem__", lambda dataset, index: (fetched.append(index), fetch(dataset, index))[1])
     assert batches(data.train_iterator(0, 8)) == whole[1:]
+    assert fetched == [place for batch in whole[1:] for place in batch]
 
 
 def test_making_an_iterator_draws_no_numbers_from_the_training() -> None:
