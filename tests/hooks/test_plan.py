@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import traceback
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -64,6 +65,22 @@ def test_a_failure_names_the_hook_the_event_the_rank_and_the_cause() -> None:
         Plan({"broken": Failing()}, rank=3).fire("on_step", State())
     assert (caught.value.hook, caught.value.event, caught.value.rank) == ("broken", "on_step", 3)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+class Mistaken(Hook):
+    def on_step(self, state: State) -> None:
+        count: Any = 3
+        len(count)
+
+
+def test_a_type_error_in_a_hook_is_told_as_what_it_is_with_its_place() -> None:
+    """MMEngine takes it for a wrong signature."""
+    with pytest.raises(HookError, match=r"'mistaken' failed in on_step on rank 0: TypeError: object of type 'int'") as caught:
+        Plan({"mistaken": Mistaken()}).fire("on_step", State())
+    cause = caught.value.__cause__
+    assert isinstance(cause, TypeError)
+    last = traceback.extract_tb(cause.__traceback__)[-1]
+    assert (last.name, last.line) == ("on_step", "len(count)")
 
 
 def test_a_hook_error_crosses_processes() -> None:

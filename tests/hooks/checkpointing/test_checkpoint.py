@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from hooks import HookError, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint, infer_rule
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.storage import Storage
 from tests.hooks.phases import run_phase
+from tests.tasks import Points, experiment
 
 
 class Store:
@@ -236,12 +241,25 @@ def test_a_best_between_two_checkpoints_is_saved() -> None:
     assert life.store.labels == {"best": "epoch-0004", "best-val-accuracy": "epoch-0004"}
 
 
-def test_a_best_in_the_middle_of_an_epoch_is_saved_with_everything() -> None:
-    """MMEngine's best checkpoint lacks the optimizer: here it is a checkpoint as any other."""
+def test_a_best_in_the_middle_of_an_epoch_is_saved() -> None:
     life = Life(Checkpoint(best="val/accuracy"))
     life.phase("train", 5, length=10)
     life.phase("val", 1, **{"val/accuracy": 0.5})
     assert life.store.labels["best"] == "step-00000005"
+
+
+def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
+    """MMEngine's best checkpoint has none, so that nobody can go on from it."""
+    store = CheckpointStore(Storage(tmp_path))
+    hook = Checkpoint(every=Rhythm(100), save_last=False, best="val/loss")
+    loop = Loop(Points(), experiment(epochs=1), {"checkpoint": hook}, store=store)
+    list(loop.run())
+    assert loop.state.optimizer is not None
+    expected = loop.state.optimizer.state_dict()["state"]
+    stored = store.load(store.resolve("best"), "optimizer.pt")["optimizer"]["state"]
+    assert len(stored) == len(expected) == 4
+    for index, values in expected.items():
+        assert torch.equal(stored[index]["momentum_buffer"], values["momentum_buffer"])
 
 
 def test_an_equal_score_is_no_better() -> None:

@@ -156,6 +156,30 @@ def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) 
     assert called == [0, 0, 2, 0, 0, 2]
 
 
+def test_readings_of_a_phase_are_read_in_one_transfer_as_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VISSL reads once for each module."""
+    read: list[str] = []
+    for name in ("cpu", "item", "tolist", "__float__"):
+        monkeypatch.setattr(Tensor, name, _noting(name, read))
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    state, plan = State(module=model, artifacts=tmp_path, phase="train"), Plan({"activations": ActivationStats(every=EVERY_STEP)})
+    plan.fire("on_start", state)
+    for _ in range(5):
+        plan.fire("on_batch", state)
+        model(torch.ones(1, 2))
+        plan.fire("on_forward", state)
+        state.step += 1
+    assert read == []
+    plan.fire("on_phase_end", state)
+    assert read == ["cpu"]
+    assert len(pd.read_parquet(tmp_path / "activations")) == 5 * 2
+
+
+def _noting(name: str, read: list[str]) -> Any:
+    method = getattr(Tensor, name)
+    return lambda tensor, *arguments: (read.append(name), method(tensor, *arguments))[1]
+
+
 def test_evaluation_is_not_measured(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     plan = Plan({"activations": ActivationStats(every=EVERY_STEP)})

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hooks import Hook, Rhythm, State
 from hooks.training.ema import EMA
+from orchestrator.loop.loop import Loop
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.ranks import on_ranks
+from tests.tasks import Points, experiment
 
 
 class Reference(Hook):
@@ -112,6 +117,22 @@ def test_annealing_is_mmengines_formula() -> None:
             momentum = max(0.3, 2 / (2 + n))
             expected = (1 - momentum) * expected + momentum * value
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_annealing_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MMEngine reads its count of updates from a buffer at each."""
+    state, hook = new_state(small_model()), EMA(decay=0.9, average="annealing")
+    train(state, {"ema": hook}, batches(2))
+    before = averages(hook, state)
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a tensor was read")
+
+    for read in ("item", "cpu", "tolist", "__float__", "__bool__"):
+        monkeypatch.setattr(Tensor, read, refuse)
+    hook.on_update(state)
+    monkeypatch.undo()
+    assert not same(averages(hook, state), before)
 
 
 def test_decay_0_is_the_weights_themselves() -> None:
@@ -331,6 +352,36 @@ def test_two_averages_validate_under_their_own_names_or_not_at_all() -> None:
     EMA().on_start(state)
     with pytest.raises(ValueError, match="another hook validates with its weights already; set evaluate: both"):
         EMA().on_start(state)
+
+
+@dataclass
+class Counted(Points):
+    """Counts how often its model is called in training and in evaluation."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.register_forward_pre_hook(lambda module, inputs: self.calls.update(["train" if module.training else "val"]))
+        return model
+
+
+def test_both_validate_in_passes_of_their_own_and_nothing_is_added_to_training() -> None:
+    """VISSL runs the averaged model on every batch, those of training too. 52 and 23 samples are 7 and 3 batches."""
+    task, hook = Counted(), EMA(decay=0.9, evaluate="both")
+    loop = Loop(task, experiment(epochs=1), {"ema": hook})
+    metrics = next(loop.run()).metrics
+    assert task.calls == {"train": 7, "val": 2 * 3}
+    dataset: Any = task.data()["val"]
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(functional.cross_entropy(loop.state.module(dataset.points), dataset.labels))
+
+    assert metrics["val/loss"] == pytest.approx(loss(), rel=1e-6)
+    with hook.applied(loop.state):
+        assert metrics["val/ema/loss"] == pytest.approx(loss(), rel=1e-6)
+    assert metrics["val/loss"] != pytest.approx(metrics["val/ema/loss"], rel=1e-3)
 
 
 # Buffers

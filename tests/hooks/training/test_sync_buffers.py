@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hooks import State
+from hooks import Hook, Rhythm, State
 from hooks.training.sync_buffers import SyncBuffers
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
 from tests.ranks import on_ranks
+from tests.tasks import Points, experiment
 
 
 class Buffered(nn.Module):
@@ -70,3 +73,31 @@ def test_is_one_collective_for_each_dtype(monkeypatch: pytest.MonkeyPatch) -> No
     SyncBuffers().on_phase_end(State(module=module, world_size=2, phase="train"))
     expected = [("from 0", torch.bool), ("from 0", torch.int64), ("mean", torch.float32), ("mean", torch.float64)]
     assert sorted(calls, key=str) == expected
+
+
+class Means(Hook):
+    """Notes the running means with which each validation begins."""
+
+    def __init__(self) -> None:
+        self.found: list[list[float]] = []
+
+    def on_phase_start(self, state: State) -> None:
+        if state.phase == "val":
+            norm: Any = state.module.get_submodule("1")
+            self.found.append(norm.running_mean.tolist())
+
+
+def _validated_with(rank: int, world_size: int) -> list[list[float]]:
+    """26 of 52 samples on each rank, in batches of 4: 7 steps, and validations after 3, 6 and 7."""
+    means = Means()
+    given = experiment(steps=7, batch_size=4, validate_every=Rhythm(3, "steps"))
+    hooks: dict[str, Hook] = {"sync": SyncBuffers(), "means": means}
+    list(Loop(Points(batch_norm=True), given, hooks, world=World(rank, world_size, rank)).run())
+    return means.found
+
+
+def test_in_a_run_measured_in_steps_each_validation_finds_the_same_on_all_ranks() -> None:
+    """MMEngine synchronizes once in such a run: its hook waits for an epoch to end."""
+    first, second = on_ranks(_validated_with)
+    assert first == second
+    assert len({tuple(means) for means in first}) == 3
