@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hooks import EVENTS, HOOKS, Hook, HookError, State
+from hooks import EVENTS, HOOKS, Hook, HookError, Rhythm, State
 from orchestrator import Experiment, Task, load_experiment
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import IMIX_LEVELS, build_hooks, build_task
@@ -234,6 +235,46 @@ def test_a_phase_begins_with_each_epoch_also_where_training_is_measured_in_steps
     assert begins.epochs == [0, 1, 2]
 
 
+def test_a_phase_begins_again_after_a_validation_within_its_epoch() -> None:
+    begins = Begins()
+    # validations at 3, 6 and 7
+    list(Loop(Points(), experiment(epochs=1, validate_every=Rhythm(3, "steps")), {"begins": begins}).run())
+    assert begins.epochs == [0, 0, 0]
+
+
+class Batches(Hook):
+    """Notes at which events of an iteration there is a batch."""
+
+    def __init__(self) -> None:
+        self.there: list[tuple[str, bool]] = []
+
+    def on_iteration_start(self, state: State) -> None:
+        self.there.append((state.phase, state.batch is not None))
+
+    def on_batch(self, state: State) -> None:
+        self.there.append((state.phase, state.batch is not None))
+
+
+def test_the_batch_is_there_from_on_batch_on() -> None:
+    batches = Batches()
+    list(Loop(Points(train=16, val=8), experiment(epochs=1), {"batches": batches}).run())
+    assert batches.there == [("train", False), ("train", True)] * 2 + [("val", False), ("val", True)]
+
+
+class Keeps(Hook):
+    """Keeps the state it is given at the start."""
+
+    def on_start(self, state: State) -> None:
+        self.state = state
+
+
+def test_the_state_that_a_hook_keeps_outlives_the_loop() -> None:
+    keeps = Keeps()
+    list(Loop(Points(val=0), experiment(epochs=1), {"keeps": keeps}).run())
+    gc.collect()
+    assert (keeps.state.step, keeps.state.samples) == (7, 52)
+
+
 class Notes(Hook):
     """Notes what some events find: the first layer's weights, where phases begin, gradients, and how the run ends."""
 
@@ -324,12 +365,35 @@ class Gathers(Hook):
         checkpoint["gathered"] = {"total": total}
 
 
-def _save(rank: int, world_size: int, root: str) -> None:
-    store = CheckpointStore(Storage(root), master=rank == 0)
-    loop = Loop(Points(val=0), experiment(epochs=1), {"gathers": Gathers()}, world=World(rank, world_size, rank), store=store)
-    list(loop.run())
+class Noting(CheckpointStore):
+    """Notes the files that its rank writes."""
+
+    written: tuple[str, ...] = ()
+
+    def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        self.written += tuple(files)
+        return super().write_files(name, files)
 
 
-def test_a_collective_while_saving_does_not_hang(tmp_path: Path) -> None:
-    on_ranks(_save, 2, str(tmp_path))
-    assert CheckpointStore(Storage(tmp_path)).load("epoch-0001", "gathered.pt")["total"].item() == 3
+def _save(rank: int, world_size: int, root: str) -> list[str]:
+    store = Noting(Storage(root), master=rank == 0)
+    hooks = {"gathers": Gathers(), "ema": HOOKS["ema"]()}
+    list(Loop(Points(val=0), experiment(epochs=1), hooks, world=World(rank, world_size, rank), store=store).run())
+    return sorted(store.written)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
+    """Where two ranks saved once, and what each wrote."""
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, on_ranks(_save, 2, str(folder))
+
+
+def test_a_collective_while_saving_does_not_hang(saved: tuple[Path, list[list[str]]]) -> None:
+    assert CheckpointStore(Storage(saved[0])).load("epoch-0001", "gathered.pt")["total"].item() == 3
+
+
+def test_what_all_ranks_have_alike_is_written_by_one(saved: tuple[Path, list[list[str]]]) -> None:
+    of_master, of_other = saved[1]
+    assert of_master == ["ema.pt", "gathered.pt", "hooks.pt", "model.pt", "optimizer.pt", "rank-0000.pt"]
+    assert of_other == ["rank-0001.pt"]
