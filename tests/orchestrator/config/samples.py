@@ -1,20 +1,38 @@
-"""Tasks and hooks that the tests of the config name."""
+"""Tasks and hooks that the tests of the config name, a file that names them, and what is said of files that are wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import pytest
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from hooks import Hook, Priority, Ranks, Rhythm, State
+from orchestrator.config.load import load_experiment
+from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
 
 HERE = "tests.orchestrator.config.samples"
+
+TEXT = f"""\
+name: line
+task: {HERE}:Line
+task_args: {{width: 2}}
+epochs: 3
+optimizer: {{type: SGD, lr: 1e-1, momentum: 0.5}}
+hooks:
+  shadow:
+    type: {HERE}:Shadow
+    decay: 0.25
+  console: null
+"""
+"""An experiment's file that is right."""
 
 
 @dataclass
@@ -119,3 +137,16 @@ class Wide(torch.optim.SGD):
     def __init__(self, params: Any, lr: float, reach: int = 2, **rest: Any) -> None:
         super().__init__(params, lr=lr)
         self.reach = reach
+
+
+def problems(file: Path, text: str, *overrides: str) -> list[Problem]:
+    """What is said of a file with this text."""
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(file, overrides)
+    return list(caught.value.problems)
+
+
+def places(file: Path, text: str, *overrides: str) -> dict[str, int | None]:
+    """The line of each problem of a file with this text, by path."""
+    return {problem.path: problem.line for problem in problems(file, text, *overrides)}

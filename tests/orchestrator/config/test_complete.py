@@ -1,0 +1,140 @@
+"""What an experiment names is found, checked and filled in, with every problem at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config.load import to_yaml
+from orchestrator.config.reader import parse_yaml
+from orchestrator.errors import ConfigError
+from tests.orchestrator.config.samples import HERE, TEXT, places, problems
+from tests.tasks import described
+
+
+def test_every_problem_at_once_with_its_line(file: Path) -> None:
+    text = f"""\
+name: a/b
+task: {HERE}:Line
+task_args: {{widht: 2}}
+epochs: 0
+batchsize: 8
+optimizer: {{type: SGD, lr: '0.1'}}
+scheduler: {{type: CosineAnnealingLR, T_Max: 3}}
+precision: fp8
+workers: {{count: 1.5}}
+hooks:
+  shadow: {{type: '{HERE}:Shadow', decay: 1.2}}
+  band:
+    type: {HERE}:Band
+    low: 2
+    high: 1
+  ema:
+    decoy: 1
+  emma: {{}}
+epochs: 4
+"""
+    assert places(file, text) == {
+        "name": 1, "task_args.widht": 3, "epochs": 19, "batchsize": 5, "optimizer.lr": 6, "scheduler.T_Max": 7,
+        "scheduler.T_max": 7, "precision": 8, "workers.count": 9, "hooks.shadow.decay": 11, "hooks.band": 12,
+        "hooks.ema.decoy": 17, "hooks.emma": 18,
+    }  # fmt: skip
+    told = "\n".join(map(str, problems(file, text)))
+    assert f"{file}:5: batchsize: unknown key (did you mean 'batch_size'?)" in told
+    assert f"{file}:11: hooks.shadow.decay: must be at most 1, got 1.2" in told
+    assert f"{file}:18: hooks.emma: there is no hook 'emma'" in told
+    assert f"{file}:3: task_args.widht: unknown key (did you mean 'width'?)" in told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["steps=3"], "has both epochs and steps"),
+        (["epochs=null"], "has neither epochs nor steps"),
+        (["epochs=null", "precision=fp8"], "has neither epochs nor steps"),
+        (["steps=3", "workers.count=0"], "has both epochs and steps"),
+    ],
+)
+def test_the_length_is_said_once(file: Path, overrides: list[str], said: str) -> None:
+    found = [problem.message for problem in problems(file, TEXT, *overrides) if not problem.path]
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_missing_keys(file: Path) -> None:
+    assert places(file, "epochs: 1\n") == {"name": 1, "task": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("hooks: [ema]", "hooks"),
+        ("hooks: {ema: 3}", "hooks.ema"),
+        ("optimizer: SGD", "optimizer"),
+        ("optimizer: {lr: x}", "optimizer.lr"),
+        ("optimizer: {type: 3}", "optimizer.type"),
+        ("scheduler: {gamma: 1}", "scheduler.type"),
+        ("task_args: 3", "task_args"),
+        ("task: 3", "task"),
+        ("workers: 2", "workers"),
+        ("accumulate: true", "accumulate"),
+        ("seed: '0'", "seed"),
+        ("validate_every: 1 hour", "validate_every"),
+        ("loader: {num_workers: -1}", "loader.num_workers"),
+        ("sweep: {metric: x}", "sweep.space"),
+        ("sweep: 3", "sweep"),
+        ("name: on the moon", "name"),
+    ],
+)
+def test_wrong_shapes_are_one_problem_each(file: Path, line: str, path: str) -> None:
+    key = line.partition(":")[0]
+    lines = {"name": "name: x", "task": f"task: {HERE}:Line", "epochs": "epochs: 1", key: line}
+    assert list(places(file, "\n".join(lines.values()))) == [path]
+
+
+def test_a_hook_of_the_file_s_own_is_suggested(file: Path) -> None:
+    (problem,) = problems(file, TEXT, "hooks.shadwo.decay=1")
+    assert problem.suggestion == "did you mean 'shadow'?"
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ({"count": [1]}, "workers.count: must be a whole number or must have at least 2 entries, got [1]"),
+        ({"count": [3, 2]}, "workers: count is one number, or the fewest and the most of them, got [3, 2]"),
+        ({"count": [2, 2]}, "workers: count is one number, or the fewest and the most of them, got [2, 2]"),
+        ({"strategy": "zero"}, "workers.strategy: must be 'ddp' or 'fsdp', got 'zero'"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused(workers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        described(workers=workers)
+    assert str(error.value) == said
+
+
+def test_the_number_of_workers_may_be_a_range_but_not_of_a_gang() -> None:
+    ranged = described(workers={"count": [2, 8]})
+    assert (ranged.workers.least, ranged.workers.most) == (2, 8)
+    assert parse_yaml(to_yaml(ranged), "x").data["workers"]["count"] == [2, 8]
+    sweep = {"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}}
+    with pytest.raises(ConfigError, match=r"workers.count: a gang has one number of ranks, got \[1, 2\]; engine: train takes a range"):
+        described(workers={"count": [1, 2]}, sweep=sweep)
+    assert described(workers={"count": [1, 2]}, sweep={**sweep, "engine": "train"}).workers.most == 2
+
+
+def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> None:
+    hooks = {
+        "export": {},
+        "optimizer_stats": {},
+        "ema": {"buffers": "recompute"},
+        "slow_ema": {"type": "ema", "evaluate": "raw"},
+        "gradient_clip": {},
+    }
+    described(hooks=hooks)
+    with pytest.raises(ConfigError) as error:
+        described(hooks=hooks, workers={"count": 2, "strategy": "fsdp"}, precision="fp16", compile=True, channels_last=True)
+    wrong = {"hooks.export", "hooks.optimizer_stats", "hooks.ema", "precision", "compile", "channels_last"}
+    assert {problem.path for problem in error.value.problems} == wrong
+    assert "hooks.export: cannot be with workers.strategy: fsdp: it runs the model on the master alone" in str(error.value)
