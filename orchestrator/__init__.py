@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.config.experiment import Experiment
     from orchestrator.config.load import load_experiment
-    from orchestrator.errors import ConfigError, HookyardError, RunError, UsageError
+    from orchestrator.errors import CheckpointError, ConfigError, HookyardError, RunError, StorageError, UsageError
     from orchestrator.runs.driver import resume, run
     from orchestrator.runs.result import Run, open_run
     from orchestrator.sweeps.driver import resume_sweep, sweep
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from orchestrator.task import Task
 
 _HOMES = {
+    "CheckpointError": "orchestrator.errors",
     "ConfigError": "orchestrator.errors",
     "Experiment": "orchestrator.config.experiment",
     "HookyardError": "orchestrator.errors",
     "Run": "orchestrator.runs.result",
     "RunError": "orchestrator.errors",
+    "StorageError": "orchestrator.errors",
     "Sweep": "orchestrator.sweeps.result",
     "Task": "orchestrator.task",
     "UsageError": "orchestrator.errors",
@@ -38,11 +40,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "CheckpointError",
     "ConfigError",
     "Experiment",
     "HookyardError",
     "Run",
     "RunError",
+    "StorageError",
     "Sweep",
     "Task",
     "UsageError",
@@ -60,3 +64,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'orchestrator' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

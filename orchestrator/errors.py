@@ -3,7 +3,7 @@
 HookyardError
 ├── UsageError          the call is wrong: a name that exists, a flag that does not fit (exit code 2)
 │   └── ConfigError     a YAML file or an override is wrong: every problem, with its place (exit code 2)
-├── CheckpointError     a checkpoint is missing, incomplete or damaged
+├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
 ├── StorageError        a storage stays away or refuses (exit code 1)
 └── RunError            a run failed (exit code 1)
     └── WorkersDisagree the ranks do not run the same plan

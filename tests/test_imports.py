@@ -150,6 +150,7 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator", ("ray", "torch", "pydantic", "pandas")),
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
+        ("import orchestrator.sweeps.result", ("ray", "torch")),
         ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch")),
     ],
 )

@@ -1,5 +1,7 @@
 """The command line: one verb, one file. A verb imports torch or ray when it is called, so that `--help` does not wait."""
 
+from typing import Annotated
+
 import typer
 
 from orchestrator.cli.compare import compare
@@ -31,3 +33,18 @@ app = typer.Typer(
 
 for verb in (run, sweep, resume, watch, ls, show, stats, compare, doctor, report, submit, status, logs, stop, validate, hooks, schema):
     app.command()(verb)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"hookyard {version('hookyard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def hookyard(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -21,8 +22,16 @@ def talk() -> Iterator[None]:
 
 
 def print_json(data: Any) -> None:
-    """One JSON document."""
-    typer.echo(json.dumps(data, indent=2, default=str))
+    """One JSON document. JSON knows no number that is none: it is null."""
+    typer.echo(json.dumps(_known_to_json(data), indent=2, default=str, allow_nan=False))
+
+
+def _known_to_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _known_to_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known_to_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

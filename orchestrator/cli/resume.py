@@ -21,21 +21,25 @@ def resume(
         bool, typer.Option("--accept-changes", help="Of a sweep: go on with its file as it is now, where that has changed.")
     ] = False,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Of a run: go on with another number of ranks.")] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Its driver was on another machine, and is gone; from here that cannot be seen.")
+    ] = False,
     skip_preflight: SkipPreflight = False,
     as_json: AsJson = False,
 ) -> None:
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
     from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.config.load import experiment_from_dict, with_overrides
-    from orchestrator.runs.result import open_run
+    from orchestrator.runs.folder import RunFolder
+    from orchestrator.runs.result import Run
 
-    opened = open_run(run)
-    about = opened.folder.about()
+    folder = RunFolder.open(run)
+    about = folder.about()
     if "sweep" not in about and (failed or accept_changes):
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
     if "sweep" in about and workers is not None:
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
-    experiment = experiment_from_dict(opened.config, about["import_paths"])
+    experiment = experiment_from_dict(Run(folder).config, about["import_paths"])
     if workers is not None:
         experiment = with_overrides(experiment, {"workers.count": workers})
     cluster = checked_cluster(address, run, experiment, skip=about["local"] or skip_preflight)
@@ -43,10 +47,10 @@ def resume(
         from orchestrator.sweeps import driver as sweeps
 
         with talk(), cluster:
-            swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address)
+            swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address, take_over=take_over)
         return of_sweep.finish(swept, as_json)
     from orchestrator.runs import driver as runs
 
     with talk(), cluster:
-        done = runs.resume(run, workers=workers, address=address)
+        done = runs.resume(run, workers=workers, address=address, take_over=take_over)
     return of_run.finish(done, as_json)

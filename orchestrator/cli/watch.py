@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -39,7 +38,7 @@ def watch(
     look, frame = _sweep(folder) if "sweep" in folder.about() else _run(folder)
     view = look()
     if as_json:
-        print_json(_plain(asdict(view)))
+        print_json(asdict(view))
     elif once or not sys.stdout.isatty():
         Console(width=None if sys.stdout.isatty() else _WIDTH).print(frame(view, None))
     else:
@@ -90,12 +89,3 @@ def _code(view: Any) -> int:
     if view.status in _CODES:
         return _CODES[view.status]
     return SOME_FAILED if getattr(view, "failed", 0) and view.status != "running" else 0
-
-
-def _plain(value: Any) -> Any:
-    """JSON knows no number that is none: it is null."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,6 +15,7 @@ from orchestrator.storage import without_credentials
 _PACKAGES = ("hookyard", "torch", "ray", "pandas", "pyarrow", "numpy", "pydantic", "tensorboard")
 _ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAY_ADDRESS", "NCCL_DEBUG", "PYTHONHASHSEED")
 _DIFF_LIMIT = 200_000
+_FILES_LIMIT = 1000
 
 
 def captured(folder: Path) -> dict[str, Any]:
@@ -41,7 +42,14 @@ def _git(folder: Path) -> dict[str, Any] | None:
     if commit is None:
         return None
     diff = _ask_git(folder, "diff", "HEAD") or ""
-    return {"commit": commit.strip(), "dirty": bool(diff), "diff": diff[:_DIFF_LIMIT], "diff_complete": len(diff) <= _DIFF_LIMIT}
+    untracked = (_ask_git(folder, "ls-files", "--others", "--exclude-standard") or "").splitlines()
+    return {
+        "commit": commit.strip(),
+        "dirty": bool(diff),
+        "diff": diff[:_DIFF_LIMIT],
+        "diff_complete": len(diff) <= _DIFF_LIMIT,
+        "untracked": untracked[:_FILES_LIMIT],
+    }
 
 
 def _ask_git(folder: Path, *arguments: str) -> str | None:

@@ -26,6 +26,7 @@ from orchestrator.runs.environment import (
     starts_ray,
     way_to_ray,
 )
+from orchestrator.runs.failures import keep_traceback
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.runs.result import Run
@@ -80,27 +81,28 @@ def run(
     return _drive(folder, experiment, local, address)
 
 
-def resume(path: str | Path, *, workers: int | None = None, address: str | None = None) -> Run:
+def resume(path: str | Path, *, workers: int | None = None, address: str | None = None, take_over: bool = False) -> Run:
     """Goes on with a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
 
     With another number of `workers` where that is given; from then on it is the run's. Raises UsageError where there is
-    nothing to go on with, or where the run is still under way.
+    nothing to go on with, or where the run is still under way, or may be on another machine; `take_over` says it is not.
     """
     folder = RunFolder.open(path)
     if "sweep" in folder.about():
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
-    status = folder.status()
-    if status in ENDED:
-        raise UsageError(f"{folder} has {status}; there is nothing to resume")
-    if status == "running":
-        raise UsageError(f"{folder} is still running (process {folder.about()['pid']}); end that first")
-    about = folder.about()
+    folder.refuse_if_driven(take_over)
+    about, address = folder.about(), chosen_address(address)
+    if about["status"] in ENDED:
+        raise UsageError(f"{folder} has {about['status']}; there is nothing to resume")
     experiment = experiment_from_dict(Run(folder).config, about["import_paths"])
     if workers is not None:
         experiment = with_overrides(experiment, {"workers.count": workers})
+    if not about["local"]:
+        _refuse_unless_fits(experiment, address)
+    if workers is not None:
         folder.storage.write("experiment.yaml", to_yaml(experiment))
     folder.update(status="running", error=None, resumed=[*about.get("resumed", []), now()], **driver_identity())
-    return _drive(folder, experiment, about["local"], chosen_address(address))
+    return _drive(folder, experiment, about["local"], address)
 
 
 def resume_command(folder: RunFolder) -> str:
@@ -125,6 +127,7 @@ def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str 
                 outcome, pushed = _on_ray(assignment, display, interrupts, address, experiment.workers)
     except BaseException as error:
         _end(folder, "failed", pushed, error=str(error) or type(error).__name__)
+        keep_traceback(folder, error)
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
             raise
         raise RunError(f"{type(error).__name__}: {error}") from error

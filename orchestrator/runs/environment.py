@@ -97,8 +97,10 @@ def _given_by_job() -> set[str]:
 
 def local_resources() -> Resources:
     """What this machine has, without asking Ray."""
-    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) if Path("/proc/driver/nvidia/gpus").exists() else 0
-    return Resources(os.cpu_count() or 1, gpus)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return Resources(os.cpu_count() or 1, len([device for device in visible.split(",") if device not in ("", "-1")]))
+    return Resources(os.cpu_count() or 1, len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))
 
 
 def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:

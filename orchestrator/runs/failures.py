@@ -4,15 +4,29 @@ gathers what the ranks have said; imports no ray."""
 from __future__ import annotations
 
 import dis
+import os
+import sysconfig
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 
+import hooks
+import orchestrator
 from hooks.plan import HookError
 from orchestrator.errors import HookyardError, RunError
+from orchestrator.runs.display import say
+from orchestrator.runs.folder import RunFolder
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, ImportError, LookupError, NameError, TypeError, ValueError)
 """What an experiment's own code raises, and would raise again."""
+
+_NOT_THE_EXPERIMENT = (
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    *(f"{folder}{os.sep}" for package in (hooks, orchestrator) for folder in package.__path__),
+    "<",
+)
+"""Where a failure's own place is not to be looked for: libraries, the project itself, and what has no file."""
 
 DIED = "died without a word: it was killed, ran out of memory, crashed outside Python, or lost its machine"
 
@@ -37,6 +51,29 @@ def may_be_echo(error: BaseException) -> bool:
     return isinstance(first, dist.DistError) or (type(first) is RuntimeError and not _raised_in_python(first.__traceback__))
 
 
+def traceback_of(error: BaseException) -> str:
+    """The traceback that is worth keeping of a failure; empty where its words say all."""
+    if isinstance(error, RankFailed):
+        return error.trace
+    said_on_purpose = isinstance(error, HookyardError) or not isinstance(error, Exception)
+    return "" if said_on_purpose else "".join(traceback.format_exception(error))
+
+
+def keep_traceback(folder: RunFolder, error: BaseException) -> None:
+    """Puts the traceback of a failure into the run's log, where there is one, and says so. Driver."""
+    trace = traceback_of(error)
+    if trace:
+        folder.log(trace)
+        say(f"The traceback is in {folder}/log.txt")
+
+
+def _place(error: BaseException) -> str:
+    """Where in the experiment's own code a failure began, as ` (file:line, in function)`; empty where it was elsewhere."""
+    frames = traceback.extract_tb(list(_chain(error))[-1].__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_EXPERIMENT)]
+    return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An error and those it was raised for or after, the first of them last."""
     seen: BaseException | None = error
@@ -58,7 +95,7 @@ def _raised_in_python(traceback: TracebackType | None) -> bool:
 class RankFailed(RunError):
     """What one rank says of its failure; travels between processes."""
 
-    def __init__(self, rank: int, words: str, at: float, may_be_echo: bool, mistake: bool) -> None:
+    def __init__(self, rank: int, words: str, at: float, may_be_echo: bool, mistake: bool, trace: str = "") -> None:
         super().__init__(f"rank {rank}: {words}")
         self.rank, self.words = rank, words
         self.at = at
@@ -66,16 +103,19 @@ class RankFailed(RunError):
         self.may_be_echo = may_be_echo
         self.mistake = mistake
         """Whether the experiment would fail the same way again."""
+        self.trace = trace
+        """The traceback, where there is one."""
 
-    def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool]]:
-        return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake)
+    def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str]]:
+        return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace)
 
     @classmethod
     def told(cls, rank: int, error: BaseException) -> RankFailed:
         """A rank's account of the error it has just caught."""
         said = isinstance(error, HookError | HookyardError) and str(error)
         words = str(error) if said else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return cls(rank, words, time.time(), may_be_echo(error), would_come_again(error))
+        trace = "".join(traceback.format_exception(error))
+        return cls(rank, words + _place(error), time.time(), may_be_echo(error), would_come_again(error), trace)
 
     @classmethod
     def died(cls, rank: int) -> RankFailed:

@@ -104,7 +104,13 @@ class RunFolder:
     def end(self, status: str, **about: Any) -> None:
         """Writes down how the run ended, with what its workers knew of it."""
         info = {"info": json.loads(self.storage.read("info.json"))} if self.storage.exists("info.json") else {}
-        self.update(status=status, ended=now(), **info, **about)
+        self.update(status=status, ended=now(), **info, **self._places(), **about)
+
+    def _places(self) -> dict[str, Any]:
+        """How many ranks the last attempt had, and on which hosts."""
+        last = self.attempts()[-1:]
+        hosts = sorted({host["node"] for host in last[0].get("hosts", [])}) if last else []
+        return {"ranks": last[0]["world_size"], "hosts": hosts} if hosts else {}
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Keeps the plain values of `state.info` in `info.json`, until `run.json` has them. Rank 0."""
@@ -115,6 +121,20 @@ class RunFolder:
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
         return status_of(self.about())
+
+    def refuse_if_driven(self, take_over: bool) -> None:
+        """Raises UsageError where another driver has the run. One on another machine cannot be seen from here; with
+        `take_over` it is said to be gone."""
+        about = self.about()
+        if status_of(about) != "running":
+            return
+        if about.get("host") == socket.gethostname():
+            raise UsageError(f"{self} is still running (process {about['pid']}); end that first")
+        if not take_over:
+            raise UsageError(
+                f"{self} is run by process {about['pid']} on {about.get('host')}, and whether that still lives cannot be seen "
+                f"from here. End it there; where it is gone: hookyard resume {self} --take-over"
+            )
 
     # Attempts
 
@@ -150,6 +170,11 @@ class RunFolder:
     def checkpoints(self, out_dir: str | None = None) -> Storage:
         """Where the checkpoints lie: in the run, or under the checkpoint hook's `out_dir`."""
         return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
+
+    def log(self, text: str) -> None:
+        """Adds text to `log.txt`."""
+        if text:
+            self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Adds one report to `metrics.jsonl`. Rank 0."""

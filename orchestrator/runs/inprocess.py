@@ -7,15 +7,26 @@ from collections.abc import Callable
 import torch
 
 from hooks.state import Display
+from orchestrator.errors import HookyardError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
+from orchestrator.runs.failures import RankFailed
 from orchestrator.runs.session import Assignment, reports
 
 
 def run_in_process(assignment: Assignment, display: Display, stop_asked: Callable[[], bool]) -> Report | None:
-    """Trains as a single rank and returns the last report."""
-    device = torch.device("cuda" if assignment.experiment["workers"]["gpu"] and torch.cuda.is_available() else "cpu")
+    """Trains as a single rank and returns the last report; raises RankFailed where the experiment fails."""
     last = None
-    for report in reports(assignment, World(device=device), display=display, stop_asked=stop_asked):
-        last = report
+    try:
+        for report in reports(assignment, only_rank(assignment), display=display, stop_asked=stop_asked):
+            last = report
+    except HookyardError:
+        raise
+    except Exception as error:
+        raise RankFailed.told(0, error) from error
     return last
+
+
+def only_rank(assignment: Assignment) -> World:
+    """The world of a process that trains by itself."""
+    return World(device=torch.device("cuda" if assignment.experiment["workers"]["gpu"] and torch.cuda.is_available() else "cpu"))

@@ -93,7 +93,7 @@ class Run:
         """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, node, phase, span or hook.
 
         `columns` are the columns to summarize, `where` the rows, as `load_stats` takes them. But for the table by phase,
-        rows are those of `train` unless `where` speaks of the phase.
+        rows are those of `train` unless `where` speaks of the phase. Raises UsageError for what cannot be summarized.
         """
         from orchestrator.stats import summaries
 
@@ -109,7 +109,8 @@ class Run:
         return makers[by](self.load_stats(names, where if by == "phase" else _training_unless_said(where)))
 
     def checkpoint(self, label: str = "last") -> Path | str:
-        """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine."""
+        """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
+        Raises CheckpointError where there is none."""
         store = self._store()
         found = store.storage / store.resolve(label)
         return found.local or str(found)
@@ -131,7 +132,10 @@ def _training_unless_said(where: str | None) -> str:
 
 
 def open_run(path: str | Path) -> Run:
-    """Opens a run that exists; raises UsageError where there is none."""
-    return Run(RunFolder.open(path))
+    """Opens a run that exists; raises UsageError where there is none, StorageError where its storage does not answer."""
+    folder = RunFolder.open(path)
+    if "sweep" in folder.about():
+        raise UsageError(f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000")
+    return Run(folder)
 
 

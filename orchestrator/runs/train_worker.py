@@ -94,7 +94,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bo
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        raise RunError(first_failure(error)) from error
+        raise first_failure(error) from error
     finally:
         folder.storage.delete(SCRATCH)
 
@@ -122,13 +122,13 @@ def _lean(trainer: Any) -> Any:
     return LeanTrainer
 
 
-def first_failure(error: BaseException) -> str:
+def first_failure(error: BaseException) -> RunError:
     """What the rank that failed first said, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
-        return str(first_of(failures))
+        return first_of(failures)
     told = next((one for one in _unwrapped(error) if isinstance(one, RankFailed)), None)
-    return str(told) if told else _own_words(error)
+    return told or RunError(_own_words(error))
 
 
 def first_of(failures: Mapping[int, BaseException]) -> RankFailed:

@@ -32,13 +32,15 @@ from orchestrator.runs.environment import (
     starts_ray,
     way_to_ray,
 )
+from orchestrator.runs.failures import keep_traceback
 from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.interrupts import Interrupts
 from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
-from orchestrator.sweeps.history import History, replay
+from orchestrator.sweeps.history import History
 from orchestrator.sweeps.past import Past, count_left, left_behind
+from orchestrator.sweeps.replay import replay
 from orchestrator.sweeps.result import Sweep
 from orchestrator.sweeps.watcher import LiveTable, Watcher
 
@@ -85,23 +87,30 @@ def sweep(
     return _carry_out(folder, experiment, {}, address)
 
 
-def resume_sweep(path: str | Path, *, failed: bool = False, accept_changes: bool = False, address: str | None = None) -> Sweep:
+def resume_sweep(
+    path: str | Path,
+    *,
+    failed: bool = False,
+    accept_changes: bool = False,
+    address: str | None = None,
+    take_over: bool = False,
+) -> Sweep:
     """Goes on with a sweep that was interrupted or lost its driver: finished trials stay as they are, interrupted ones go
     on from their newest checkpoints, the others are begun; those that failed are tried again with `failed`.
 
-    Raises UsageError where nothing is left to do, where it is still under way, or where the file it came from says
-    something else by now: then `accept_changes` goes on with that.
+    Raises UsageError where nothing is left to do; where it is still under way, or may be on another machine, unless
+    `take_over` says it is not; or where the file it came from says something else by now, unless `accept_changes` goes
+    on with that.
     """
     folder = open_sweep_folder(path)
+    folder.refuse_if_driven(take_over)
     about = folder.about()
-    if folder.status() == "running":
-        raise UsageError(f"{folder} is still running (process {about['pid']}); end that first")
     experiment = _as_it_stands(folder, accept_changes)
     settings = experiment.sweep
     assert settings is not None
     past = left_behind(folder, settings, failed_again=failed)
     if not count_left(settings, past):
-        if folder.status() in ("lost", "interrupted"):
+        if about["status"] in ("running", "interrupted"):
             say(f"All {len(past)} trials of {folder} are over; nothing is left but to write that down.")
             return _concluded(folder, experiment)
         tried = sum(trial.failed for trial in past.values())
@@ -160,6 +169,7 @@ def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Pas
         interrupted = _drive(folder, experiment, settings, past, address)
     except BaseException as error:
         folder.update(status="failed", ended=now(), error=str(error) or type(error).__name__)
+        keep_traceback(folder, error)
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
             raise
         raise RunError(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""What a population did: who went on from whom, when, with which values; and how to do the same in a single run."""
+"""What a population did: who went on from whom, when, with which values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, resolved, with_overrides
-from orchestrator.errors import UsageError
 from orchestrator.runs.folder import RunFolder, now
-from orchestrator.sweeps.space import differences
 
 FILE = "population.jsonl"
 
@@ -54,7 +50,6 @@ class History:
             return []
         return [Exploit(**json.loads(line)) for line in self._storage.read(FILE).decode().splitlines()]
 
-
     def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it has."""
         exploits = self.read()
@@ -73,22 +68,3 @@ def lineage(exploits: list[Exploit], trial: str) -> list[Exploit]:
             found.append(exploit)
             trial = exploit.source
     return found[::-1]
-
-
-def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
-    """The experiment of a single run that goes through the values a trial's weights have seen, step by step.
-
-    Raises UsageError where there is no such trial, ConfigError where a value cannot change in flight.
-    """
-    exploits = lineage(History(sweep).read(), trial)
-    folder = RunFolder(sweep.storage / "trials", trial)
-    if not folder.storage.exists("run.json"):
-        raise UsageError(f"{sweep} has no trial '{trial}'")
-    first = exploits[0].before if exploits else folder.about()["values"]
-    single = resolved(with_overrides(experiment, first))
-    changes = [
-        {"at": f"{exploit.step} steps", "set": dict(differences(exploit.before, exploit.after))} for exploit in exploits
-    ]
-    changes = [change for change in changes if change["set"]]
-    data = {**single, "name": f"{sweep.name}-{trial}", "changes": [*single["changes"], *changes]}
-    return experiment_from_dict(data, experiment.import_paths)

@@ -9,12 +9,14 @@ from typing import Any
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import resolved
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import ConfigError
-from orchestrator.loop.world import World
+from orchestrator.errors import ConfigError, HookyardError
+from orchestrator.runs.failures import RankFailed, traceback_of
 from orchestrator.runs.folder import RunFolder
+from orchestrator.runs.inprocess import only_rank
 from orchestrator.runs.session import Assignment, reports
 from orchestrator.stats.tables import compact
-from orchestrator.sweeps.folder import begin_trial, trial_name
+from orchestrator.sweeps.begin import begin_trial
+from orchestrator.sweeps.folder import trial_name
 from orchestrator.sweeps.past import Past, judged_reports, seconds_of, seconds_used
 from orchestrator.sweeps.search import Draws
 from orchestrator.sweeps.stopping import Stopping
@@ -68,7 +70,7 @@ def _run_trial(
     metrics = [metric for metric, _ in settings.objectives]
     made = judged_reports(folder, settings)
     last, status, stopped, begun = made[-1] if made else None, "finished", [], monotonic() - seconds_of(folder)
-    training = reports(assignment, World(), stop_asked=stop_asked)
+    training = reports(assignment, only_rank(assignment), stop_asked=stop_asked)
     try:
         for report in training:
             if report.stopped:
@@ -83,8 +85,10 @@ def _run_trial(
                     break
         training.close()
     except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
-        folder.end("failed", error=str(error))
-        return last, str(error)
+        failure = error if isinstance(error, HookyardError) else RankFailed.told(0, error)
+        folder.end("failed", error=str(failure))
+        folder.log(traceback_of(failure))
+        return last, str(failure)
     if status != "interrupted":
         compact(folder.storage, folder.attempts())
     folder.end(status, stopped=stopped, error=None)

@@ -17,7 +17,7 @@ from orchestrator.runs.folder import RunFolder, status_of
 from orchestrator.runs.result import Run
 from orchestrator.stats.reports import counted_reports
 from orchestrator.sweeps.folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.sweeps.history import History, lineage, replay
+from orchestrator.sweeps.history import History, lineage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +82,7 @@ class Sweep:
         on the way. Raises UsageError where there is no such trial or its values did not go together.
         """
         from orchestrator.config.load import experiment_from_dict
+        from orchestrator.sweeps.replay import replay
 
         chosen = self.trial(trial)
         import_paths = self.folder.about().get("import_paths", ())
@@ -97,7 +98,7 @@ class Sweep:
         """One row per trial, whether it reported or not.
 
         Its values as `config/...`; each metric at its best report, by the sweep's first metric, and as last reported,
-        `last/...`; what it took (see `usage`); its status, why it was stopped, and its error. Empty where a
+        `last/...`; what it took (columns in docs/tables.md); its status, why it was stopped, and its error. Empty where a
         trial has no such thing.
         """
         import pandas as pd

@@ -11,12 +11,13 @@ from ray import tune
 from orchestrator.config.load import experiment_from_dict, resolved
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
-from orchestrator.runs.failures import RankFailed, would_come_again
+from orchestrator.runs.failures import RankFailed, traceback_of, would_come_again
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
+from orchestrator.sweeps.begin import begin_trial
 from orchestrator.sweeps.engine import ENGINES, Engine
-from orchestrator.sweeps.folder import begin_trial, taking_over
+from orchestrator.sweeps.folder import taking_over
 from orchestrator.sweeps.past import judged_reports, seconds_of
 from orchestrator.sweeps.search import TRIAL
 
@@ -140,6 +141,7 @@ class Trial(tune.Trainable):
         self._folder = None
         mistake = error.mistake if isinstance(error, RankFailed) else would_come_again(error)
         folder.end("failed", stopped=[], error=str(error), mistake=mistake)
+        folder.log(traceback_of(error))
 
     def _leave(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hooks
 import orchestrator
 
 PUBLIC = [
+    "CheckpointError",
     "ConfigError",
     "Experiment",
     "HookyardError",
     "Run",
     "RunError",
+    "StorageError",
     "Sweep",
     "Task",
     "UsageError",
@@ -27,3 +30,8 @@ def test_the_names_are_these_and_each_can_be_had() -> None:
     assert sorted(orchestrator.__all__) == PUBLIC
     for name in PUBLIC:
         assert getattr(orchestrator, name).__name__ == name
+        assert name in dir(orchestrator)
+
+
+def test_every_hook_that_ships_can_be_imported_by_its_class() -> None:
+    assert {hook.__name__ for hook in hooks.HOOKS.values()} < set(hooks.__all__)

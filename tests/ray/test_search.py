@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from orchestrator import load_experiment, open_run, run, sweep
-from orchestrator.sweeps.history import History, replay
+from orchestrator.sweeps.history import History
+from orchestrator.sweeps.replay import replay
 from orchestrator.sweeps.result import Sweep
 
 pytestmark = pytest.mark.ray

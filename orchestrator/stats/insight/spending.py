@@ -36,7 +36,7 @@ def data_bound(stats: pd.DataFrame) -> Iterator[Verdict]:
         f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%}; median {quantities.seconds(typical)} per iteration)",
         {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": typical},
         "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
-        "more loader workers (loader.workers), or cheaper transforms, or samples decoded once and kept",
+        "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
         share,
     )
 

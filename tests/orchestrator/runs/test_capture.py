@@ -35,12 +35,19 @@ def test_versions_and_command_line(tmp_path: Path) -> None:
 
 def test_the_state_of_the_code(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD").strip()
-    assert captured(repository)["git"] == {"commit": commit, "dirty": False, "diff": "", "diff_complete": True}
+    assert captured(repository)["git"] == {"commit": commit, "dirty": False, "diff": "", "diff_complete": True, "untracked": []}
     (repository / "task.py").write_text("width = 2\n")
     about = captured(repository)["git"]
     assert about["dirty"]
     assert about["diff_complete"]
     assert "-width = 1\n+width = 2\n" in about["diff"]
+
+
+def test_files_that_git_does_not_know_yet_are_named(repository: Path) -> None:
+    (repository / ".gitignore").write_text("*.pt\n")
+    for name in ("new_task.py", "weights.pt"):
+        (repository / name).touch()
+    assert captured(repository)["git"]["untracked"] == [".gitignore", "new_task.py"]
 
 
 def test_a_diff_too_long_is_cut_and_says_so(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

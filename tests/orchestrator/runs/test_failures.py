@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import random
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from hooks.plan import HookError
-from orchestrator.runs.failures import RankFailed, culprit, may_be_echo, would_come_again
+from orchestrator.errors import UsageError
+from orchestrator.runs.failures import RankFailed, culprit, may_be_echo, traceback_of, would_come_again
 from tests.ranks import on_ranks
 
 
@@ -92,8 +95,34 @@ def test_the_culprit_is(failures: list[RankFailed], blamed: int) -> None:
 def test_what_a_rank_says_travels_between_processes() -> None:
     told = RankFailed.told(3, raised(KeyError("epoch")))
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
-        assert str(copied) == "rank 3: KeyError: 'epoch'"
+        assert str(copied) == str(told)
+        assert copied.trace == told.trace
         assert (copied.rank, copied.at, copied.may_be_echo, copied.mistake) == (3, told.at, False, True)
+
+
+def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
+    """Here, torch raises: what is told is the line that called it, and the traceback has the rest."""
+    told = RankFailed.told(0, out_of_cpp())
+    line = 1 + Path(__file__).read_text().splitlines().index("        torch.zeros(2) @ torch.zeros(3)")
+    assert told.words.endswith(f" ({__file__}:{line}, in out_of_cpp)")
+    assert told.trace.startswith("Traceback (most recent call last)")
+    assert told.words.startswith(told.trace.strip().splitlines()[-1])
+
+
+def test_what_was_raised_nowhere_in_it_has_no_place() -> None:
+    assert RankFailed.told(0, ValueError("x")).words == "ValueError: x"
+    with pytest.raises(ValueError) as caught:
+        json.loads("{")
+    elsewhere = caught.value.with_traceback(caught.tb.tb_next)
+    assert RankFailed.told(0, elsewhere).words == f"JSONDecodeError: {elsewhere}"
+
+
+def test_only_what_its_words_do_not_say_has_a_traceback_to_keep() -> None:
+    assert traceback_of(raised(UsageError("wrong"))) == ""
+    assert traceback_of(KeyboardInterrupt()) == ""
+    assert traceback_of(raised(KeyError("x"))).rstrip().endswith("KeyError: 'x'")
+    failure = RankFailed.told(1, raised(KeyError("y")))
+    assert traceback_of(failure) == failure.trace != ""
 
 
 def test_a_lost_peer_would_not_come_again_and_a_mistake_would() -> None:

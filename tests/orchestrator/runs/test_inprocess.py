@@ -17,7 +17,7 @@ from orchestrator import Experiment, RunError, UsageError, open_run, resume, run
 from orchestrator.config.load import load_experiment
 from orchestrator.runs import driver
 from orchestrator.runs.result import Run
-from tests.tasks import described
+from tests.tasks import Points, described
 
 NOISY = {"train": 44, "val": 11, "batch_norm": True, "dropout": 0.3, "noisy": True}
 
@@ -304,6 +304,61 @@ def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupt_after: Callabl
     cut.folder.update(status="running")
     with pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}\); end that first"):
         resume(cut.path)
+
+
+def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
+    tmp_path: Path, interrupt_after: Callable[[int | None], None]
+) -> None:
+    interrupt_after(5)
+    cut = run(described(), tmp_path, local=True)
+    interrupt_after(None)
+    cut.folder.update(status="running", host="elsewhere")
+    with pytest.raises(UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --take-over"):
+        resume(cut.path)
+    done = resume(cut.path, take_over=True)
+    assert (done.status, len(done.folder.attempts())) == ("finished", 2)
+
+
+def test_a_run_under_way_here_is_not_taken_over(tmp_path: Path, interrupt_after: Callable[[int | None], None]) -> None:
+    interrupt_after(5)
+    cut = run(described(), tmp_path, local=True)
+    cut.folder.update(status="running")
+    with pytest.raises(UsageError, match="is still running"):
+        resume(cut.path, take_over=True)
+
+
+def test_more_workers_than_fit_are_refused_and_nothing_is_changed(
+    tmp_path: Path, interrupt_after: Callable[[int | None], None]
+) -> None:
+    interrupt_after(5)
+    cut = run(described(), tmp_path, local=True)
+    cut.folder.update(local=False)
+    before = cut.folder.storage.read("experiment.yaml"), cut.folder.about()
+    with pytest.raises(UsageError, match="asks for 1000 CPUs, this machine has"):
+        resume(cut.path, workers=1000)
+    assert (cut.folder.storage.read("experiment.yaml"), cut.folder.about()) == before
+
+
+def test_a_failure_says_where_in_the_task_and_its_traceback_is_in_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunError, match=rf"^rank 0: KeyError: 'x' \({Path(__file__)}:\d+, in loss\)$"):
+        run(described(task=f"{__name__}:Wrong"), tmp_path, local=True)
+    log = (tmp_path / "points/log.txt").read_text()
+    assert 'raise KeyError("x")' in log
+    assert log.rstrip().endswith("KeyError: 'x'")
+    assert f"The traceback is in {tmp_path}/points/log.txt" in capfd.readouterr().err
+    assert "Traceback" not in capfd.readouterr().err
+
+
+class Wrong(Points):
+    """Fails in its loss."""
+
+    def loss(self, output: Any, batch: Any) -> Any:
+        raise KeyError("x")
+
+
+def test_the_end_says_how_many_ranks_there_were_and_where(finished: Run) -> None:
+    about = finished.folder.about()
+    assert (about["ranks"], about["hosts"]) == (1, [os.uname().nodename])
 
 
 def test_what_is_over_is_not_resumed(finished: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ LOST = RankFailed.told(0, ConnectionError("peer gone"))
 def test_a_mistake_ends_the_run_and_is_told_in_its_own_words() -> None:
     with pytest.raises(RankFailed) as raised:
         EndOnMistake().after_exception(None, {0: LOST, 1: MISTAKE})
-    assert first_failure(ControllerError(raised.value)) == "rank 1: TypeError: no"
+    assert str(first_failure(ControllerError(raised.value))) == "rank 1: TypeError: no"
 
 
 def test_what_need_not_come_again_is_left_to_ray_train() -> None:

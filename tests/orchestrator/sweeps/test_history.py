@@ -16,8 +16,10 @@ from orchestrator.loop.world import World
 from orchestrator.runs.folder import RunFolder
 from orchestrator.runs.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.storage import Storage
-from orchestrator.sweeps.folder import begin_trial, trial_name
-from orchestrator.sweeps.history import Exploit, History, lineage, replay
+from orchestrator.sweeps.begin import begin_trial
+from orchestrator.sweeps.folder import trial_name
+from orchestrator.sweeps.history import Exploit, History, lineage
+from orchestrator.sweeps.replay import replay
 from orchestrator.sweeps.result import Sweep
 from tests.ranks import on_ranks
 from tests.tasks import described

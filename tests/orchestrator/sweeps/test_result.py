@@ -66,6 +66,11 @@ def test_a_single_run_is_no_sweep(tmp_path: Path) -> None:
         open_sweep(tmp_path / "nothing")
 
 
+def test_a_sweep_is_no_single_run(outcome: Sweep) -> None:
+    with pytest.raises(UsageError, match=r"is a sweep, not a single run; its trials are runs: .*/trials/trial-0000"):
+        open_run(outcome.path)
+
+
 @pytest.mark.parametrize(("mode", "best", "value", "epoch"), [("max", "b", 0.9, 1), ("min", "c", 0.1, 0)])
 def test_a_trial_is_judged_by_its_best_report_not_its_last(tmp_path: Path, mode: str, best: str, value: float, epoch: int) -> None:
     made = crafted(tmp_path, mode, a=[0.5, 0.6, 0.7], b=[0.3, 0.9, 0.2], c=[0.1, 0.8])

@@ -178,6 +178,14 @@ def test_a_sweep_under_way_is_left_alone(outside: Path) -> None:
         resume_sweep(folder)
 
 
+def test_a_sweep_of_another_machine_is_taken_over_only_where_that_is_said(outside: Path) -> None:
+    folder = interrupted_after_one(outside)
+    RunFolder(folder).update(status="running", host="elsewhere")
+    with pytest.raises(UsageError, match=r"on elsewhere.*--take-over"):
+        resume_sweep(folder)
+    assert resume_sweep(folder, take_over=True).status == "finished"
+
+
 def test_another_start_of_the_machine_makes_a_running_sweep_lost(outside: Path) -> None:
     folder = interrupted_after_one(outside)
     RunFolder(folder).update(status="running", boot="an earlier one")
