@@ -5,7 +5,7 @@ BIN := .venv/bin
 DEMO := digits-demo-$(shell date +%Y%m%d-%H%M%S)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# torch comes first and alone, so that TORCH can name another build (a CUDA index, a nightly) and nothing replaces it.
+# torch comes first and alone, so that TORCH can name another build of it (one for CUDA, by its index) and nothing replaces that.
 define make_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Hookyard needs Python 3.11 or newer, and '$(PYTHON) -V' says: $$($(PYTHON) -V 2>&1). Name another: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }

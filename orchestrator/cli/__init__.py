@@ -8,6 +8,7 @@ from orchestrator.cli.compare import compare
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Verbs
 from orchestrator.cli.hooks import hooks
+from orchestrator.cli.init import init
 from orchestrator.cli.logs import logs
 from orchestrator.cli.ls import ls
 from orchestrator.cli.report import report
@@ -31,7 +32,9 @@ app = typer.Typer(
     help="Runs hooked PyTorch experiments on Ray, sweeps over anything in them, and keeps what every rank measured.",
 )
 
-for verb in (run, sweep, resume, watch, ls, show, stats, compare, doctor, report, submit, status, logs, stop, validate, hooks, schema):
+for verb in (
+    init, run, sweep, resume, watch, ls, show, stats, compare, doctor, report, submit, status, logs, stop, validate, hooks, schema,
+):  # fmt: skip
     app.command()(verb)
 
 

@@ -59,6 +59,8 @@ def _send(job: Job, address: str | None, detach: bool) -> None:
     files = pack(Path.cwd())
     files.refuse_if_large()
     jobs = Jobs(address)
+    if files.left_out:
+        typer.echo(f"not sent, as they are runs, checkpoints or environments: {', '.join(files.left_out)}", err=True)
     typer.echo(f"sending {files}; the largest:\n  " + "\n  ".join(files.biggest()), err=True)
     submitted = jobs.submit(job, files)
     if detach:

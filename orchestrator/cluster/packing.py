@@ -25,6 +25,8 @@ class Pack:
 
     folder: Path
     sizes_bytes: dict[str, int]
+    left_out: tuple[str, ...] = ()
+    """The folders that stay: runs, checkpoints and environments."""
 
     @property
     def total_bytes(self) -> int:
@@ -64,9 +66,10 @@ def pack(folder: Path) -> Pack:
     The folder need not be a repository: its .gitignore counts all the same. Raises UsageError where git is missing.
     """
     names = [name for name in _not_ignored(folder) if (folder / name).is_file() and not name.startswith(".git/")]
-    left_out = [*_AT_THE_TOP, *_folders_of(names)]
+    no_code = dict.fromkeys([*_AT_THE_TOP, *_folders_of(names)])
+    left_out = [out for out in no_code if any(name.startswith(f"{out}/") for name in names)]
     kept = [name for name in names if not any(name.startswith(f"{out}/") for out in left_out)]
-    return Pack(folder, {name: (folder / name).stat().st_size for name in sorted(kept)})
+    return Pack(folder, {name: (folder / name).stat().st_size for name in sorted(kept)}, tuple(left_out))
 
 
 def _folders_of(names: Iterable[str]) -> list[str]:

@@ -137,7 +137,7 @@ class Data:
     def _check(self, phase: str, dataset: Any) -> None:
         if phase not in ("train", "val", "test"):
             raise ConfigError([Problem("task", f"data() gives a phase '{phase}'; phases are train, val and test")])
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has no length or no index; a map-style dataset is needed")])
         if phase == "train" and len(dataset) == 0:
             raise ConfigError([Problem("task", "the train dataset is empty")])

@@ -12,11 +12,11 @@ from orchestrator.runs.display import say
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while the block runs; `asked` is true after the first."""
+    """Counts SIGINT and SIGTERM while the block runs; `asked` is true after the first, which is answered by what comes next."""
 
-    def __init__(self, how_to_resume: str) -> None:
+    def __init__(self, how_to_resume: str, next_words: str = "Saving a checkpoint, then ending.") -> None:
         self.asked = False
-        self._how = how_to_resume
+        self._how, self._next = how_to_resume, next_words
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -34,4 +34,4 @@ class Interrupts:
             say(f"Leaving at once. To go on from the last checkpoint: {self._how}")
             os._exit(130)
         self.asked = True
-        say("Saving a checkpoint, then ending. Ctrl-C again leaves at once.")
+        say(f"{self._next} Ctrl-C again leaves at once.")

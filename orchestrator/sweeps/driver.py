@@ -232,7 +232,8 @@ def _drive(
     # Tune would take Ctrl-C for itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = f"hookyard resume {shlex.quote(str(folder))}"
-    with TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how) as interrupts:
+    words = "Each trial ends at its next report; it will go on from its newest checkpoint."
+    with TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
         watcher = Watcher(display, settings, past)
         if about["local"]:
             from orchestrator.sweeps.inprocess import run_trials

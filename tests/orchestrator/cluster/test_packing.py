@@ -40,6 +40,9 @@ def test_code_is_sent_and_what_git_ignores_and_what_runs_made_is_not(folder: Pat
     packed = pack(folder)
     assert packed.sizes_bytes == {name: len(text) for name, text in sorted(SENT.items())}
     assert packed.total_bytes == sum(map(len, SENT.values()))
+    inside = [name for name in LEFT if name.split("/")[0] in ("runs", "checkpoints", "elsewhere", "big", "environment")]
+    assert all(any(name.startswith(f"{out}/") for out in packed.left_out) for name in inside)
+    assert not any(name.startswith(f"{out}/") for name in SENT for out in packed.left_out)
     assert not (folder / ".git").exists() or (folder / ".git/index").exists()
 
 

@@ -81,6 +81,13 @@ def test_an_offset_behind_the_end_leaves_nothing() -> None:
 # Loaders
 
 
+class Stream(IterableDataset[int]):
+    """Knows its length, and has an index by inheritance that only raises."""
+
+    def __len__(self) -> int:
+        return 3
+
+
 @dataclass
 class Broken(Points):
     """Gives data that cannot be used."""
@@ -93,6 +100,7 @@ class Broken(Points):
             "no train": {"val": good},
             "other phase": {"train": good, "validation": good},
             "iterable": {"train": iter([1, 2])},
+            "with a length": {"train": Stream()},
             "empty": {"train": TensorDataset(torch.zeros(0))},
         }[self.how]
 
@@ -103,6 +111,7 @@ class Broken(Points):
         ("no train", r"Broken.data\(\) gives no 'train', only \['val'\]"),
         ("other phase", "phase 'validation'; phases are train, val and test"),
         ("iterable", r"train dataset \(list_iterator\) has no length or no index"),
+        ("with a length", r"train dataset \(Stream\) has no length or no index"),
         ("empty", "the train dataset is empty"),
     ],
 )

@@ -41,6 +41,12 @@ def test_the_first_signal_asks_and_the_second_leaves(
     assert "Leaving at once. To go on from the last checkpoint: hookyard resume runs/digits" in capsys.readouterr().err
 
 
+def test_what_comes_next_is_said_in_the_words_of_what_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    with Interrupts("", "Each trial ends."):
+        signal.raise_signal(signal.SIGINT)
+    assert "Each trial ends. Ctrl-C again leaves at once." in capsys.readouterr().err
+
+
 def test_the_handlers_of_before_come_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Interrupts(""):

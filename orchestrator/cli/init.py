@@ -1,0 +1,51 @@
+"""`hookyard init NAME`"""
+
+from __future__ import annotations
+
+import keyword
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.errors import UsageError
+
+_STARTER = "spirals"
+"""Which of the experiments that ship is copied: it needs nothing that is not installed with Hookyard."""
+
+
+def init(
+    name: Annotated[str, typer.Argument(help="What the new files are called: NAME.py, NAME.yaml and NAME_sweep.yaml.")],
+) -> None:
+    """Writes a task, a hook, an experiment and a sweep to begin with, here; they run as they are."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise UsageError(f"'{name}' cannot be the name of a Python module: letters, digits and _, and no digit first")
+    if find_spec(name) is not None:
+        raise UsageError(f"there is a module '{name}' already, which would be found instead of {name}.py; choose another name")
+    files = {f"{name}{ending}": _starter(ending, name) for ending in (".py", ".yaml", "_sweep.yaml")}
+    taken = [file for file in files if Path(file).exists()]
+    if taken:
+        raise UsageError(f"{', '.join(taken)} would be overwritten. Nothing was written; choose another name.")
+    for file, text in files.items():
+        Path(file).write_text(text)
+        typer.echo(f"wrote {file}")
+    typer.echo(f"Next: hookyard run {name}.yaml   and   hookyard sweep {name}_sweep.yaml", err=True)
+
+
+def _starter(ending: str, name: str) -> str:
+    """A file of the starter under another name: its module, its class and its runs are called after that."""
+    from importlib.resources import files
+
+    text = files("experiments").joinpath(f"{_STARTER}{ending}").read_text()
+    changes = {
+        " `hookyard init` copies this file.": "",
+        f"experiments.{_STARTER}:": f"{name}:",
+        _STARTER.capitalize(): "".join(part.capitalize() for part in name.split("_")),
+        f"name: {_STARTER}": f"name: {name}",
+        f"{_STARTER}.yaml": f"{name}.yaml",
+        f"{_STARTER}_sweep.yaml": f"{name}_sweep.yaml",
+    }
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return text
