@@ -81,7 +81,7 @@ def test_an_offset_behind_the_end_leaves_nothing() -> None:
 # Loaders
 
 
-class Stream(IterableDataset[int]):
+class Endless(IterableDataset[int]):
     """Knows its length, and has an index by inheritance that only raises."""
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Broken(Points):
             "no train": {"val": good},
             "other phase": {"train": good, "validation": good},
             "iterable": {"train": iter([1, 2])},
-            "with a length": {"train": Stream()},
+            "with a length": {"train": Endless()},
             "empty": {"train": TensorDataset(torch.zeros(0))},
         }[self.how]
 
@@ -111,7 +111,7 @@ class Broken(Points):
         ("no train", r"Broken.data\(\) gives no 'train', only \['val'\]"),
         ("other phase", "phase 'validation'; phases are train, val and test"),
         ("iterable", r"train dataset \(list_iterator\) has no length or no index"),
-        ("with a length", r"train dataset \(Stream\) has no length or no index"),
+        ("with a length", r"train dataset \(Endless\) has no length or no index"),
         ("empty", "the train dataset is empty"),
     ],
 )

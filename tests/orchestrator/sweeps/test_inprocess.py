@@ -109,7 +109,7 @@ def test_the_same_seed_draws_the_same_trials(tmp_path: Path) -> None:
 
 def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class AskedAfterTwoTrials:
-        def __init__(self, how_to_resume: str) -> None: ...
+        def __init__(self, *words: str) -> None: ...
 
         def __enter__(self) -> AskedAfterTwoTrials:
             return self
