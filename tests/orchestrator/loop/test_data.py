@@ -81,11 +81,14 @@ def test_an_offset_behind_the_end_leaves_nothing() -> None:
 # Loaders
 
 
-class Endless(IterableDataset[int]):
+class Streamed(IterableDataset[int]):
     """Knows its length, and has an index by inheritance that only raises."""
 
     def __len__(self) -> int:
         return 3
+
+    def __iter__(self) -> Any:
+        return iter(range(3))
 
 
 @dataclass
@@ -100,7 +103,7 @@ class Broken(Points):
             "no train": {"val": good},
             "other phase": {"train": good, "validation": good},
             "iterable": {"train": iter([1, 2])},
-            "with a length": {"train": Endless()},
+            "with a length": {"train": Streamed()},
             "empty": {"train": TensorDataset(torch.zeros(0))},
         }[self.how]
 
@@ -111,7 +114,7 @@ class Broken(Points):
         ("no train", r"Broken.data\(\) gives no 'train', only \['val'\]"),
         ("other phase", "phase 'validation'; phases are train, val and test"),
         ("iterable", r"train dataset \(list_iterator\) has no length or no index"),
-        ("with a length", r"train dataset \(Endless\) has no length or no index"),
+        ("with a length", r"train dataset \(Streamed\) has no length or no index"),
         ("empty", "the train dataset is empty"),
     ],
 )
