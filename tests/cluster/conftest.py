@@ -117,7 +117,9 @@ def cluster() -> Iterator[Cluster]:
         folder.chmod(0o755)
         (folder / "runs").mkdir()
         (folder / "cluster.yaml").write_text(yaml.safe_dump(onpremises()))
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        # Whatever HOME is here, on the hosts it is what sshd makes of it: root's, of which each has one of its own.
+        environment = own | {"HOME": "/root", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
         with hosts(NAMES, folder) as made:
             begun = Cluster(made, SHARED / "cluster.yaml", folder, environment)
             begun.ray("get-auth-token", "--generate")
