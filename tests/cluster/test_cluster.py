@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from orchestrator import open_run, open_sweep
-from tests.cluster.conftest import NAMES, RUNS, Cluster
+from tests.cluster.conftest import HEAD, NAMES, RUNS, Cluster
 from tests.cluster.hosts import BIN, ROOT, SHARED
 
 DIGITS = ["experiments/digits.yaml", "hooks.progress_bar=null", "hooks.tensorboard=null"]
@@ -92,27 +92,55 @@ def tunnel(cluster: Cluster) -> Iterator[str]:
         dashboard.communicate("\x03", timeout=20)
 
 
-def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(cluster: Cluster, tunnel: str) -> None:
-    def hookyard(*words: str, address: str = tunnel, **environment: str) -> Any:
-        options = {**cluster.options(), "env": {**cluster.environment, **environment}}
-        return cluster.hosts.operator.run(str(BIN / "hookyard"), *words, "--address", address, **options)
+def operate(cluster: Cluster, *words: str, address: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A `hookyard` command on the operator's machine, which is no part of the cluster."""
+    options = {**cluster.options(), "env": {**cluster.environment, **environment}}
+    return cluster.hosts.operator.run(str(BIN / "hookyard"), *words, "--address", address, **options)
 
+
+def test_a_job_is_submitted_from_a_machine_that_is_no_part_of_the_cluster(cluster: Cluster, tunnel: str) -> None:
     words = ["submit", *DIGITS, *SHORT, "--name", "job", "--storage", str(RUNS)]
-    wrong = hookyard(*words, RAY_AUTH_TOKEN="0" * 64)
+    wrong = operate(cluster, *words, address=tunnel, RAY_AUTH_TOKEN="0" * 64)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert f"the cluster at {tunnel} asks for its token" in wrong.stderr
-    nobody = hookyard(*words, address="http://127.0.0.1:8266")
+    nobody = operate(cluster, *words, address="http://127.0.0.1:8266")
     assert (nobody.returncode, nobody.stdout) == (2, "")
     assert "no cluster answers at http://127.0.0.1:8266" in nobody.stderr
     assert not (cluster.folder / "runs/job").exists()
 
-    sent = hookyard(*words, "--detach")
+    sent = operate(cluster, *words, "--detach", address=tunnel)
     assert sent.returncode == 0, sent.stderr
     job = sent.stdout.strip()
-    followed = hookyard("logs", job, "--follow")
+    followed = operate(cluster, "logs", job, "--follow", address=tunnel)
     assert followed.returncode == 0, followed.stdout + followed.stderr
     assert open_run(str(cluster.folder / "runs/job")).status == "finished"
-    assert hookyard("status", job).stdout.startswith(f"{job}: SUCCEEDED, exit code 0")
+    assert operate(cluster, "status", job, address=tunnel).stdout.startswith(f"{job}: SUCCEEDED, exit code 0")
+
+
+def test_a_job_that_is_stopped_saves_and_its_run_can_be_resumed(cluster: Cluster, tunnel: str) -> None:
+    words = ["submit", *DIGITS, *LONG, "epochs=500", "--name", "stopped", "--storage", str(RUNS), "--detach"]
+    sent = operate(cluster, *words, address=tunnel)
+    assert sent.returncode == 0, sent.stderr
+    job, folder = sent.stdout.strip(), cluster.folder / "runs/stopped"
+    while not list(folder.glob("checkpoints/*/manifest.json")):
+        time.sleep(0.02)
+    stopped = operate(cluster, "stop", job, address=tunnel)
+    assert stopped.returncode == 0, stopped.stderr
+    followed = operate(cluster, "logs", job, "--follow", address=tunnel)
+    assert followed.returncode == 130, followed.stdout + followed.stderr
+    assert operate(cluster, "status", job, address=tunnel).stdout.startswith(f"{job}: STOPPED")
+    left = open_run(str(folder))
+    assert left.status == "interrupted"
+    done = len(left.metrics)
+    again = ["resume", str(RUNS / "stopped"), "--address", f"{HEAD}:6379", "--workers", "2"]
+    command = cluster.head.start(str(BIN / "hookyard"), *again, **cluster.options())
+    while len(open_run(str(folder)).metrics) <= done:
+        assert command.poll() is None, command.stdout.read() if command.stdout else ""
+        time.sleep(0.1)
+    cluster.head.run("kill", str(open_run(str(folder)).folder.about()["pid"]), check=True)
+    said, _ = command.communicate()
+    assert command.returncode == 130, said
+    assert [attempt["world_size"] for attempt in open_run(str(folder)).folder.attempts()] == [3, 2]
 
 
 def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, undisturbed: Any) -> None:
