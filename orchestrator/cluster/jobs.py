@@ -18,6 +18,7 @@ from typing import Any
 from orchestrator.cluster.job import Job
 from orchestrator.cluster.packing import Pack
 from orchestrator.errors import RunError, UsageError
+from orchestrator.runs.display import say
 from orchestrator.runs.environment import passed_on, set_environment
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -25,6 +26,8 @@ OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 _AGAIN_S = 2.0
 _AGAIN_TIMES = 30
+_AGENT_TIMES = 6
+"""How often a cluster is asked that has no agent for jobs yet; each time it looks for one for 10 s."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,20 @@ class Jobs:
 
     def _submitted(self, pause: Callable[[float], None], **job: Any) -> str:
         """The name of a job that was taken; a cluster that has just begun is asked again until its agents are there."""
-        for left in reversed(range(_AGAIN_TIMES)):
+        for left in reversed(range(_AGENT_TIMES)):
             try:
                 name: str = self._client.submit_job(**job)
                 return name
             except RuntimeError as error:
-                if not left or "No available agent" not in str(error):
+                if "No available agent" not in str(error):
                     raise RunError(f"the cluster at {self.address} does not take the job: {error}") from error
+                if not left:
+                    raise RunError(
+                        f"the cluster at {self.address} has no agent that takes jobs. Where another Ray runs on the head's machine, it "
+                        "may hold the agent's port: start this one with --dashboard-agent-listen-port. The head's "
+                        "dashboard_agent.log says what is wrong"
+                    ) from error
+                say(f"the cluster at {self.address} has no agent yet that takes jobs; asking again")
                 pause(_AGAIN_S)
         raise AssertionError("the last try returns or raises")
 

@@ -42,7 +42,12 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     ray = Path(sys.executable).with_name("ray")
     port = address.rsplit(":", 1)[1]
     head = subprocess.Popen(
-        [str(ray), *command, f"--port={port}", f"--temp-dir={short}", "--include-dashboard=true", f"--dashboard-port={dashboard}"],
+        [
+            *(str(ray), *command, f"--port={port}", f"--temp-dir={short}"),
+            *("--include-dashboard=true", f"--dashboard-port={dashboard}"),
+            # Its default is one for the machine, and jobs wait for ever where another Ray has it.
+            f"--dashboard-agent-listen-port={free_port()}",
+        ],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -70,13 +75,13 @@ def hookyard(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 def test_a_cluster_that_ray_start_began_is_joined_and_is_sent_jobs(outside: Path, started: tuple[str, str, dict[str, str]]) -> None:
     address, dashboard, environment = started
     storage = str(outside / "runs")
-    done = hookyard("run", "points.yaml", "epochs=1", "--address", address, **environment)
+    done = hookyard("run", "points.yaml", "epochs=1", "workers.count=1", "--address", address, **environment)
     assert done.returncode == 0, done.stderr
     assert f"joining Ray at {address}" in done.stderr
     assert "preflight: 1 node is fit" in done.stderr
     run = open_run("runs/points")
     assert run.status == "finished"
-    assert sorted(run.stats["rank"].unique()) == [0, 1]
+    assert len(run.stats) == 10 + 6
 
     words = ["submit", "points.yaml", "--storage", storage, "--address", dashboard]
     job = hookyard(*words, **environment)

@@ -18,7 +18,7 @@ SWEEP = """
 base: points.yaml
 name: jobs
 epochs: 4
-workers: {{count: 2}}
+workers: {{count: 1}}
 hooks:
   shift: {{type: "mishaps:Shift"}}
   accident: {{type: "mishaps:Accident", step: 7, whom: driver, rank: 0, once: {once}}}
@@ -39,10 +39,10 @@ def is_alive(pid: float) -> bool:
 
 
 def test_trials_as_train_jobs_go_on_after_a_kill_and_end_where_asha_stops_them(ray_cluster: Any, outside: Path) -> None:
-    """Two of the four CPUs are taken, so that the second life of the first trial needs what its first life held."""
+    """Three of the four CPUs are taken, so that the second life of the first trial needs what its first life held."""
     (outside / "whoami.py").write_text(WHOAMI)
     (outside / "jobs.yaml").write_text(SWEEP.format(once=outside / "happened"))
-    taken = ray_cluster.util.placement_group([{"CPU": 2}])
+    taken = ray_cluster.util.placement_group([{"CPU": 3}])
     try:
         done = sweep(load_experiment("jobs.yaml"), "runs")
     finally:
@@ -53,13 +53,13 @@ def test_trials_as_train_jobs_go_on_after_a_kill_and_end_where_asha_stops_them(r
     assert trials["reports"].tolist() == [4, 1]
     assert trials["val/shift"].tolist() == [2.0, 1.0]
     assert trials["stopped"].iloc[1] == "the scheduler ended the trial"
-    assert "1 at a time: each asks for 2 CPUs, the cluster has 4 CPUs" in (outside / "runs/jobs/log.txt").read_text()
+    assert "1 at a time: each asks for 1 CPUs, the cluster has 4 CPUs" in (outside / "runs/jobs/log.txt").read_text()
 
-    # The trial's process was killed at step 7 of 20, with a checkpoint every 2; the other ended after its first epoch.
+    # The trial's process was killed at step 7 of 40, with a checkpoint every 2; the other ended after its first epoch.
     killed, stopped = done.runs
     assert [attempt["checkpoint"] for attempt in killed.folder.attempts()] == [None, "step-00000006"]
     assert not stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
-    assert stats.groupby(["trial", "rank"], observed=True).size().tolist() == [4 * (5 + 3)] * 2 + [5 + 3] * 2
+    assert stats.groupby(["trial", "rank"], observed=True).size().tolist() == [4 * (10 + 6), 10 + 6]
     assert json.loads((Path(stopped.checkpoint()) / "manifest.json").read_text())
     assert os.getpid() not in stats["pid"].unique()
     assert not any(is_alive(pid) for pid in stats["pid"].unique())

@@ -65,27 +65,23 @@ def test_every_rank_reaches_the_table(undisturbed: Run) -> None:
     assert {"ema", "checkpoint", "(loop)"} <= set(undisturbed.summary("hook").index.get_level_values("hook"))
 
 
-def test_a_killed_worker_is_replaced_and_nothing_differs(ray_cluster: Any, outside: Path, undisturbed: Run) -> None:
-    accident = f"hooks.accident={{type: 'mishaps:Accident', step: 7, once: {outside / 'happened'}}}"
-    survived = run(load_experiment("points.yaml", [accident]), "runs")
-    assert (outside / "happened").exists()
-    assert [attempt["checkpoint"] for attempt in survived.folder.attempts()] == [None, "step-00000006"]
-    assert_each_row_once(survived)
-    assert_same_weights(survived, undisturbed)
-    assert survived.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()
-
-
-def test_a_killed_driver_is_resumed_and_nothing_differs(ray_cluster: Any, outside: Path, undisturbed: Run) -> None:
-    """Ray is there already, and stays."""
-    accident = f"hooks.accident={{type: 'mishaps:Accident', step: 7, whom: driver, rank: 0, once: {outside / 'happened'}}}"
+def test_a_killed_worker_is_replaced_a_killed_driver_resumed_and_nothing_differs(
+    ray_cluster: Any, outside: Path, undisturbed: Run
+) -> None:
+    """First the one, then the other; Ray is there already, and stays."""
+    worker = f"hooks.worker={{type: 'mishaps:Accident', step: 7, once: {outside / 'worker'}}}"
+    driver = f"hooks.driver={{type: 'mishaps:Accident', step: 13, whom: driver, rank: 0, once: {outside / 'driver'}}}"
     address = ["--skip-preflight", "--address", ray_cluster.get_runtime_context().gcs_address]
-    killed = subprocess.run([sys.executable, "-m", "orchestrator", "run", "points.yaml", accident, *address], capture_output=True)
+    killed = subprocess.run([sys.executable, "-m", "orchestrator", "run", "points.yaml", worker, driver, *address], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
+    assert (outside / "worker").exists()
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")
     assert resumed.status == "finished"
+    assert [attempt["checkpoint"] for attempt in resumed.folder.attempts()] == [None, "step-00000006", "step-00000012"]
     assert_each_row_once(resumed)
     assert_same_weights(resumed, undisturbed)
+    assert resumed.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()
 
 
 def status_of(path: str) -> str:

@@ -109,11 +109,19 @@ def test_a_job_is_sent_with_its_folder_its_command_and_the_variables_it_names(
     assert not Path(cluster.submitted["runtime_env"]["working_dir"]).exists(), "nothing is left behind"
 
 
-def test_a_cluster_that_has_just_begun_is_asked_again(cluster: Cluster, folder: Path) -> None:
+def test_a_cluster_that_has_just_begun_is_asked_again(cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.declines = ["No available agent to submit job, please try again later."] * 2
     pauses: list[float] = []
     assert Jobs(ADDRESS).submit(job(), pack(folder), pause=pauses.append) == cluster.submitted["submission_id"]
     assert len(pauses) == 2
+    assert capsys.readouterr().err.count("has no agent yet that takes jobs; asking again") == 2
+
+
+def test_a_cluster_without_an_agent_is_given_up_with_what_may_be_the_matter(cluster: Cluster, folder: Path) -> None:
+    cluster.declines = ["No available agent to submit job, please try again later."] * 100
+    with pytest.raises(RunError, match=r"has no agent that takes jobs.*start this one with --dashboard-agent-listen-port"):
+        Jobs(ADDRESS).submit(job(), pack(folder), pause=lambda seconds: None)
+    assert len(cluster.declines) >= 90
 
 
 def test_a_job_that_is_declined_for_good_is_told(cluster: Cluster, folder: Path) -> None:
