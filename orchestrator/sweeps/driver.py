@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, load_experiment, resolved, to_yaml
+from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import Population
 from orchestrator.config.sweep import Sweep as Settings
@@ -268,14 +268,10 @@ def _on_ray(
         left = f"{count_left(settings, past)} trials{' left,' if past else ''}"
         display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
         launch(
-            resolved(experiment),
-            experiment.import_paths,
-            settings,
-            experiment.workers,
+            experiment,
             folder.location,
             at_once,
             past=past,
-            max_failures=experiment.max_failures,
             fail_fast=folder.about()["fail_fast"],
             watcher=watcher,
             stop_asked=lambda: interrupts.asked,

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.result import TIME_TOTAL_S
 
-from orchestrator.config.experiment import Workers
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import resolved
 from orchestrator.config.sweep import Sweep
+from orchestrator.errors import ConfigError
 from orchestrator.runs.failures import DIED
 from orchestrator.runs.folder import RunFolder
+from orchestrator.sweeps.begin import begin_trial
+from orchestrator.sweeps.controller import in_tune
 from orchestrator.sweeps.engine import ENGINES
 from orchestrator.sweeps.folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.history import History
@@ -28,34 +33,33 @@ from orchestrator.sweeps.watcher import Watcher
 
 
 def launch(
-    experiment: dict[str, Any],
-    import_paths: tuple[str, ...],
-    settings: Sweep,
-    workers: Workers,
+    experiment: Experiment,
     location: str,
     at_once: int,
     *,
     past: Mapping[int, Past],
-    max_failures: int,
     fail_fast: bool,
     watcher: Watcher,
     stop_asked: Callable[[], bool],
 ) -> None:
-    """Runs all trials, each on the engine that the settings name, and returns when they are over."""
+    """Runs all trials, each on the engine that the sweep's settings name, and returns when they are over."""
+    settings = experiment.sweep
+    assert settings is not None
     sweep = RunFolder(location)
-    stopping = Stopping(settings, workers.most)
+    stopping = Stopping(settings, experiment.workers.most)
     stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
     ending = _Ending(stopping, stop_asked, fail_fast)
+    watching = _Watching(location, experiment, watcher, ending)
     tuner = tune.Tuner(
-        _trainable(experiment, import_paths, ENGINES[settings.engine].bundles(workers), location),
+        _trainable(experiment, ENGINES[settings.engine].bundles(experiment.workers), location),
         param_space=param_space(settings, past),
         tune_config=_tune_config(settings, at_once, sweep, past),
-        run_config=_run_config(sweep, ending, _Watching(location, watcher, ending), max_failures),
+        run_config=_run_config(sweep, ending, watching, experiment.max_failures),
     )
     # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
-        with seeded(settings.seed + len(past)):
+        with seeded(settings.seed + len(past)), in_tune():
             tuner.fit()
     finally:
         sweep.storage.delete(SCRATCH)
@@ -63,11 +67,9 @@ def launch(
         end_trial(folder, *ending.of(folder.name))
 
 
-def _trainable(experiment: dict[str, Any], import_paths: tuple[str, ...], bundles: list[dict[str, float]], location: str) -> Any:
-    return tune.with_resources(
-        tune.with_parameters(Trial, experiment=experiment, import_paths=import_paths, location=location),
-        tune.PlacementGroupFactory(bundles, strategy="PACK"),
-    )
+def _trainable(experiment: Experiment, bundles: list[dict[str, float]], location: str) -> Any:
+    whole = {"experiment": resolved(experiment), "import_paths": experiment.import_paths, "location": location}
+    return tune.with_resources(tune.with_parameters(Trial, **whole), tune.PlacementGroupFactory(bundles, strategy="PACK"))
 
 
 def _tune_config(settings: Sweep, at_once: int, sweep: RunFolder, past: Mapping[int, Past]) -> tune.TuneConfig:
@@ -158,8 +160,8 @@ class _Ending(_OfThisDriver, tune.Stopper):
 class _Watching(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the watcher, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, location: str, watcher: Watcher, ending: _Ending) -> None:
-        self._location, self._watcher, self._ending = location, watcher, ending
+    def __init__(self, location: str, experiment: Experiment, watcher: Watcher, ending: _Ending) -> None:
+        self._location, self._experiment, self._watcher, self._ending = location, experiment, watcher, ending
 
     def _folder(self, trial: Any) -> RunFolder:
         return trial_folder(self._location, trial.config[TRIAL]["number"])
@@ -190,12 +192,17 @@ class _Watching(_OfThisDriver, tune.Callback):
         self._failed(trial, self._folder(trial))
 
     def _failed(self, trial: Any, folder: RunFolder) -> None:
+        number, values = trial.config[TRIAL]["number"], trial.config[TRIAL]["values"]
         error = self._error(folder)
-        if folder.storage.exists("run.json") and folder.about()["status"] == "running":
+        if not folder.storage.exists("run.json"):
+            # Its processes died before it began, and it would be missing among the trials.
+            with suppress(ConfigError):
+                begin_trial(self._location, number, self._experiment, values)
+        if folder.about()["status"] == "running":
             folder.end("failed", error=error)
         give_back(folder)
         self._ending.failed(folder.name)
-        self._watcher.ended(folder.name, trial.config[TRIAL]["values"], error)
+        self._watcher.ended(folder.name, values, error)
 
     @staticmethod
     def _error(folder: RunFolder) -> str:

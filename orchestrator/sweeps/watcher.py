@@ -47,7 +47,8 @@ class Watcher:
 
     def recovers(self, trial: str, error: str) -> None:
         """A trial has lost a process, and is started again."""
-        self._display.line(f"{trial}: {error}; it goes on from its newest checkpoint on new processes")
+        goes_on = "it goes on from its newest checkpoint" if trial in self._begun else "it begins"
+        self._display.line(f"{trial}: {error}; {goes_on} on new processes")
 
     def ended(self, trial: str, values: Mapping[str, Any], error: str | None = None) -> None:
         """A trial is over."""

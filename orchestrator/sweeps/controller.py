@@ -1,0 +1,46 @@
+"""Ray Tune's loop over the trials, which counts the death of a waiting process once. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray.exceptions import RayActorError
+from ray.tune import tune
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+
+
+class Controller(TuneController):
+    """Tune's own, but for a process that dies between two trials.
+
+    Tune hands the next trial to the process and hears of its death twice, as the actor's and as the reset's. The first
+    starts the trial anew; the second, as the trial is not running, ends it for good (ray.tune 2.60,
+    `_process_trial_failure`), and the trial counts as being reset for ever.
+    """
+
+    def _schedule_trial_task(
+        self, trial: Trial, method_name: str, *, on_error: Callable[[Trial, Exception], None] | None = None, **how: Any
+    ) -> Any:
+        on_error = self._reset_failed if method_name == "reset" else on_error
+        return super()._schedule_trial_task(trial, method_name, on_error=on_error, **how)
+
+    def _reset_failed(self, trial: Trial, exception: Exception) -> None:
+        self._resetting_trials.discard(trial)
+        if isinstance(exception, RayActorError):
+            return
+        # As Tune does for an actor that fails to start: only a running trial is started anew.
+        self._set_trial_status(trial, Trial.RUNNING)
+        self._unstage_trial_with_resources(trial)
+        self._trial_task_failure(trial, exception)
+
+
+@contextmanager
+def in_tune() -> Iterator[None]:
+    """Within it Tune runs its trials with this controller."""
+    tunes_own, tune.TuneController = tune.TuneController, Controller
+    try:
+        yield
+    finally:
+        tune.TuneController = tunes_own

@@ -1,0 +1,88 @@
+"""A process that fails between two trials, as Tune's own books of actors and trials have it; no process is started."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from ray.air.execution._internal.tracked_actor import TrackedActor
+from ray.exceptions import RayActorError, RayTaskError
+from ray.tune import PlacementGroupFactory, Trainable, tune
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+
+from orchestrator.sweeps.controller import Controller, in_tune
+
+DEATH = RayActorError()
+MISTAKE = RayTaskError("reset", "Traceback ...", ValueError("wrong"))
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune asks the cluster for its size otherwise."""
+    monkeypatch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
+
+
+class Warm:
+    """Stands for a live actor: promises whatever it is asked for."""
+
+    def __getattr__(self, method: str) -> Any:
+        return SimpleNamespace(remote=lambda *_, **__: object())
+
+
+def taking_the_next_trial(controller_class: Any, max_failures: int = 3) -> tuple[Any, Trial]:
+    """A controller whose one process, warm from an earlier trial, has just been asked to take a new one."""
+    controller = controller_class(reuse_actors=True, resource_manager_factory=MagicMock, storage=MagicMock())
+    actors, place = controller._actor_manager, PlacementGroupFactory([{"CPU": 1}])
+    warm = TrackedActor(0, on_start=controller._actor_started, on_stop=controller._actor_stopped, on_error=controller._actor_failed)
+    actors._live_actors_to_ray_actors_resources[warm] = (Warm(), MagicMock())
+    trial = Trial("nothing", stub=True, placement_group_factory=place, max_failures=max_failures)
+    trial.storage, trial.get_trainable_cls = MagicMock(), lambda: Trainable
+    controller._actor_cache.increase_max(place)
+    controller._actor_cache.cache_object(place, warm)
+    controller.add_trial(trial)
+    controller._maybe_add_actors()
+    assert trial in controller._resetting_trials
+    return controller, trial
+
+
+def answered(controller: Any, error: Exception) -> None:
+    """The process answers what it was asked with an error."""
+    events = controller._actor_manager._actor_task_events
+    (_, on_error), = events._tracked_futures.values()
+    events._tracked_futures.clear()
+    on_error(error)
+
+
+def test_tunes_own_loses_the_trial() -> None:
+    """Why there is another; where this fails, Tune has mended it."""
+    controller, trial = taking_the_next_trial(TuneController)
+    answered(controller, DEATH)
+    assert trial.status == Trial.ERROR
+    assert trial.should_recover()
+
+
+@pytest.mark.parametrize("error", [DEATH, MISTAKE])
+def test_the_trial_waits_again_after_one_failure(error: Exception) -> None:
+    controller, trial = taking_the_next_trial(Controller)
+    answered(controller, error)
+    assert trial.status == Trial.PENDING
+    assert trial.run_metadata.num_failures == 1
+    assert not controller._resetting_trials
+    controller._maybe_add_actors()
+    assert controller._trial_to_actor[trial] in controller._actor_manager.pending_actors
+
+
+@pytest.mark.parametrize("error", [DEATH, MISTAKE])
+def test_a_trial_that_has_failed_often_enough_is_over(error: Exception) -> None:
+    controller, trial = taking_the_next_trial(Controller, max_failures=0)
+    answered(controller, error)
+    assert trial.status == Trial.ERROR
+
+
+def test_tune_has_it_for_a_sweep_alone() -> None:
+    with in_tune():
+        assert tune.TuneController is Controller
+    assert tune.TuneController is TuneController
