@@ -1,4 +1,4 @@
-"""Ray Tune's loop over the trials, which counts the death of a waiting process once. Driver."""
+"""Ray Tune's loop over the trials, which keeps none that is over and counts the death of a waiting process once. Driver."""
 
 from __future__ import annotations
 
@@ -13,12 +13,28 @@ from ray.tune.experiment import Trial
 
 
 class Controller(TuneController):
-    """Tune's own, but for a process that dies between two trials.
+    """Tune's own, but for trials that are over and for a process that dies between two trials.
+
+    What a trial has left lies in its folder, from which a sweep also goes on: nothing more is kept of it here.
 
     Tune hands the next trial to the process and hears of its death twice, as the actor's and as the reset's. The first
     starts the trial anew; the second, as the trial is not running, ends it for good (ray.tune 2.60,
     `_process_trial_failure`), and the trial counts as being reset for ever.
     """
+
+    def on_step_end(self) -> None:
+        """Forgets the trials that are over, and whose process has been let go."""
+        super().on_step_end()
+        over = {trial for trial in self._stopped_trials | self._failed_trials if trial not in self._trial_to_actor}
+        if not over:
+            return
+        trials = self.get_trials()
+        trials[:] = [trial for trial in trials if trial not in over]
+        for kept in (self._stopped_trials, self._failed_trials, self._live_trials):
+            kept -= over
+
+    def _mark_trial_to_checkpoint(self, trial: Trial) -> None:
+        """Nothing: Tune would note down what a trial is, and keep the note."""
 
     def _schedule_trial_task(
         self, trial: Trial, method_name: str, *, on_error: Callable[[Trial, Exception], None] | None = None, **how: Any

@@ -112,12 +112,6 @@ def _is_mistake(trial: RunFolder) -> bool:
     return about["status"] == "failed" and bool(about.get("mistake"))
 
 
-def _forget(trial: Any) -> None:
-    """Drops Tune's running statistics of a trial's metrics, ten times what it keeps otherwise; the files have it all."""
-    trial.run_metadata.metric_analysis.clear()
-    trial.run_metadata.metric_n_steps.clear()
-
-
 class _OfThisDriver:
     """What belongs to the living driver: Tune's saved state of the experiment leaves its contents out."""
 
@@ -181,7 +175,6 @@ class _Watching(_OfThisDriver, tune.Callback):
             return
         end_trial(folder, *self._ending.of(folder.name))
         self._watcher.ended(folder.name, trial.config[TRIAL]["values"])
-        _forget(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)
@@ -211,7 +204,10 @@ class _Watching(_OfThisDriver, tune.Callback):
 
 
 class _Silence(_OfThisDriver, TrialProgressCallback):
-    """Stands in for Tune's own, which prints a line where a trial ends without a report; the watcher tells of it."""
+    """Stands in for Tune's own, which keeps every trial and prints a line of some; the watcher tells of them."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Nothing."""
+
+    def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None:
         """Nothing."""

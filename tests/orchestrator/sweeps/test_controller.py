@@ -1,7 +1,9 @@
-"""A process that fails between two trials, as Tune's own books of actors and trials have it; no process is started."""
+"""What Tune's loop keeps of its trials, and a process that fails between two; all in Tune's own books, no process is started."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -48,12 +50,12 @@ def taking_the_next_trial(controller_class: Any, max_failures: int = 3) -> tuple
     return controller, trial
 
 
-def answered(controller: Any, error: Exception) -> None:
-    """The process answers what it was asked with an error."""
+def answered(controller: Any, answer: Any) -> None:
+    """The process answers what it was asked, or fails in it."""
     events = controller._actor_manager._actor_task_events
-    (_, on_error), = events._tracked_futures.values()
+    ((on_result, on_error),) = events._tracked_futures.values()
     events._tracked_futures.clear()
-    on_error(error)
+    on_error(answer) if isinstance(answer, Exception) else on_result(answer)
 
 
 def test_tunes_own_loses_the_trial() -> None:
@@ -80,6 +82,24 @@ def test_a_trial_that_has_failed_often_enough_is_over(error: Exception) -> None:
     controller, trial = taking_the_next_trial(Controller, max_failures=0)
     answered(controller, error)
     assert trial.status == Trial.ERROR
+
+
+def test_a_trial_that_is_over_is_forgotten() -> None:
+    """Tune's own loop keeps every one of them, with its results."""
+    controller, trial = taking_the_next_trial(Controller)
+    answered(controller, True)
+    trial.update_last_result({"val/loss": 0.5, "training_iteration": 1})
+    assert controller.get_trials() == [trial]
+    controller.search_alg.set_finished()
+    controller.stop_trial(trial)
+    kept = weakref.ref(trial)
+    del trial
+    controller._maybe_add_actors()
+    controller.on_step_end()
+    gc.collect()
+    assert kept() is None
+    assert controller.get_trials() == []
+    assert controller.is_finished()
 
 
 def test_tune_has_it_for_a_sweep_alone() -> None:
