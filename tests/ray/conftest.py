@@ -72,7 +72,7 @@ class Shift(Hook):
 
 @dataclass
 class Accident(Hook):
-    """Kills a process with SIGKILL, once: this rank's own, or the driver's."""
+    """Kills a process with SIGKILL, once: this rank's own, the driver's and its own, or that of its trial."""
 
     step: int = 0
     rank: int = 1
@@ -83,9 +83,11 @@ class Accident(Hook):
         if state.phase != "train" or state.step != self.step or state.rank != self.rank or Path(self.once).exists():
             return
         Path(self.once).touch()
-        if self.whom == "driver":
+        if self.whom in ("driver", "trial"):
             import json
             os.kill(json.loads((state.artifacts / "run.json").read_text())["pid"], signal.SIGKILL)
+        while self.whom == "trial":  # Ray ends it with its trial
+            signal.pause()
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -21,7 +21,7 @@ epochs: 4
 workers: {{count: 1}}
 hooks:
   shift: {{type: "mishaps:Shift"}}
-  accident: {{type: "mishaps:Accident", step: 7, whom: driver, rank: 0, once: {once}}}
+  accident: {{type: "mishaps:Accident", step: 7, whom: trial, rank: 0, once: {once}}}
   process: {{type: "whoami:Process"}}
 sweep:
   engine: train
