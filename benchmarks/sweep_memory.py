@@ -1,8 +1,8 @@
 """What the driver of a long sweep holds: a thousand trials of a task that trains nothing worth the name.
 
 Every trial is one step, validated and reported once, and checkpointed as any trial is, two at a time. Memory is read
-whenever another tenth of the trials has been begun. The claim: a trial leaves no more in the driver than a few KiB, its entry in
-Ray Tune's list of trials, and takes as long among a thousand as at first. Beside it stands its row in the table of trials.
+whenever another tenth of the trials has been begun. The claim: a trial leaves nothing in the driver beyond what its row in the table of
+trials takes, and takes as long among a thousand as at first.
 
     python -m benchmarks.sweep_memory [trials]
 """
