@@ -21,8 +21,8 @@ class Checkpoints(Protocol):
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Says which checkpoints `owner` wants kept; one that no owner wants any more is deleted."""
 
-    def mark(self, label: str, name: str) -> None:
-        """Points a label such as `best` at a stored checkpoint."""
+    def mark(self, name: str, *labels: str) -> None:
+        """Points labels such as `best` at a stored checkpoint."""
 
     def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
         """Writes `<folder>/<run>-<hash>.pt` with the chosen parts of a stored checkpoint and returns its path."""

@@ -185,13 +185,14 @@ class Checkpoint(Hook):
 
     def _crown(self, state: State, name: str, metrics: Iterable[str]) -> None:
         """Makes a stored checkpoint the best of some metrics; the label `best` goes with the first metric of all."""
+        labels = []
         for metric in metrics:
             self._bests[metric].name = name
-            if state.checkpoints is None:
-                continue
-            state.checkpoints.mark(f"best-{re.sub(r'[/ ]+', '-', metric)}", name)
+            labels.append(f"best-{re.sub(r'[/ ]+', '-', metric)}")
             if metric == next(iter(self._bests)):
-                state.checkpoints.mark("best", name)
+                labels.append("best")
+        if labels and state.checkpoints is not None:
+            state.checkpoints.mark(name, *labels)
 
     def _retain(self, state: State) -> None:
         if state.checkpoints is None:

@@ -244,21 +244,23 @@ class CheckpointStore:
         """Says which checkpoints `owner` wants kept; deletes what it gave up and nobody wants."""
         if not self.master:
             return
-        index = self.index()
+        index, names = self.index(), list(dict.fromkeys(names))
+        if index["owners"].get(owner) == names:
+            return
         given_up = set(index["owners"].get(owner, [])) - set(names)
-        index["owners"][owner] = list(dict.fromkeys(names))
+        index["owners"][owner] = names
         wanted = {name for owned in index["owners"].values() for name in owned}
         index["labels"] = {label: name for label, name in index["labels"].items() if name not in given_up - wanted}
         self._write_index(index)
         for name in sorted(given_up - wanted):
             self.storage.delete(name)
 
-    def mark(self, label: str, name: str) -> None:
-        """Points a label at a stored checkpoint."""
+    def mark(self, name: str, *labels: str) -> None:
+        """Points labels at a stored checkpoint."""
         if not self.master:
             return
         index = self.index()
-        index["labels"][label] = name
+        index["labels"].update(dict.fromkeys(labels, name))
         self._write_index(index)
 
     def publish(self, name: str, keys: Sequence[str], folder: str) -> str:

@@ -140,6 +140,11 @@ def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel
 
     What is not annotated takes the type of its default where that is a number.
     """
+    return _model_of_signature(cls, skip)
+
+
+@cache
+def _model_of_signature(cls: Callable[..., Any], skip: int) -> type[BaseModel]:
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     hints = _hints(getattr(cls, "__init__", cls))
     fields: dict[str, Any] = {}

@@ -45,10 +45,10 @@ class Store:
             self.log.append(("delete", name))
             self.stored = [known for known in self.stored if known != name]
 
-    def mark(self, label: str, name: str) -> None:
+    def mark(self, name: str, *labels: str) -> None:
         assert name in self.stored
-        self.log.append(("mark", label, name))
-        self.labels[label] = name
+        self.log.extend(("mark", label, name) for label in labels)
+        self.labels.update(dict.fromkeys(labels, name))
 
     def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
         assert name in self.stored
@@ -556,7 +556,7 @@ class _NoStore:
         return []
 
     def retain(self, owner: str, names: Sequence[str]) -> None: ...
-    def mark(self, label: str, name: str) -> None: ...
+    def mark(self, name: str, *labels: str) -> None: ...
     def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
         return ""
 

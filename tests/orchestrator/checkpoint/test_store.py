@@ -300,7 +300,7 @@ def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> No
     store.retain("run", ["epoch-0001"])
     other = CheckpointStore(storage, master=False)
     other.retain("run", [])
-    other.mark("best", "epoch-0001")
+    other.mark("epoch-0001", "best")
     other.discard_unfinished("epoch-0001")
     assert other.publish("epoch-0001", ["model"], "published") == ""
     assert store.names() == ["epoch-0001"]
@@ -314,8 +314,8 @@ def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> No
 def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore) -> None:
     for step in (1, 2):
         save(store, f"epoch-000{step}", step)
-    store.mark("best", "epoch-0002")
-    store.mark("best", "epoch-0001")
+    store.mark("epoch-0002", "best")
+    store.mark("epoch-0001", "best")
     store.retain("checkpoint", ["epoch-0001", "epoch-0002"])
     assert store.resolve("best") == "epoch-0001"
     assert store.resolve("last") == "epoch-0002"
