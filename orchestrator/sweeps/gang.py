@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import orchestrator.sweeps.warmup  # noqa: F401
+
+# isort: split
+
 import os
 import socket
 import threading
