@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -34,14 +35,14 @@ class Warm:
         return SimpleNamespace(remote=lambda *_, **__: object())
 
 
-def taking_the_next_trial(controller_class: Any, max_failures: int = 3) -> tuple[Any, Trial]:
+def taking_the_next_trial(folder: Path, controller_class: Any, max_failures: int = 3) -> tuple[Any, Trial]:
     """A controller whose one process, warm from an earlier trial, has just been asked to take a new one."""
     controller = controller_class(reuse_actors=True, resource_manager_factory=MagicMock, storage=MagicMock())
     actors, place = controller._actor_manager, PlacementGroupFactory([{"CPU": 1}])
     warm = TrackedActor(0, on_start=controller._actor_started, on_stop=controller._actor_stopped, on_error=controller._actor_failed)
     actors._live_actors_to_ray_actors_resources[warm] = (Warm(), MagicMock())
     trial = Trial("nothing", stub=True, placement_group_factory=place, max_failures=max_failures)
-    trial.storage, trial.get_trainable_cls = MagicMock(), lambda: Trainable
+    trial.storage, trial.get_trainable_cls = MagicMock(trial_driver_staging_path=str(folder)), lambda: Trainable
     controller._actor_cache.increase_max(place)
     controller._actor_cache.cache_object(place, warm)
     controller.add_trial(trial)
@@ -58,17 +59,17 @@ def answered(controller: Any, answer: Any) -> None:
     on_error(answer) if isinstance(answer, Exception) else on_result(answer)
 
 
-def test_tunes_own_loses_the_trial() -> None:
+def test_tunes_own_loses_the_trial(tmp_path: Path) -> None:
     """Why there is another; where this fails, Tune has mended it."""
-    controller, trial = taking_the_next_trial(TuneController)
+    controller, trial = taking_the_next_trial(tmp_path, TuneController)
     answered(controller, DEATH)
     assert trial.status == Trial.ERROR
     assert trial.should_recover()
 
 
 @pytest.mark.parametrize("error", [DEATH, MISTAKE])
-def test_the_trial_waits_again_after_one_failure(error: Exception) -> None:
-    controller, trial = taking_the_next_trial(Controller)
+def test_the_trial_waits_again_after_one_failure(tmp_path: Path, error: Exception) -> None:
+    controller, trial = taking_the_next_trial(tmp_path, Controller)
     answered(controller, error)
     assert trial.status == Trial.PENDING
     assert trial.run_metadata.num_failures == 1
@@ -78,15 +79,15 @@ def test_the_trial_waits_again_after_one_failure(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [DEATH, MISTAKE])
-def test_a_trial_that_has_failed_often_enough_is_over(error: Exception) -> None:
-    controller, trial = taking_the_next_trial(Controller, max_failures=0)
+def test_a_trial_that_has_failed_often_enough_is_over(tmp_path: Path, error: Exception) -> None:
+    controller, trial = taking_the_next_trial(tmp_path, Controller, max_failures=0)
     answered(controller, error)
     assert trial.status == Trial.ERROR
 
 
-def test_a_trial_that_is_over_is_forgotten() -> None:
+def test_a_trial_that_is_over_is_forgotten(tmp_path: Path) -> None:
     """Tune's own loop keeps every one of them, with its results."""
-    controller, trial = taking_the_next_trial(Controller)
+    controller, trial = taking_the_next_trial(tmp_path, Controller)
     answered(controller, True)
     trial.update_last_result({"val/loss": 0.5, "training_iteration": 1})
     assert controller.get_trials() == [trial]
