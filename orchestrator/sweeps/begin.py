@@ -1,4 +1,4 @@
-"""A trial begins: its experiment, and its run on disk. In the process that trains it."""
+"""A trial begins: its experiment, and its run on disk. In the process that trains it; in the driver where that died before."""
 
 from __future__ import annotations
 
