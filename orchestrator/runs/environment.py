@@ -34,6 +34,11 @@ _SETTINGS = {
 }
 
 
+def counted(number: float, unit: str) -> str:
+    """`1 CPU`, `2 CPUs`."""
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
+
+
 @dataclass(frozen=True)
 class Resources:
     """What a cluster has, or a run asks for."""
@@ -47,7 +52,7 @@ class Resources:
         return cls(workers.least * workers.cpus, workers.least if workers.gpu else 0)
 
     def __str__(self) -> str:
-        return f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
+        return counted(self.cpus, "CPU") + (f" and {counted(self.gpus, 'GPU')}" if self.gpus else "")
 
 
 def set_environment(address: str | None) -> None:
