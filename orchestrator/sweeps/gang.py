@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import orchestrator.sweeps.warmup  # noqa: F401
+import orchestrator.sweeps.warmup  # noqa: F401  # acts as it is imported, before what is large
 
 # isort: split
 
