@@ -15,7 +15,8 @@ from ray.tune.experiment import Trial
 class Controller(TuneController):
     """Tune's own, but for trials that are over and for a process that dies between two trials.
 
-    What a trial has left lies in its folder, from which a sweep also goes on: nothing more is kept of it here.
+    What a trial has left lies in its folder, from which a sweep also goes on: nothing more is kept of it here. A scheduler
+    may still hold it.
 
     Tune hands the next trial to the process and hears of its death twice, as the actor's and as the reset's. The first
     starts the trial anew; the second, as the trial is not running, ends it for good (ray.tune 2.60,
