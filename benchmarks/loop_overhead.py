@@ -25,8 +25,8 @@ from benchmarks.perceptron import make_data, make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import experiment_from_dict, resolved
+from orchestrator.engines.session import Assignment, reports
 from orchestrator.loop.world import World
-from orchestrator.runs.session import Assignment, reports
 
 BATCH = 32
 LR = 0.1

@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
+from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.tables import COMPACTED, ROW_GROUP
 from orchestrator.stats.usage import with_usage
-from orchestrator.sweeps.folder import trial_name
 
 EPOCHS = 10
 ATTEMPT: dict[str, Any] = {"attempt": 0, "checkpoint": None, "position": None}

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.tables import write
 from benchmarks.timing import print_table
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.tables import compact
 from tests.browser import CHROMIUM, looked_at
 
@@ -29,7 +29,7 @@ MAKE = """
 import re, sys
 from time import perf_counter
 from orchestrator.report import report
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 started = perf_counter()
 page = report(RunFolder.open(sys.argv[1]))
 seconds = perf_counter() - started
@@ -39,7 +39,7 @@ print(seconds, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").r
 DOCTOR = """
 import sys
 from time import perf_counter
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.stats.insight import diagnose
 run = Run(RunFolder.open(sys.argv[1]))

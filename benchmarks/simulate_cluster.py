@@ -30,10 +30,10 @@ import ray
 from numpy.typing import NDArray
 
 from benchmarks.timing import print_table
-from orchestrator.runs.folder import RunFolder
+from orchestrator.engines import collector
+from orchestrator.engines.collector import Batch, Collector, CollectorLink
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
-from orchestrator.stats import collector
-from orchestrator.stats.collector import Batch, Collector, CollectorLink
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.spans import SPANS
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import print_table
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.tables import compact
 

@@ -21,9 +21,9 @@ from benchmarks.tables import rows_of
 from benchmarks.timing import print_table
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_yaml
-from orchestrator.runs.folder import RunFolder
-from orchestrator.runs.live import LiveRun
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import open_run
+from orchestrator.terminal.run_status import LiveRun
 
 SIZES = {"2 ranks x 10,000": (2, 10_000), "2 ranks x 1,000,000": (2, 1_000_000), "256 ranks x 1,000": (256, 1000)}
 NEW_ROWS, LOOKS, FLUSH = 20, 5, 512

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hooks import shards
-from hooks.recent import KeptRows, Recent
+from hooks.parts import sharded_tensors as shards
+from hooks.recent_rows import KeptRows, Recent
 
 
 class Checkpoints(Protocol):

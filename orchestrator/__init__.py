@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.driver import resume, run
     from orchestrator.runs.result import Run, open_run
     from orchestrator.sweeps.driver import resume_sweep, sweep
-    from orchestrator.sweeps.result import Sweep, open_sweep
+    from orchestrator.sweeps.results.result import Sweep, open_sweep
     from orchestrator.task import Task
 
 _HOMES = {
@@ -27,12 +27,12 @@ _HOMES = {
     "Run": "orchestrator.runs.result",
     "RunError": "orchestrator.errors",
     "StorageError": "orchestrator.errors",
-    "Sweep": "orchestrator.sweeps.result",
+    "Sweep": "orchestrator.sweeps.results.result",
     "Task": "orchestrator.task",
     "UsageError": "orchestrator.errors",
     "load_experiment": "orchestrator.config.load",
     "open_run": "orchestrator.runs.result",
-    "open_sweep": "orchestrator.sweeps.result",
+    "open_sweep": "orchestrator.sweeps.results.result",
     "resume": "orchestrator.runs.driver",
     "resume_sweep": "orchestrator.sweeps.driver",
     "run": "orchestrator.runs.driver",

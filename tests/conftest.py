@@ -2,7 +2,7 @@
 
 import torch
 
-from orchestrator.runs.environment import set_environment
+from orchestrator.engines.ray_environment import set_environment
 
 torch.set_num_threads(1)
 set_environment(None)

@@ -18,7 +18,9 @@ FILES = sorted(path for package in ("hooks", "orchestrator", "experiments") for 
 LAYERS = (
     ("hooks",),
     ("orchestrator.errors", "orchestrator.task", "orchestrator.storage"),
-    ("orchestrator.config", "orchestrator.loop", "orchestrator.checkpoint", "orchestrator.stats"),
+    ("orchestrator.config", "orchestrator.loop", "orchestrator.checkpoint", "orchestrator.stats", "orchestrator.records"),
+    ("orchestrator.terminal",),
+    ("orchestrator.engines",),
     ("orchestrator.runs",),
     ("orchestrator.sweeps",),
     ("orchestrator.report",),
@@ -28,7 +30,7 @@ LAYERS = (
 )
 """Lowest first; a package may import its own layer and those below it."""
 
-WITH_RAY = ("orchestrator.runs", "orchestrator.sweeps", "orchestrator.cluster", "orchestrator.stats.collector")
+WITH_RAY = ("orchestrator.engines", "orchestrator.runs", "orchestrator.sweeps", "orchestrator.cluster")
 
 
 def module_of(path: Path) -> str:
@@ -150,7 +152,7 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator", ("ray", "torch", "pydantic", "pandas")),
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
-        ("import orchestrator.sweeps.result", ("ray", "torch")),
+        ("import orchestrator.sweeps.results.result", ("ray", "torch")),
         ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch")),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.self_supervised.prototypes import SwappedViews
+from hooks.parts.self_supervised.prototypes import SwappedViews
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from hooks import shards
 from hooks.hook import Hook, Priority, Ranks
+from hooks.parts import sharded_tensors as shards
 from hooks.rhythm import Rhythm
 from hooks.state import State
 

@@ -18,8 +18,8 @@ from annotated_types import Gt
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hooks import aside
 from hooks.hook import Hook, Priority, Ranks
+from hooks.parts import eval_mode as aside
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 

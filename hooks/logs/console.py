@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.logs.lines import FORMATS, Moment, iterations_done
-from hooks.logs.readings import learning_rates
-from hooks.logs.remaining import Remaining
-from hooks.logs.windows import Size, Statistic, Windows
-from hooks.recent import RECENT
+from hooks.parts.logs.console_lines import FORMATS, Moment, iterations_done
+from hooks.parts.logs.eta import Remaining
+from hooks.parts.logs.readings import learning_rates
+from hooks.parts.logs.window_statistics import Size, Statistic, Windows
+from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
 

@@ -13,9 +13,9 @@ from typing import IO, Annotated, Any, ClassVar
 from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.logs.readings import learning_rates
-from hooks.logs.windows import Size, Statistic, Windows
-from hooks.recent import RECENT
+from hooks.parts.logs.readings import learning_rates
+from hooks.parts.logs.window_statistics import Size, Statistic, Windows
+from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
 

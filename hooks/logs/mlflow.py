@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from hooks.hook import Hook
-from hooks.logs.hyperparameters import flatten
-from hooks.logs.tracker import Point, Tracker
+from hooks.parts.logs.hyperparameters import flatten
+from hooks.parts.logs.tracker import Point, Tracker
 from hooks.state import State
 
 if TYPE_CHECKING:

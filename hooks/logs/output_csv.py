@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hooks import coalesced
 from hooks.hook import Hook, Priority, Ranks
+from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
 PENDING = 50

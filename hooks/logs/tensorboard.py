@@ -11,11 +11,11 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.logs.curves import Curves
-from hooks.logs.hyperparameters import flatten, swept
-from hooks.logs.model_graph import add_graph
-from hooks.logs.windows import Size, Statistic
-from hooks.recent import RECENT
+from hooks.parts.logs.curve_names import Curves
+from hooks.parts.logs.hyperparameters import flatten, swept
+from hooks.parts.logs.model_graph import add_graph
+from hooks.parts.logs.window_statistics import Size, Statistic
+from hooks.recent_rows import RECENT
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 

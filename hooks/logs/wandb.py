@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from hooks.hook import Hook
-from hooks.logs.hyperparameters import flatten
-from hooks.logs.tracker import Point, Tracker
+from hooks.parts.logs.hyperparameters import flatten
+from hooks.parts.logs.tracker import Point, Tracker
 from hooks.state import State
 
 if TYPE_CHECKING:

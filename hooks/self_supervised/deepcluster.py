@@ -10,11 +10,11 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
-from hooks import coalesced
-from hooks.aside import evaluating
 from hooks.hook import Hook, Priority
-from hooks.self_supervised import spherical_kmeans
-from hooks.self_supervised.gather import batch_sizes, gather
+from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts.eval_mode import evaluating
+from hooks.parts.self_supervised import spherical_kmeans
+from hooks.parts.self_supervised.gather import batch_sizes, gather
 from hooks.state import State
 
 UNASSIGNED = -100

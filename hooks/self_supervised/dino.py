@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.self_supervised.centre import Centre, warmed_up
-from hooks.self_supervised.momentum_teacher import MomentumTeacher
+from hooks.parts.self_supervised.centre import Centre, warmed_up
+from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
 from hooks.state import State
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority
-from hooks.import_path import callable_at
+from hooks.parts.import_path import callable_at
 from hooks.state import State
 
 

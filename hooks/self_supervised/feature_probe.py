@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Subset
 
-from hooks.aside import evaluating
 from hooks.hook import Hook, Priority
-from hooks.import_path import callable_at
-from hooks.self_supervised.gather import gather
-from hooks.self_supervised.teacher import part_of
+from hooks.parts.eval_mode import evaluating
+from hooks.parts.import_path import callable_at
+from hooks.parts.self_supervised.gather import gather
+from hooks.parts.self_supervised.teacher import part_of
 from hooks.state import State
 
 DRAWS = 5

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hooks.hook import Hook
-from hooks.self_supervised.gather import batch_sizes, gather
-from hooks.self_supervised.momentum_teacher import MomentumTeacher
+from hooks.parts.self_supervised.gather import batch_sizes, gather
+from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
 from hooks.state import State
 
 

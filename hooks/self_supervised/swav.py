@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.self_supervised import prototypes
-from hooks.self_supervised.swapped_prediction import SwappedPrediction
+from hooks.parts.self_supervised import prototypes
+from hooks.parts.self_supervised.swapped_prediction import SwappedPrediction
 from hooks.state import State
 
 

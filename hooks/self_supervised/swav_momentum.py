@@ -10,9 +10,9 @@ from annotated_types import Ge, Le
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.self_supervised import prototypes
-from hooks.self_supervised.swapped_prediction import SwappedPrediction
-from hooks.self_supervised.teacher import Teacher
+from hooks.parts.self_supervised import prototypes
+from hooks.parts.self_supervised.swapped_prediction import SwappedPrediction
+from hooks.parts.self_supervised.teacher import Teacher
 from hooks.state import State
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.layer_monitor import LayerMonitor
-from hooks.leaf_modules import tensors
+from hooks.parts.layer_monitor import LayerMonitor
+from hooks.parts.leaf_modules import tensors
 from hooks.state import State
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from hooks import aside
 from hooks.hook import Hook, Ranks
+from hooks.parts import eval_mode as aside
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.layer_table import LayerTable
+from hooks.parts.layer_table import LayerTable
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 

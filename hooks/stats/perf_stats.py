@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.recent import RECENT
+from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
 

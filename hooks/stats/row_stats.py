@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 
 from hooks.hook import Hook, Priority
-from hooks.recent import RECENT
+from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
 

@@ -9,10 +9,10 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from hooks.hook import Hook, Ranks
-from hooks.recent import RECENT
+from hooks.parts.gpu_peaks import peak_flops
+from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
-from hooks.stats.gpu_peaks import peak_flops
 
 BACKWARD_AND_FORWARD = 3
 """What training costs in forward passes: backward differentiates by inputs and by weights."""

@@ -12,8 +12,10 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
-from hooks import batch_statistics, coalesced, shards
 from hooks.hook import Hook
+from hooks.parts import batch_norm_statistics as batch_statistics
+from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import sharded_tensors as shards
 from hooks.rhythm import Rhythm
 from hooks.state import State
 

@@ -15,8 +15,8 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from hooks import coalesced
 from hooks.hook import Hook, Priority
+from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from hooks import coalesced
 from hooks.hook import Hook
+from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
 

@@ -11,8 +11,8 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from hooks import batch_statistics
 from hooks.hook import Hook
+from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.state import State
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hooks import coalesced
 from hooks.hook import Hook
+from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from orchestrator.checkpoint import marks
+from orchestrator.checkpoint import shard_placeholders as marks
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
@@ -283,7 +283,7 @@ class CheckpointStore:
         keys = marks.keys_in(content)
         if not keys:
             return content
-        from orchestrator.checkpoint import shards
+        from orchestrator.checkpoint import sharded_tensors as shards
 
         filled: dict[str, Any] = marks.filled(content, shards.read(self, name, keys))
         return filled

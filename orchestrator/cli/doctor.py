@@ -62,7 +62,7 @@ def _print(path: str, diagnosis: Diagnosis) -> None:
 
 def _look(address: str | None, storage: str, as_json: bool) -> None:
     from orchestrator.cluster.preflight import look_at_cluster, look_here
-    from orchestrator.runs.environment import Ray, chosen_address
+    from orchestrator.engines.ray_environment import Ray, chosen_address
 
     if chosen_address(address) is None:
         looked = look_here(storage)

@@ -10,7 +10,7 @@ from orchestrator.cli.output import print_json, print_table
 
 def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
     """Lists the runs and sweeps in a storage, the newest last."""
-    from orchestrator.runs.folder import list_runs, status_of
+    from orchestrator.records.run_folder import list_runs, status_of
 
     rows: list[dict[str, Any]] = [
         {

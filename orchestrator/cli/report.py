@@ -24,8 +24,8 @@ def report(
     ] = None,
 ) -> None:
     """Writes a run or a sweep as one HTML file that opens without a network, and prints where it is."""
+    from orchestrator.records.run_folder import RunFolder
     from orchestrator.report import report as page_of
-    from orchestrator.runs.folder import RunFolder
 
     folder = RunFolder.open(run)
     storage, name = (folder.storage, PAGE) if output is None else _place(output)

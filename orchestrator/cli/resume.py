@@ -30,7 +30,7 @@ def resume(
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
     from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.config.load import experiment_from_dict, with_overrides
-    from orchestrator.runs.folder import RunFolder
+    from orchestrator.records.run_folder import RunFolder
     from orchestrator.runs.result import Run
 
     folder = RunFolder.open(run)

@@ -12,8 +12,8 @@ from orchestrator.cli.output import cell, print_json, print_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.runs.folder import RunFolder
-    from orchestrator.sweeps.result import Sweep
+    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.sweeps.results.result import Sweep
 
 
 def show(
@@ -23,13 +23,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Shows a run: how it went, its last report, its checkpoints; or a sweep: its trials, the best and what mattered."""
-    from orchestrator.runs.folder import RunFolder
+    from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
     if trial is None and as_yaml:
         return typer.echo(folder.storage.read("experiment.yaml").decode(), nl=False)
     if trial is not None or "sweep" in folder.about():
-        from orchestrator.sweeps.result import open_sweep
+        from orchestrator.sweeps.results.result import open_sweep
 
         sweep = open_sweep(run)
         if trial is None:
@@ -45,8 +45,8 @@ def show(
 
 def brief(folder: RunFolder) -> dict[str, Any]:
     """A run in a few words, from its small files alone."""
-    from orchestrator.runs.folder import status_of
-    from orchestrator.stats.reports import counted_reports
+    from orchestrator.records.reports import counted_reports
+    from orchestrator.records.run_folder import status_of
 
     about = folder.about()
     reports = counted_reports(folder.reports(), folder.attempts())
@@ -110,7 +110,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
 def _told(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """What the trials of a sweep tell together; importance where there are enough of them, by the method that needs no
     other package, and the Pareto front where it has several metrics."""
-    from orchestrator.sweeps.analysis import ENOUGH, importance, non_dominated
+    from orchestrator.sweeps.results.analysis import ENOUGH, importance, non_dominated
 
     metric, mode = sweep.objective
     judged: Any = trials[metric].dropna() if len(trials) else ()

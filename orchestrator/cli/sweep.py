@@ -12,7 +12,7 @@ from orchestrator.cli.output import talk
 from orchestrator.cli.show import show_sweep
 
 if TYPE_CHECKING:
-    from orchestrator.sweeps.result import Sweep
+    from orchestrator.sweeps.results.result import Sweep
 
 
 def sweep(

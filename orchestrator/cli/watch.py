@@ -17,7 +17,7 @@ from orchestrator.cli.output import print_json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from orchestrator.runs.folder import RunFolder
+    from orchestrator.records.run_folder import RunFolder
 
 _WIDTH = 160
 """Columns of a frame that no terminal shows."""
@@ -32,7 +32,7 @@ def watch(
     """Shows how a run or a sweep fares until it ends, from its files alone; exits as that did."""
     from rich.console import Console
 
-    from orchestrator.runs.folder import RunFolder
+    from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
     look, frame = _sweep(folder) if "sweep" in folder.about() else _run(folder)
@@ -51,15 +51,15 @@ def watch(
 
 
 def _run(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
-    from orchestrator.runs.frame import run_frame
-    from orchestrator.runs.live import LiveRun
+    from orchestrator.terminal.run_frame import run_frame
+    from orchestrator.terminal.run_status import LiveRun
 
     return LiveRun(folder).look, lambda view, lines: run_frame(view)
 
 
 def _sweep(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
-    from orchestrator.sweeps.frame import sweep_frame
-    from orchestrator.sweeps.live import LiveSweep
+    from orchestrator.terminal.sweep_frame import sweep_frame
+    from orchestrator.terminal.sweep_status import LiveSweep
 
     return LiveSweep(folder).look, sweep_frame
 
@@ -70,7 +70,7 @@ def _watch(
     """Draws anew until it is over; Ctrl-C leaves."""
     from rich.live import Live
 
-    from orchestrator.runs.live import look_every_s
+    from orchestrator.terminal.run_status import look_every_s
 
     with Live(console=console, auto_refresh=False) as live:
         while True:

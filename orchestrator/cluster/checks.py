@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.cluster.probe import Facts
-from orchestrator.runs.environment import Resources, counted
+from orchestrator.engines.ray_environment import Resources, counted
 
 DISK_BYTES = 5 * 2**30
 SHARED_MEMORY_BYTES = 2**30

@@ -17,9 +17,9 @@ from typing import Any
 
 from orchestrator.cluster.job import Job
 from orchestrator.cluster.packing import Pack
+from orchestrator.engines.ray_environment import passed_on, set_environment
 from orchestrator.errors import RunError, UsageError
-from orchestrator.runs.display import say
-from orchestrator.runs.environment import passed_on, set_environment
+from orchestrator.terminal.display import say
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 """Statuses after which a job does not change."""

@@ -14,10 +14,10 @@ from typing import Any
 from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.experiment import Experiment
+from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, passed_on
 from orchestrator.errors import StorageError, UsageError
-from orchestrator.runs.display import say
-from orchestrator.runs.environment import Ray, Resources, chosen_address, passed_on
 from orchestrator.storage import Storage
+from orchestrator.terminal.display import say
 
 ANSWER_S = 60.0
 """How long nodes may take to answer; the first answer waits for a process to start and to import."""

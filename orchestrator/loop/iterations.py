@@ -17,10 +17,10 @@ from hooks.hook import WITHIN_ITERATION
 from hooks.plan import Call, Plan
 from hooks.state import State
 from orchestrator.errors import RunError
+from orchestrator.loop.backward_end import OwnBackward
 from orchestrator.loop.clock import Clock, spans
 from orchestrator.loop.data import mover
 from orchestrator.loop.means import Means
-from orchestrator.loop.own_backward import OwnBackward
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.strategy import exchange_gradients
 from orchestrator.loop.world import World

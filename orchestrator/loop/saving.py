@@ -8,7 +8,7 @@ from typing import Any
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.checkpoint import marks
+from orchestrator.checkpoint import shard_placeholders as marks
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
@@ -82,7 +82,7 @@ class Saving:
         return self.last_path
 
     def _write_shards(self, name: str, sharded: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        from orchestrator.checkpoint import shards
+        from orchestrator.checkpoint import sharded_tensors as shards
 
         assert self.store is not None
         return shards.write(self.store, name, sharded, self._world.rank, self._world.group)
@@ -150,7 +150,7 @@ class Saving:
         keys = marks.keys_in(checkpoint)
         if not keys:
             return checkpoint
-        from orchestrator.checkpoint import shards
+        from orchestrator.checkpoint import sharded_tensors as shards
 
         assert self.store is not None
         mesh = mesh_of(self._state.module)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks import shards
+from hooks.parts import sharded_tensors as shards
 from orchestrator.config.experiment import Experiment
 from orchestrator.loop.world import World
 from orchestrator.task import Task

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.runs.folder import RunFolder
+    from orchestrator.records.run_folder import RunFolder
 
 
 def report(folder: RunFolder) -> str:
     """The page of a run or of a sweep, under way or over."""
-    from orchestrator.runs.folder import now
+    from orchestrator.records.run_folder import now
 
     if "sweep" in folder.about():
         from orchestrator.report.sweep import read_sweep, sweep_page
-        from orchestrator.sweeps.result import Sweep
+        from orchestrator.sweeps.results.result import Sweep
 
         return sweep_page(read_sweep(Sweep(folder)), now())
     from orchestrator.report.run import read_run, run_page

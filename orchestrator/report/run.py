@@ -22,7 +22,7 @@ from orchestrator.report.views.recorded import recorded
 from orchestrator.report.views.spans import own_work, spans
 from orchestrator.report.views.verdicts import verdicts
 from orchestrator.stats.insight import diagnose
-from orchestrator.stats.insight.exchanges import rank_of_most
+from orchestrator.stats.insight.gradient_syncs import rank_of_most
 
 if TYPE_CHECKING:
     from orchestrator.runs.result import Run

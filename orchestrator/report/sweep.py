@@ -21,7 +21,7 @@ from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import CONFIG, details, trials
 
 if TYPE_CHECKING:
-    from orchestrator.sweeps.result import Sweep
+    from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32
 """The most trials whose rows are read."""
@@ -52,7 +52,7 @@ class SweepTables:
 
 def read_sweep(sweep: Sweep) -> SweepTables:
     """The tables of a sweep, under way or over."""
-    from orchestrator.sweeps.history import History
+    from orchestrator.sweeps.results.population_history import History
 
     storage = sweep.folder.storage
     config = storage.read("experiment.yaml").decode() if storage.exists("experiment.yaml") else ""

@@ -13,10 +13,8 @@ from typing import Any
 
 from orchestrator.config.experiment import Experiment, Workers
 from orchestrator.config.load import experiment_from_dict, resolved, to_yaml, with_overrides
-from orchestrator.errors import HookyardError, RunError, UsageError
-from orchestrator.runs.capture import captured
-from orchestrator.runs.display import TerminalDisplay, say
-from orchestrator.runs.environment import (
+from orchestrator.engines.rank_failures import keep_traceback
+from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
     chosen_address,
@@ -26,13 +24,15 @@ from orchestrator.runs.environment import (
     starts_ray,
     way_to_ray,
 )
-from orchestrator.runs.failures import keep_traceback
-from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
-from orchestrator.runs.interrupts import Interrupts
+from orchestrator.engines.session import Assignment
+from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.records.provenance import captured
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.result import Run
-from orchestrator.runs.session import Assignment
 from orchestrator.stats.tables import compact
 from orchestrator.storage import Storage
+from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.interrupts import Interrupts
 
 POLL_S = 0.2
 
@@ -144,7 +144,7 @@ def _end(folder: RunFolder, status: str, pushed: dict[str, list[bytes]], **about
 
 
 def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
-    from orchestrator.runs.inprocess import run_in_process
+    from orchestrator.engines.in_process import run_in_process
 
     workers = Workers(**assignment.experiment["workers"])
     if workers.most > 1:
@@ -160,8 +160,8 @@ def _on_ray(
     with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from orchestrator.runs.train_worker import fit, train_on_worker
-        from orchestrator.stats.collector import Collector
+        from orchestrator.engines.collector import Collector
+        from orchestrator.engines.train_worker import fit, train_on_worker
 
         name = f"hookyard-{uuid.uuid4().hex[:12]}"
         # Here, as a node that goes down would take along what is to be told of it.

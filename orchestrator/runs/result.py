@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator.errors import UsageError
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ class Run:
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports that counted, as plain data."""
-        from orchestrator.stats.reports import counted_reports
+        from orchestrator.records.reports import counted_reports
 
         return [dict(line) for line in counted_reports(self.folder.reports(), self.folder.attempts())]
 
@@ -124,7 +124,7 @@ class Run:
 
 def _training_unless_said(where: str | None) -> str:
     """The condition with the rows of `train` alone, where it does not speak of the phase."""
-    from orchestrator.stats.where import mentions
+    from orchestrator.stats.row_filter import mentions
 
     if where is None:
         return "phase == 'train'"

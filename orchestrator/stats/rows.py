@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hooks.recent import Recent
+from hooks.recent_rows import Recent
 
 
 class Layout(Protocol):

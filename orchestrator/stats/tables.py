@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orchestrator.checkpoint.position import Stage
+from orchestrator.stats.row_filter import Condition, check_columns, meeting, parse_where
 from orchestrator.stats.usage import with_usage
-from orchestrator.stats.where import Condition, check_columns, meeting, parse_where
 from orchestrator.storage import Storage
 
 KEY = ["rank", "phase", "epoch", "iteration"]

@@ -19,10 +19,8 @@ from orchestrator.config.load import experiment_from_dict, load_experiment, to_y
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import Population
 from orchestrator.config.sweep import Sweep as Settings
-from orchestrator.errors import HookyardError, RunError, UsageError
-from orchestrator.runs.capture import captured
-from orchestrator.runs.display import TerminalDisplay, say
-from orchestrator.runs.environment import (
+from orchestrator.engines.rank_failures import keep_traceback
+from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
     chosen_address,
@@ -32,17 +30,19 @@ from orchestrator.runs.environment import (
     starts_ray,
     way_to_ray,
 )
-from orchestrator.runs.failures import keep_traceback
-from orchestrator.runs.folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
-from orchestrator.runs.interrupts import Interrupts
+from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.records.provenance import captured
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
+from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
 from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.storage import Storage
-from orchestrator.sweeps.folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
-from orchestrator.sweeps.history import History
-from orchestrator.sweeps.past import Past, count_left, left_behind
-from orchestrator.sweeps.replay import replay
-from orchestrator.sweeps.result import Sweep
-from orchestrator.sweeps.watcher import LiveTable, Watcher
+from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.population_replay import replay
+from orchestrator.sweeps.results.previous_trials import Past, count_left, left_behind
+from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.trial_announcer import LiveTable, Watcher
+from orchestrator.terminal.display import TerminalDisplay, say
+from orchestrator.terminal.interrupts import Interrupts
 
 REPLAY = "replay.yaml"
 """A population's best trial as a single run."""
@@ -236,7 +236,7 @@ def _drive(
     with TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
         watcher = Watcher(display, settings, past)
         if about["local"]:
-            from orchestrator.sweeps.inprocess import run_trials
+            from orchestrator.sweeps.in_process import run_trials
 
             run_trials(
                 experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=about["fail_fast"]
@@ -261,7 +261,7 @@ def _on_ray(
     """Runs the sweep on Ray Tune."""
     display.line(way_to_ray(address))
     with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
-        from orchestrator.sweeps.launch import launch
+        from orchestrator.sweeps.tune.launch import launch
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         at_once, arithmetic = _concurrency(nodes, experiment, settings)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runs.environment import Ray
+from orchestrator.engines.ray_environment import Ray
 
 # Ray gives its workers the least of the processor; these tests run beside others, and the longer half must not wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import open_run
-from orchestrator.runs.environment import chosen_address
+from orchestrator.engines.ray_environment import chosen_address
 
 pytestmark = pytest.mark.ray
 

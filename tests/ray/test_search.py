@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from orchestrator import load_experiment, open_run, run, sweep
-from orchestrator.sweeps.history import History
-from orchestrator.sweeps.replay import replay
-from orchestrator.sweeps.result import Sweep
+from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.population_replay import replay
+from orchestrator.sweeps.results.result import Sweep
 
 pytestmark = pytest.mark.ray
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from orchestrator import load_experiment, open_run, open_sweep, resume_sweep, sweep
-from orchestrator.sweeps.history import History
-from orchestrator.sweeps.result import Sweep
+from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.result import Sweep
 from tests.ray.test_search import BOWL, whole
 
 pytestmark = pytest.mark.ray

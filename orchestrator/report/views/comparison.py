@@ -17,7 +17,7 @@ from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, points
 from orchestrator.report.views.spans import KINDS
 from orchestrator.report.views.trials import CONFIG
-from orchestrator.sweeps.analysis import ENOUGH, importance, non_dominated
+from orchestrator.sweeps.results.analysis import ENOUGH, importance, non_dominated
 
 COST = "step_s"
 """What a sweep with a single metric is weighed against."""

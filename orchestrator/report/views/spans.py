@@ -14,7 +14,7 @@ from orchestrator.report.charts.stacks import stacks
 from orchestrator.report.markup import Markup, element, together
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
-from orchestrator.stats.insight.exchanges import WAIT
+from orchestrator.stats.insight.gradient_syncs import WAIT
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.summaries import by_span
 

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.exchanges import WAIT, Exchanges, exchanges_of
-from orchestrator.stats.insight.losses import losses
+from orchestrator.stats.insight.gradient_syncs import WAIT, Exchanges, exchanges_of
+from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
-from orchestrator.stats.insight.spending import data_bound, hook_costs, saving_stalls, unnamed
 from orchestrator.stats.insight.stragglers import LEAST_EXCHANGES, stragglers
+from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, unnamed
 from orchestrator.stats.insight.verdict import Verdict
 
 

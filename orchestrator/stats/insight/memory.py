@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.exchanges import rank_of_most
-from orchestrator.stats.insight.robust import Floats, block_medians, lower_spread, theil_sen, without_spikes
+from orchestrator.stats.insight.gradient_syncs import rank_of_most
+from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
 from orchestrator.stats.insight.staircase import autocorrelation, rises
 from orchestrator.stats.insight.verdict import Verdict
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.robust import Floats, block_medians, median_error
+from orchestrator.stats.insight.robust_statistics import Floats, block_medians, median_error
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.spans import SPANS
 

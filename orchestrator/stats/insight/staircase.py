@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.stats.insight.robust import Floats
+from orchestrator.stats.insight.robust_statistics import Floats
 
 JUMPS = 3
 """How many jumps a staircase may have at the most, and a series that also rises between them."""

@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.exchanges import MAY_WAIT, Exchanges
-from orchestrator.stats.insight.robust import (
+from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, Exchanges
+from orchestrator.stats.insight.robust_statistics import (
     Floats,
     block_medians,
     lower_spread,

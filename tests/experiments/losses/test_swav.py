@@ -1,7 +1,7 @@
 import torch
 
 from experiments.losses.swav import SwAVLoss
-from hooks.self_supervised.prototypes import SwappedViews
+from hooks.parts.self_supervised.prototypes import SwappedViews
 
 
 def test_the_loss_is_that_of_the_paper() -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from hooks import Plan, State
-from hooks.logs import console, remaining
+from hooks.logs import console
 from hooks.logs.console import Console
-from hooks.logs.windows import Windows
+from hooks.parts.logs import eta as remaining
+from hooks.parts.logs.window_statistics import Windows
 from tests.hooks.phases import Screen, Ticks, check_tensors_are_read_every_third_time, loss_rows, run_phase
 
 

@@ -14,7 +14,7 @@ from hooks import Hook, Rhythm
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.logs.json_lines import FILE, JsonLines
 from hooks.logs.tensorboard import FOLDER, TensorBoard
-from hooks.logs.windows import Statistic
+from hooks.parts.logs.window_statistics import Statistic
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop

@@ -18,9 +18,9 @@ from tensorboard.summary.writer import event_file_writer
 from torch import nn
 
 from hooks import Hook, Plan, Priority, Rhythm, State
-from hooks.logs.hyperparameters import flatten, swept
 from hooks.logs.tensorboard import FOLDER, TensorBoard
-from hooks.logs.windows import Statistic
+from hooks.parts.logs.hyperparameters import flatten, swept
+from hooks.parts.logs.window_statistics import Statistic
 from hooks.stats.activation_stats import ActivationStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hooks import Hook, HookError, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.parts.self_supervised.spherical_kmeans import cluster
 from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster
-from hooks.self_supervised.spherical_kmeans import cluster
 from orchestrator.config.experiment import Component
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train

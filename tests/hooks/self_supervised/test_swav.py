@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hooks import Hook, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.self_supervised.sinkhorn import codes
+from hooks.parts.self_supervised.sinkhorn import codes
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator.config.experiment import Component

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hooks import Hook, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.self_supervised.sinkhorn import codes
+from hooks.parts.self_supervised.sinkhorn import codes
 from hooks.self_supervised.swav_momentum import SwAVMomentum
 from orchestrator.loop.world import World
 from tests.hooks.self_supervised.clouds import Clouds, train

@@ -16,11 +16,11 @@ from hooks.stats.runtime_info import RuntimeInfo
 from orchestrator import open_run, run
 from orchestrator.config.components import build_hooks, build_task
 from orchestrator.config.load import resolved, to_yaml
+from orchestrator.engines.session import Assignment, reports
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.runs.folder import RunFolder
-from orchestrator.runs.session import Assignment, reports
+from orchestrator.records.run_folder import RunFolder
 from tests.ranks import on_ranks
 from tests.tasks import Breaks, Points, described, experiment
 

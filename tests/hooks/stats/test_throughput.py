@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from hooks import Hook, State
-from hooks.stats.gpu_peaks import PEAKS, peak_flops
+from hooks.parts.gpu_peaks import PEAKS, peak_flops
 from hooks.stats.throughput import Throughput
 from orchestrator.loop.loop import Loop
 from tests.tasks import Points, Rows, experiment

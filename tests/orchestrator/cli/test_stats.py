@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.test_tables import FRESH, record, row
 

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import slower, training
-from tests.orchestrator.sweeps.test_live import trial, written_sweep
+from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
 
 watch = importlib.import_module("orchestrator.cli.watch")
 """The module; the package has the verb under its name."""

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts
-from orchestrator.runs.environment import Resources
+from orchestrator.engines.ray_environment import Resources
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "ray": "2.60.0", "project": "0.1.0+abc"}
 DRIVER = Facts(VERSIONS, gpus=0, disk_free_bytes=100 * 2**30, shared_memory_free_bytes=8 * 2**30)

@@ -200,7 +200,7 @@ def written_where_rank_1_cannot(root: Path, world: World) -> str:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    from orchestrator.checkpoint import shards
+    from orchestrator.checkpoint import sharded_tensors as shards
 
     class Full(CheckpointStore):
         def write_files(self, name: str, files: Any) -> Any:

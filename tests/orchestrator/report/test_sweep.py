@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator import sweep
 from orchestrator.report.sweep import SweepTables, logarithmic, mean_spans, read_sweep, sweep_page
-from orchestrator.sweeps.result import Sweep
+from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.tasks import described
 

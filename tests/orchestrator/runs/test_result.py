@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import UsageError, open_run, run
 from orchestrator.errors import CheckpointError
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from tests.tasks import described
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.config.load import to_yaml
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.recorder import Recorder
 from tests.tasks import described
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume_sweep, sweep
-from orchestrator.runs.folder import RunFolder
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.driver import failed_trials
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.report.views.comparison import coordinates, front, mattered, progress, spending
-from orchestrator.sweeps.analysis import importance
+from orchestrator.sweeps.results.analysis import importance
 from tests.orchestrator.report.reading import parsed, tables_of
 
 MAX = {"val/accuracy": "max"}

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from orchestrator.stats.insight.robust import Floats
+from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.insight.staircase import autocorrelation, rises
 
 COUNT = 14

@@ -18,7 +18,7 @@ from hooks import Hook, State
 from orchestrator.loop import iterations
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.stats.insight.exchanges import MAY_WAIT, OWN_WORK, WAIT, exchanges_of
+from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, OWN_WORK, WAIT, exchanges_of
 from orchestrator.stats.insight.stragglers import IN_ITERATION, stragglers
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.spans import SPANS

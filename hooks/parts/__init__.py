@@ -1,0 +1,1 @@
+"""Parts that hooks share. No hook lies here."""

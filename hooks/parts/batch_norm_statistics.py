@@ -1,0 +1,93 @@
+"""The statistics of BatchNorm layers, computed anew over the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hooks.parts import coalesced_collectives as coalesced
+from hooks.state import State
+
+
+def tracked_layers(module: nn.Module) -> list[_BatchNorm]:
+    """The BatchNorm layers that keep running statistics, without those kept in evaluation mode while the rest trains."""
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.running_mean is not None]
+    return [layer for layer in layers if layer.training or not module.training]
+
+
+def refuse_sync(module: nn.Module, option: str) -> None:
+    """Raises ValueError where a module has SyncBatchNorm layers, whose ranks would wait for each other in `recompute`."""
+    if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        raise ValueError(f"{option} does not work with SyncBatchNorm, whose ranks wait for each other at every batch")
+
+
+@torch.no_grad()
+def recompute(state: State, batches: Iterable[Any] | None = None) -> None:
+    """Sets the running mean and variance of every BatchNorm layer to those of all its inputs, with the present weights.
+
+    One pass over `batches`, this rank's, or over the training data where none are given: shuffled, as a layer's input
+    depends on what else was in the batch. Sums, squares and counts are added over ranks, so every value weighs the
+    same. The variance is unbiased, as running_var is. Dropout is off; torch's random state, the modes,
+    num_batches_tracked and frozen layers (those in evaluation mode while the module trains) are left as they were.
+    Collective. Source: "Rethinking 'Batch' in BatchNorm" (Wu and Johnson, 2021); torch.optim.swa_utils.update_bn
+    averages over batches instead.
+    """
+    layers = tracked_layers(state.module)
+    if not layers:
+        return
+    sums = [torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device) for layer in layers]
+    cuda = [state.device] if state.device.type == "cuda" else []
+    with _observing(layers, sums), _left_as_found(state.module, layers), torch.random.fork_rng(cuda):
+        state.module.eval()
+        for batch in state.fresh_batches("train", shuffled=True) if batches is None else batches:
+            state.forward(state.module, batch)
+    if state.world_size > 1:
+        coalesced.total(sums)
+    for layer, layer_sums in zip(layers, sums, strict=True):
+        _set_statistics(layer, layer_sums)
+
+
+@contextmanager
+def _observing(layers: list[_BatchNorm], sums: list[Tensor]) -> Iterator[None]:
+    """Adds up what goes into each layer: sums per channel, squares per channel, values in a channel."""
+
+    def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        values = inputs[0].transpose(0, 1).flatten(1).double()
+        of_layer[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_tensor([values.shape[1]])])
+        layer.training = values.shape[1] > 1  # by its batch's statistics, as in training, where it has any
+
+    of_layer: dict[nn.Module, Tensor] = dict(zip(layers, sums, strict=True))
+    handles = [layer.register_forward_pre_hook(add) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _left_as_found(module: nn.Module, layers: list[_BatchNorm]) -> Iterator[None]:
+    """Puts back the modes of all modules and the layers' counts of training batches."""
+    modes = [(child, child.training) for child in module.modules()]
+    counts = [(layer.num_batches_tracked, layer.num_batches_tracked.clone()) for layer in layers if layer.num_batches_tracked is not None]
+    try:
+        yield
+    finally:
+        for child, training in modes:
+            child.training = training
+        for live, before in counts:
+            live.copy_(before)
+
+
+def _set_statistics(layer: _BatchNorm, sums: Tensor) -> None:
+    total, squares, (count,) = torch.split(sums, [layer.num_features, layer.num_features, 1])
+    if count == 0 or layer.running_mean is None or layer.running_var is None:
+        return  # the forward pass does not use this layer
+    mean = total / count
+    layer.running_mean.copy_(mean)
+    layer.running_var.copy_((squares / count - mean.square()).clamp(min=0) * count / (count - 1).clamp(min=1))

@@ -1,0 +1,86 @@
+"""What trackers draw, by the names of their curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from hooks.parts.logs.readings import learning_rates, numbers
+from hooks.parts.logs.window_statistics import Size, Statistic, Windows
+from hooks.state import State
+
+
+class Curves:
+    """Gathers what one tracker draws. Runs in the worker, on the ranks that run the tracker; no communication.
+
+    A point of training holds the mean of `train/loss`, of gradient norms and of times (`perf/...`) over a window, and
+    the newest of every other numeric column: `train/lr`, sizes as `memory/...`. What a hook leaves in `state.info` as a
+    mapping of tensors is in the next point under the mapping's name, such as `activations/<layer>/mean`. Metrics keep
+    their names, except that a phase's own mean `train/loss` is `train/phase_loss`. Tensors are read in one transfer.
+    """
+
+    def __init__(self, window: Size, statistics: Mapping[str, Statistic]) -> None:
+        self._windows = Windows(window, statistics)
+        self._drawn: dict[str, Mapping[str, Tensor]] = {}
+
+    def begin(self, state: State) -> None:
+        """A phase begins."""
+        self._windows.begin(state)
+
+    def catch_up(self, state: State) -> None:
+        """Takes what there is, for a later point; at most RECENT iterations may lie between two looks."""
+        self._windows.catch_up(state.row)
+
+    def point(self, state: State) -> dict[str, float]:
+        """A point within an iteration of training."""
+        return self._values(state, state.row)
+
+    def rest(self, state: State) -> dict[str, float]:
+        """A last point, as a phase ends: of the iterations of training that are in no point yet, if there are any."""
+        return self._values(state, {}) if state.phase == "train" and self._windows.unwritten() else {}
+
+    def metrics(self, state: State) -> dict[str, float]:
+        """The values of the phase that ended."""
+        return named(numbers({name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")}))
+
+    def reported(self, state: State, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """What hooks have added to a report, such as `train/samples_per_s`."""
+        return named(numbers({name: value for name, value in metrics.items() if "/" in name and name not in state.metrics}))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._windows.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._windows.load_state_dict(state)
+
+    def _values(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
+        values = {**learning_rates(state), **self._windows.look(row)}
+        return {**{_curve(column): value for column, value in values.items()}, **self._told(state)}
+
+    def _told(self, state: State) -> dict[str, float]:
+        """What other hooks have left to draw since the last point."""
+        fresh = {name: told for name, told in state.info.items() if _is_drawable(told) and self._drawn.get(name) is not told}
+        self._drawn |= fresh
+        return numbers({f"{name}/{key}": value for name, told in fresh.items() for key, value in told.items()})
+
+
+def named(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics by the names of their curves."""
+    return {"train/phase_loss" if name == "train/loss" else name: value for name, value in metrics.items()}
+
+
+def _is_drawable(told: Any) -> bool:
+    return isinstance(told, Mapping) and isinstance(next(iter(told.values()), None), Tensor)
+
+
+def _curve(column: str) -> str:
+    """Where a column of the row is drawn: by its unit, or under `train/`."""
+    if "/" in column:
+        return column
+    if column.endswith("_s"):
+        return f"perf/{column}"
+    if column.endswith("_bytes") or column == "cuda_alloc_retries":
+        return f"memory/{column}"
+    return f"train/{column}"

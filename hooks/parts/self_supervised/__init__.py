@@ -1,0 +1,1 @@
+"""Parts that the self-supervised hooks share."""

@@ -1,0 +1,36 @@
+"""Attempts that are lost, which a run's log tells of. Controller of Ray Train."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.train import UserCallback
+
+from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.train_worker import first_of
+from orchestrator.errors import HookyardError
+from orchestrator.records.run_folder import RunFolder
+
+
+class TellLoss(UserCallback):
+    """Tells the driver, in one line, which rank an attempt was lost with, and where it was; Ray Train starts another."""
+
+    def __init__(self, collector: str, location: str) -> None:
+        self._collector, self._location = collector, location
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Sends the line, and does not wait. Where that cannot be, the run goes on all the same."""
+        with suppress(HookyardError, OSError, ValueError):
+            line = told(first_of(worker_exceptions), RunFolder(self._location).attempts())
+            ray.get_actor(self._collector).show.remote([("line", line)])
+
+
+def told(failure: RankFailed, attempts: list[dict[str, Any]]) -> str:
+    """The line, from the failure that the others followed from and the attempts made so far."""
+    words = failure.words.splitlines()[0]
+    if not attempts:
+        return f"lost before it began: rank {failure.rank}: {words}"
+    places = {host["rank"]: host["node"] for host in attempts[-1]["hosts"]}
+    return f"attempt {attempts[-1]['attempt']} lost: rank {failure.rank} on {places.get(failure.rank, 'no node')}: {words}"

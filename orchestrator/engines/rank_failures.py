@@ -1,0 +1,139 @@
+"""Which rank's failure is to be told, where the others' are only its echo. Runs in the worker that failed, and in whoever
+gathers what the ranks have said; imports no ray."""
+
+from __future__ import annotations
+
+import dis
+import os
+import sysconfig
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+import hooks
+import orchestrator
+from hooks.plan import HookError
+from orchestrator.errors import HookyardError, RunError
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.terminal.display import say
+
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, ImportError, LookupError, NameError, TypeError, ValueError)
+"""What an experiment's own code raises, and would raise again."""
+
+_NOT_THE_EXPERIMENT = (
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    *(f"{folder}{os.sep}" for package in (hooks, orchestrator) for folder in package.__path__),
+    "<",
+)
+"""Where a failure's own place is not to be looked for: libraries, the project itself, and what has no file."""
+
+DIED = "died without a word: it was killed, ran out of memory, crashed outside Python, or lost its machine"
+
+
+def would_come_again(error: BaseException) -> bool:
+    """Whether a failure is a mistake in the experiment, as against a lost peer, a device or a disk."""
+    if may_be_echo(error):
+        return False
+    return isinstance(error.__cause__ if isinstance(error, HookError) else error, MISTAKES)
+
+
+def may_be_echo(error: BaseException) -> bool:
+    """Whether a rank may have failed only because it lost a peer; ask where it was raised, as a copy has no traceback.
+
+    So it is with torch's own errors of this kind, and with a RuntimeError that came out of C++, as gloo's does from a
+    collective, a wait for one or a backward pass. Whatever Python code has raised itself is a rank's own, and so is
+    every other type. What is raised while an error is handled counts as that error.
+    """
+    import torch.distributed as dist
+
+    first = list(_chain(error))[-1]
+    return isinstance(first, dist.DistError) or (type(first) is RuntimeError and not _raised_in_python(first.__traceback__))
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback that is worth keeping of a failure; empty where its words say all."""
+    if isinstance(error, RankFailed):
+        return error.trace
+    said_on_purpose = isinstance(error, HookyardError) or not isinstance(error, Exception)
+    return "" if said_on_purpose else "".join(traceback.format_exception(error))
+
+
+def keep_traceback(folder: RunFolder, error: BaseException) -> None:
+    """Puts the traceback of a failure into the run's log, where there is one, and says so. Driver."""
+    trace = traceback_of(error)
+    if trace:
+        folder.log(trace)
+        say(f"The traceback is in {folder}/log.txt")
+
+
+def _place(error: BaseException) -> str:
+    """Where in the experiment's own code a failure began, as ` (file:line, in function)`; empty where it was elsewhere."""
+    frames = traceback.extract_tb(list(_chain(error))[-1].__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_EXPERIMENT)]
+    return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those it was raised for or after, the first of them last."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+
+
+def _raised_in_python(traceback: TracebackType | None) -> bool:
+    """Whether the innermost frame stood at a `raise`, as against a call into C++."""
+    if traceback is None:
+        return True
+    while traceback.tb_next:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code.co_code
+    return dis.opname[code[traceback.tb_lasti]] == "RAISE_VARARGS"
+
+
+class RankFailed(RunError):
+    """What one rank says of its failure; travels between processes."""
+
+    def __init__(self, rank: int, words: str, at: float, may_be_echo: bool, mistake: bool, trace: str = "") -> None:
+        super().__init__(f"rank {rank}: {words}")
+        self.rank, self.words = rank, words
+        self.at = at
+        """When it failed, in seconds since 1970."""
+        self.may_be_echo = may_be_echo
+        self.mistake = mistake
+        """Whether the experiment would fail the same way again."""
+        self.trace = trace
+        """The traceback, where there is one."""
+
+    def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str]]:
+        return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace)
+
+    @classmethod
+    def told(cls, rank: int, error: BaseException) -> RankFailed:
+        """A rank's account of the error it has just caught."""
+        said = isinstance(error, HookError | HookyardError) and str(error)
+        words = str(error) if said else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        trace = "".join(traceback.format_exception(error))
+        return cls(rank, words + _place(error), time.time(), may_be_echo(error), would_come_again(error), trace)
+
+    @classmethod
+    def died(cls, rank: int) -> RankFailed:
+        """For a rank whose process is gone, and has said nothing."""
+        return cls(rank, DIED, time.time(), False, False)
+
+
+def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
+    """The failure that the others followed from.
+
+    A failure of a rank's own comes first: an echo would have been another error. Then a rank that is gone; it may have
+    been torn down for another's failure, but not for an echo. Of several alike the earliest. A rank that fails keeps
+    its connections until it has told, so that an echo is later by more than clocks differ.
+    """
+    return min(failures.values(), key=lambda failure: (_order(failure), failure.at, failure.rank))
+
+
+def _order(failure: RankFailed) -> int:
+    if failure.may_be_echo:
+        return 2
+    return 1 if failure.words == DIED else 0

@@ -1,0 +1,174 @@
+"""A session: one attempt at a run in one worker process, wherever that process runs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hooks.state import Display, State
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.components import build_hooks, build_task
+from orchestrator.config.imports import extend_import_path
+from orchestrator.config.load import experiment_from_dict
+from orchestrator.errors import UsageError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.report import Report
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import Attempt, RunFolder, now
+from orchestrator.stats.recorder import Recorder, Sink
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker is told: plain data that travels to any process."""
+
+    experiment: dict[str, Any]
+    """The resolved experiment."""
+    import_paths: tuple[str, ...]
+    location: str
+    """The run's folder."""
+    collector: str | None = None
+    """The name of the run's collector actor."""
+    checkpoint: str | None = None
+    """The path of a stored checkpoint to go on from, of this run or of another; its newest where it is not said."""
+    sweep: dict[str, Any] | None = None
+    """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
+
+
+SWEEP_KEEPS = 4
+"""How many of the checkpoints that a sweep asked for stay: others may go on from one a while after it was made."""
+
+
+class Session:
+    """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
+
+    In every worker process: a Ray Train worker, a trial's gang, or the driver's own process.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        world: World,
+        *,
+        sink: Sink | None = None,
+        display: Display | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.assignment, self.world = assignment, world
+        self.folder = RunFolder(assignment.location)
+        self._sink, self._display, self._stop_asked = sink, display, stop_asked
+        self._loop: Loop | None = None
+        self._store: CheckpointStore | None = None
+
+    def reports(self) -> Generator[Report, None, None]:
+        """Trains, from the assignment's checkpoint or the newest whole one if there is any; yields each report after
+        writing it down."""
+        folder, is_master = self.folder, self.world.is_master
+        loop, attempt = self._begin()
+        artifacts, training = loop.state.artifacts, loop.run()
+        try:
+            for report in training:
+                if is_master and not report.cut_short:
+                    folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+                _hand_over(loop.state, folder)
+                yield report
+        finally:
+            training.close()
+            _hand_over(loop.state, folder)
+            if folder.storage.local is None:
+                shutil.rmtree(artifacts)
+
+    def _begin(self) -> tuple[Loop, Attempt]:
+        """Builds the loop, and puts it where the attempt goes on from."""
+        extend_import_path(self.assignment.import_paths)
+        experiment = experiment_from_dict(self.assignment.experiment, self.assignment.import_paths)
+        folder, world = self.folder, self.world
+        task = build_task(experiment)
+        hooks = build_hooks(experiment, task)
+        out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
+        self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
+        attempt = _begin_attempt(folder, store, world, self.assignment.checkpoint, self._display)
+        identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
+        recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity, self._sink)
+        artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
+        artifacts.mkdir(parents=True, exist_ok=True)
+        self._loop = loop = Loop(
+            task,
+            experiment,
+            hooks,
+            world=world,
+            recorder=recorder,
+            store=store,
+            artifacts=artifacts,
+            display=self._display,
+            config={**self.assignment.experiment, "sweep": self.assignment.sweep},
+            name=folder.name,
+            stop_asked=self._stop_asked,
+        )
+        if world.is_master:
+            folder.describe_attempt(attempt.number, epoch_iterations=loop.data.epoch_length())
+        if attempt.checkpoint:
+            loop.restore(attempt.checkpoint)
+        return loop, attempt
+
+    def save(self) -> str:
+        """Writes a checkpoint between two reports and returns its path; call it on every rank."""
+        assert self._loop is not None
+        assert self._store is not None
+        path = self._loop.save()
+        assert path is not None
+        earlier = self._store.index()["owners"].get("sweep", []) if self.world.is_master else []
+        name = path.rpartition("/")[2]
+        self._store.retain("sweep", [*(one for one in earlier if one != name), name][-SWEEP_KEEPS:])
+        return path
+
+
+def reports(
+    assignment: Assignment,
+    world: World,
+    *,
+    sink: Sink | None = None,
+    display: Display | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> Generator[Report, None, None]:
+    """The reports of a new session."""
+    return Session(assignment, world, sink=sink, display=display, stop_asked=stop_asked).reports()
+
+
+def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:
+    def begin() -> Attempt:
+        store.recover()
+        checkpoint = store.adopt(given) if given else store.latest()
+        if checkpoint and not given and not folder.attempts():
+            raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
+        position = store.position(checkpoint) if checkpoint else None
+        begun = folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})
+        if display is not None and begun.number:
+            display.line(_told(begun, [host["node"] for host in hosts]))
+        return begun
+
+    mine = {"rank": world.rank, "node": world.node, "local_rank": world.local_rank, "device": str(world.device)}
+    hosts = world.gather({**mine, "torch": torch.__version__})
+    attempt: Attempt = world.broadcast(begin)
+    return attempt
+
+
+def _told(attempt: Attempt, nodes: list[str]) -> str:
+    """The line with which an attempt begins that is not the first."""
+    begins = f"goes on from {attempt.checkpoint}" if attempt.checkpoint else "begins anew, as there is no checkpoint yet"
+    ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
+    return f"attempt {attempt.number} {begins}: {ranks} on {', '.join(dict.fromkeys(nodes))}"
+
+
+def _hand_over(state: State, folder: RunFolder) -> None:
+    """Keeps what is known of the run, and takes what hooks wrote locally to its storage, where that lies elsewhere."""
+    if state.is_master:
+        folder.write_info(state.info)
+    if folder.storage.local is None and any(state.artifacts.iterdir()):
+        folder.storage.upload(state.artifacts)

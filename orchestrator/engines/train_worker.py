@@ -1,0 +1,158 @@
+"""A run on Ray Train: what each worker does, and how the workers are started."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.engines.rank_failures import RankFailed, culprit
+from orchestrator.engines.session import Assignment
+from orchestrator.errors import RunError
+from orchestrator.records.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from orchestrator.loop.world import World
+
+SCRATCH = ".ray"
+"""What Ray Train keeps while a run goes on, in the run's folder."""
+
+_STARTS = 60
+"""How often Ray Train waits a minute for room on a cluster, where a host may come back and an autoscaler takes its time."""
+
+
+def train_on_worker(assignment: Assignment) -> None:
+    """Trains as one rank of a Ray Train worker group. Each report of the loop becomes one of Ray's."""
+    import ray.train
+
+    from orchestrator.engines.collector import CollectorLink
+    from orchestrator.engines.session import reports
+
+    assert assignment.collector is not None
+    world = this_rank()
+    link = CollectorLink(assignment.collector, world.rank, world.world_size)
+    display = link if world.is_master else None
+    try:
+        for report in reports(assignment, world, sink=link, display=display, stop_asked=link.stop_asked):
+            ray.train.report(report.metrics)
+            if report.stopped and world.is_master:
+                link.ended(report.stopped, report.interrupted)
+    except Exception as error:
+        raise RankFailed.told(world.rank, error) from error
+    link.finish()
+
+
+def this_rank() -> World:
+    """Where this worker stands in its group. Ray Train worker."""
+    import ray.train
+    from ray.train.torch import get_device
+
+    from orchestrator.loop.world import World
+
+    context = ray.train.get_context()
+    return World(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        local_rank=context.get_local_rank(),
+        device=get_device(),
+    )
+
+
+def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bool) -> None:
+    """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver, or the
+    process of a sweep's trial.
+
+    `lean` is for those who see themselves to what a lost driver leaves: Ray's own actors for that are not started.
+    Raises RunError with the first failing rank's own words; at once where it failed by a mistake in the experiment.
+    """
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+    from ray.train.torch import TorchTrainer
+
+    from orchestrator.engines.fail_fast import EndOnMistake
+    from orchestrator.engines.lost_attempts import TellLoss
+
+    experiment = assignment.experiment
+    workers = experiment["workers"]
+    folder = RunFolder(assignment.location)
+    trainer = (_lean(TorchTrainer) if lean else TorchTrainer)(
+        train,
+        train_loop_config=assignment,
+        scaling_config=ScalingConfig(
+            num_workers=tuple(count) if isinstance(count := workers["count"], list) else count,
+            use_gpu=workers["gpu"],
+            resources_per_worker={"CPU": workers["cpus"], **({"GPU": 1} if workers["gpu"] else {})},
+        ),
+        run_config=RunConfig(
+            # A name of its own for each driver: Ray would take up its own notes of an earlier one, and ours decide.
+            name=f"ray-{uuid.uuid4().hex[:8]}",
+            storage_path=f"{folder.storage.root}/{SCRATCH}",
+            storage_filesystem=folder.storage.filesystem,
+            callbacks=[EndOnMistake(), *([TellLoss(assignment.collector, assignment.location)] if assignment.collector else [])],
+            failure_config=FailureConfig(max_failures=experiment["max_failures"], controller_failure_limit=3 if lean else _STARTS),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        raise first_failure(error) from error
+    finally:
+        folder.storage.delete(SCRATCH)
+
+
+def _lean(trainer: Any) -> Any:
+    """A trainer that starts no actors for datasets and for cleaning up placement groups.
+
+    The loop brings its own data, and where Ray was started for this run and ends with it nothing is left to clean up; each of
+    these actors is a process, and costs a small machine seconds. Ray's names for them are private: where they are not
+    found, the trainer is taken as it is.
+    """
+    try:
+        from ray.train.v2._internal.callbacks import DatasetsCallback
+        from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    except ImportError:
+        return trainer
+    if not hasattr(trainer, "_create_default_callbacks"):
+        return trainer
+
+    class LeanTrainer(trainer):
+        def _create_default_callbacks(self) -> list[Any]:
+            unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
+            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unneeded)]
+
+    return LeanTrainer
+
+
+def first_failure(error: BaseException) -> RunError:
+    """What the rank that failed first said, without Ray's wrapping."""
+    failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
+    if failures:
+        return first_of(failures)
+    told = next((one for one in _unwrapped(error) if isinstance(one, RankFailed)), None)
+    return told or RunError(_own_words(error))
+
+
+def first_of(failures: Mapping[int, BaseException]) -> RankFailed:
+    """The failure that the others followed from, of those that Ray Train has gathered by rank."""
+    return culprit({rank: _told(rank, failure) for rank, failure in failures.items()})
+
+
+def _told(rank: int, failure: BaseException) -> RankFailed:
+    """What a rank said of its failure; where it did not come to that, its process is gone."""
+    for error in _unwrapped(failure):
+        if isinstance(error, RankFailed):
+            return error
+    return RankFailed.died(rank)
+
+
+def _unwrapped(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that Ray has wrapped in it."""
+    inner: Any = error
+    while isinstance(inner, BaseException):
+        yield inner
+        inner = next((found for name in ("_base_exc", "cause", "controller_failure") if (found := getattr(inner, name, None))), None)
+
+
+def _own_words(error: BaseException) -> str:
+    innermost = list(_unwrapped(error))[-1]
+    lines = [line for line in str(innermost).strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(innermost).__name__

@@ -1,0 +1,58 @@
+"""A sweep on disk: its own run.json and experiment.yaml, and one run for each trial under `trials/`. Needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.errors import UsageError
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.storage import Storage
+
+SCRATCH = ".tune"
+"""What Tune writes into a sweep's folder for itself, while the sweep is under way."""
+
+
+def trial_name(number: int) -> str:
+    """What a trial is called."""
+    return f"trial-{number:04d}"
+
+
+def trial_number(folder: RunFolder) -> int:
+    """Which trial a folder is of."""
+    return int(folder.name.removeprefix("trial-"))
+
+
+def trial_folder(location: str, number: int) -> RunFolder:
+    """A trial's run."""
+    return RunFolder(Storage(location) / "trials", trial_name(number))
+
+
+def taking_over(folder: RunFolder, given: str | None) -> str | None:
+    """The checkpoint of another trial that this one goes on from: what is given, or what it was given before it was
+    interrupted, where it has not begun with that. None goes on from its own."""
+    attempts = len(folder.attempts())
+    if given is not None:
+        folder.update(takes_over={"checkpoint": given, "attempts": attempts})
+        return given
+    before = folder.about().get("takes_over")
+    return str(before["checkpoint"]) if before and before["attempts"] == attempts else None
+
+
+def end_trial(folder: RunFolder, status: str, reason: str) -> None:
+    """Writes down how a trial ended that was still under way; one that has said so itself is left alone. Driver."""
+    if folder.about()["status"] == "running":
+        folder.end(status, stopped=[reason])
+
+
+def trial_folders(sweep: RunFolder) -> list[RunFolder]:
+    """The trials of a sweep, in order."""
+    folders = [RunFolder(sweep.storage / "trials", name) for name in sweep.storage.names("trials")]
+    return [folder for folder in folders if folder.storage.exists("run.json")]
+
+
+def open_sweep_folder(path: str | Path) -> RunFolder:
+    """A sweep that exists; raises UsageError where there is none."""
+    folder = RunFolder.open(path)
+    if "sweep" not in folder.about():
+        raise UsageError(f"{path} is a single run, not a sweep; open it with open_run")
+    return folder

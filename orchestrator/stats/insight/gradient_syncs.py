@@ -1,0 +1,118 @@
+"""Exchanges: training as the ranks lived it together, from one exchange of gradients to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from orchestrator.stats.insight.robust_statistics import Floats
+from orchestrator.stats.spans import SPANS
+
+OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
+"""Spans in which a rank does its own work and waits for no other."""
+MAY_WAIT = ("hooks_s", "checkpoint_s", "other_s")
+"""Spans in which a rank may also wait for others, in a collective hook, a barrier or a question; the later the likelier."""
+WAIT = "all_reduce_wait_s"
+"""The span in which a rank waits for the others. Where it is not measured `backward_s` has the waiting in it."""
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The spans of every rank between exchanges of gradients; arrays have the shape (exchanges, ranks) and are seconds."""
+
+    iterations: NDArray[np.int64]
+    """The iteration that each exchange ended."""
+    ranks: tuple[int, ...]
+    """The global ranks, in the order of the columns."""
+    nodes: tuple[str, ...]
+    """Where each rank ran."""
+    local: dict[str, Floats]
+    """What each rank spent on its own, by span; `backward_s` only where the waiting is not in it."""
+    wait: Floats
+    """Waiting for the other ranks: measured, or else `backward_s` above the shortest of all ranks."""
+    step: Floats
+    """The whole time."""
+    steps_apart: bool
+    """True where an exchange comes after several iterations."""
+
+    @cached_property
+    def step_s(self) -> float:
+        """The median time from one exchange to the next."""
+        return float(np.median(self.step))
+
+    @cached_property
+    def work(self) -> Floats:
+        """All that each rank did on its own."""
+        return self.together(self.local)
+
+    def together(self, spans: Iterable[str]) -> Floats:
+        """What each rank spent on its own in some of the spans."""
+        total: Floats = sum((self.local[span] for span in spans), start=np.zeros_like(self.step))
+        return total
+
+
+def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
+    """The exchanges of a stats table, of which the first is left out; None where nothing was timed.
+
+    Iterations that share an optimizer step are taken together, as their ranks meet once. What not all ranks have is
+    left out.
+    """
+    spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
+    if "step_s" not in stats or not spans:
+        return None
+    rows = stats.loc[stats["phase"] == "train", [name for name in ("rank", "node", "iteration", "step", "step_s", *spans) if name in stats]]
+    exchange, steps_apart = _exchange_of(rows)
+    ranks, of_rank = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
+    numbers, of_exchange = np.unique(exchange, return_inverse=True)
+    cell, shape = of_exchange * len(ranks) + of_rank, (len(numbers), len(ranks))
+    whole: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
+    whole[np.flatnonzero(whole)[:1]] = False
+    if not whole.any():
+        return None
+
+    def wide(name: str) -> Floats:
+        seconds = np.nan_to_num(rows[name].to_numpy(dtype=float))
+        return np.asarray(np.bincount(cell, seconds, shape[0] * shape[1]).reshape(shape)[whole])
+
+    column = {name: wide(name) for name in ("step_s", *spans)}
+    backward = column.get("backward_s", np.zeros_like(column["step_s"]))
+    # Ranks that share out their parameters wait in collectives of the passes themselves, and hardly in this span.
+    measured = WAIT in column and np.median(column[WAIT]) > 0
+    wait = column[WAIT] if measured else backward - backward.min(axis=1, keepdims=True)
+    local = {name: column[name] for name in (*OWN_WORK, *MAY_WAIT) if name in column}
+    if measured:
+        local["backward_s"] = backward
+    iterations = np.zeros(len(numbers), dtype=np.int64)
+    np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
+    nodes = tuple(_nodes(rows, ranks))
+    return Exchanges(iterations[whole], tuple(ranks.tolist()), nodes, local, wait, column["step_s"], steps_apart)
+
+
+def _nodes(rows: pd.DataFrame, ranks: NDArray[np.int64]) -> list[str]:
+    """Where each rank ran last."""
+    if "node" not in rows:
+        return [""] * len(ranks)
+    last = rows.drop_duplicates("rank", keep="last").set_index("rank")["node"]
+    return [str(node) for node in last.reindex(ranks.tolist())]
+
+
+def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
+    """The number of the exchange that each row led to, and whether several lead to one."""
+    if "step" not in rows or rows["step"].nunique() > 0.9 * rows["iteration"].nunique():
+        return rows["iteration"].to_numpy(dtype=np.int64), False
+    order = np.lexsort((rows["iteration"], rows["rank"]))
+    in_order = rows[["rank", "step"]].iloc[order]
+    exchange = np.empty(len(rows), dtype=np.int64)
+    exchange[order] = in_order.groupby("rank")["step"].shift(1).fillna(in_order["step"])
+    return exchange, True
+
+
+def rank_of_most(values: pd.Series[Any]) -> int:
+    """The rank, which is the index, of the largest value."""
+    return int(values.index[int(np.nanargmax(values.to_numpy(dtype=float)))])

@@ -1,0 +1,84 @@
+"""Standing: how fast training goes at the moment, and how each rank does beside the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.stats.insight.gradient_syncs import exchanges_of
+from orchestrator.stats.insight.robust_statistics import Floats, without_own
+from orchestrator.stats.insight.stragglers import LEAST_EXCHANGES, LEAST_SHARE
+
+LAST = 50
+"""The iterations that loss and speed are taken from."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Training over its last iterations; what was not recorded is None."""
+
+    loss: float | None = None
+    """The mean over all ranks."""
+    step_s: float | None = None
+    """The median of an iteration."""
+    samples_per_s: float | None = None
+    """Of all ranks together, by the time of the slowest."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank beside the others: medians over an iteration, or over a step where several iterations share one."""
+
+    work_s: float
+    """Its own work: what it did without waiting for the others."""
+    wait_s: float
+    """What it waited for the others."""
+    behind_s: float
+    """How much longer its work took than that of the others, by their median."""
+    span: str
+    """Where it was behind most."""
+    slowest: bool
+    """Whether the others wait for it: behind by 2 % or more, and by more than any other rank."""
+
+
+def speed(rows: pd.DataFrame) -> Speed:
+    """What the newest rows of training come to. `rows` are of `train` alone, any number of them for each rank."""
+    if not len(rows):
+        return Speed()
+    newest = rows.groupby("rank").tail(LAST)
+    found: dict[str, float] = {"loss": newest["loss"].mean()} if "loss" in newest else {}
+    if "step_s" in newest:
+        found["step_s"] = newest["step_s"].median()
+        if "batch_size" in newest:
+            found["samples_per_s"] = newest["batch_size"].sum() / newest.groupby("rank")["step_s"].sum().max()
+    return Speed(**{name: float(value) for name, value in found.items() if np.isfinite(value)})
+
+
+def standings(rows: pd.DataFrame) -> dict[int, Standing]:
+    """How each rank does, by its number; nothing for one rank alone, or where too few rows tell. `rows` are of `train`
+    alone."""
+    exchanges = exchanges_of(rows) if len(rows) and rows["rank"].nunique() > 1 else None
+    if exchanges is None or len(exchanges.iterations) < LEAST_EXCHANGES:
+        return {}
+    work, wait = np.median(exchanges.work, axis=0), np.median(exchanges.wait, axis=0)
+    behind, spans = _behind_others(work), list(exchanges.local)
+    behind_in = np.array([_behind_others(np.median(exchanges.local[span], axis=0)) for span in spans])
+    last = int(np.argmax(behind))
+    return {
+        rank: Standing(
+            float(work[column]),
+            float(wait[column]),
+            float(behind[column]),
+            spans[int(np.argmax(behind_in[:, column]))],
+            slowest=column == last and bool(behind[column] >= LEAST_SHARE * exchanges.step_s),
+        )
+        for column, rank in enumerate(exchanges.ranks)
+    }
+
+
+def _behind_others(seconds: Floats) -> Floats:
+    """What each rank takes more than the median of the others; one value a rank."""
+    behind: Floats = seconds - without_own(seconds[np.newaxis])[0]
+    return behind

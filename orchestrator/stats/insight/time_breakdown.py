@@ -1,0 +1,130 @@
+"""Spending: time that goes to data, to hooks, to checkpoints, and to nothing that has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.stats import quantities
+from orchestrator.stats.insight.gradient_syncs import rank_of_most
+from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.spans import SPANS
+
+DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
+"""From which share of the time on there is a verdict."""
+SUM_ERROR = 0.05
+"""By how much of the time the spans may miss their sum."""
+
+
+def data_bound(stats: pd.DataFrame) -> Iterator[Verdict]:
+    """Training in which every rank waits for its loader."""
+    rows = stats[stats["phase"] == "train"]
+    if not {"data_wait_s", "step_s"} <= set(rows.columns) or rows["step_s"].sum() == 0:
+        return
+    totals = rows.groupby("rank")[["data_wait_s", "step_s"]].sum()
+    shares = totals["data_wait_s"] / totals["step_s"]
+    # The lower of the middle ones: where one of two ranks waits, that one is a straggler and the run is not short of data.
+    share = float(shares.sort_values().iloc[(len(shares) - 1) // 2])
+    if share < DATA_SHARE:
+        return
+    typical = float(rows["data_wait_s"].median())
+    yield Verdict(
+        "data",
+        f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%}; median {quantities.seconds(typical)} per iteration)",
+        {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": typical},
+        "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
+        "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
+        share,
+    )
+
+
+def hook_costs(stats: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
+    """Hooks that take much of a rank's time, by hook and event, and what saving takes at the end of phases."""
+    if "step_s" not in stats or not len(costs):
+        return
+    times = stats.groupby("rank")["step_s"].sum()
+    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(times))
+    groups: Any = costs.groupby(["hook", "event"], sort=False)
+    for (hook, event), rows in groups:
+        worst: Any = rows.sort_values("share").dropna(subset=["share"]).iloc[-1] if rows["share"].notna().any() else None
+        saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
+        if worst is None or worst["share"] < (SAVING_SHARE if saving else HOOK_SHARE):
+            continue
+        each = float(worst["seconds"] / max(worst["calls"], 1))
+        name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
+        yield Verdict(
+            "checkpoint" if saving else "hook",
+            f"{name} took {worst['seconds']:.3g} s on rank {worst['rank']}, {worst['share']:.1%} of its iterations' time "
+            f"({quantities.seconds(each)} each of {worst['calls']} times)",
+            {
+                "hook": str(hook),
+                "event": str(event),
+                "rank": int(worst["rank"]),
+                "seconds": float(worst["seconds"]),
+                "calls": int(worst["calls"]),
+                "share": float(worst["share"]),
+                "seconds_by_rank": {int(row["rank"]): float(row["seconds"]) for _, row in rows.iterrows()},
+            },
+            "hookyard stats RUN --by hook",
+            "save less often, or to faster storage" if saving else "call it less often (its `every` or `interval`), or leave it out",
+            float(worst["share"]),
+        )
+
+
+def saving_stalls(stats: pd.DataFrame) -> Iterator[Verdict]:
+    """Training that stands still while checkpoints are written in the middle of a phase."""
+    rows = stats[stats["phase"] == "train"]
+    if not {"checkpoint_s", "step_s"} <= set(rows.columns) or rows["step_s"].sum() == 0:
+        return
+    totals = rows.groupby("rank")[["checkpoint_s", "step_s"]].sum()
+    shares = totals["checkpoint_s"] / totals["step_s"]
+    rank, share = rank_of_most(shares), float(shares.max())
+    if share < SAVING_SHARE:
+        return
+    own = rows[(rows["rank"] == rank) & (rows["checkpoint_s"] > 0)]["checkpoint_s"]
+    yield Verdict(
+        "checkpoint",
+        f"training stood still for {share:.1%} of rank {rank}'s time while checkpoints were written: {len(own)} times, "
+        f"{quantities.seconds(float(own.median()))} typically and {quantities.seconds(float(own.max()))} at most",
+        {"rank": rank, "share": share, "times": len(own), "median_s": float(own.median()), "max_s": float(own.max())},
+        "stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",
+        "save less often (hooks.checkpoint.every), or to faster storage",
+        share,
+    )
+
+
+def unnamed(stats: pd.DataFrame) -> Iterator[Verdict]:
+    """Time in no span: spans that miss their sum, and much in `other_s`."""
+    rows = stats[stats["phase"] == "train"]
+    spans = [name for name in SPANS if name in rows and rows[name].notna().any()]
+    rows = rows.dropna(subset=[name for name in ("step_s", *spans) if name in rows])
+    if "step_s" not in rows or not len(spans) or rows["step_s"].sum() == 0:
+        return
+    gap = (rows["step_s"] - rows[spans].sum(axis=1)).groupby(rows["rank"]).sum() / rows.groupby("rank")["step_s"].sum()
+    rank = rank_of_most(gap.abs())
+    missing = float(gap[rank])
+    if abs(missing) > SUM_ERROR:
+        yield Verdict(
+            "spans",
+            f"the spans of rank {rank} add up to {1 - missing:.0%} of its step_s",
+            {"rank": rank, "missing_share": missing, "spans": spans},
+            f"stats.eval('step_s - ({' + '.join(spans)})').groupby(stats['rank']).describe()",
+            "the table lacks a span, or a device and the host are timed by different clocks; trust step_s",
+            abs(missing),
+        )
+    if "other_s" not in spans:
+        return
+    shares = rows.groupby("rank")["other_s"].sum() / rows.groupby("rank")["step_s"].sum()
+    share = float(np.median(shares))
+    if share > UNNAMED_SHARE:
+        yield Verdict(
+            "spans",
+            f"{share:.0%} of the time is between the spans (other_s): counting, recording, and whatever the machine did meanwhile",
+            {"share": share, "worst_rank": rank_of_most(shares)},
+            "stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
+            "iterations this short are mostly bookkeeping: larger batches; or look for other work on the machine",
+            share,
+        )

@@ -1,0 +1,1 @@
+"""Results: what the trials of a sweep chose, reached and left behind."""

@@ -1,0 +1,29 @@
+"""What a population did to a trial, as a single run that does the same."""
+
+from __future__ import annotations
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict, resolved, with_overrides
+from orchestrator.errors import UsageError
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.sweeps.results.population_history import History, lineage
+from orchestrator.sweeps.search.sampling import differences
+
+
+def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
+    """The experiment of a single run that goes through the values a trial's weights have seen, step by step.
+
+    Raises UsageError where there is no such trial, ConfigError where a value cannot change in flight.
+    """
+    exploits = lineage(History(sweep).read(), trial)
+    folder = RunFolder(sweep.storage / "trials", trial)
+    if not folder.storage.exists("run.json"):
+        raise UsageError(f"{sweep} has no trial '{trial}'")
+    first = exploits[0].before if exploits else folder.about()["values"]
+    single = resolved(with_overrides(experiment, first))
+    changes = [
+        {"at": f"{exploit.step} steps", "set": dict(differences(exploit.before, exploit.after))} for exploit in exploits
+    ]
+    changes = [change for change in changes if change["set"]]
+    data = {**single, "name": f"{sweep.name}-{trial}", "changes": [*single["changes"], *changes]}
+    return experiment_from_dict(data, experiment.import_paths)

@@ -1,0 +1,86 @@
+"""What an earlier life of a sweep has left: which trials are over, which go on, and what all of them have reported."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.config.space import count_trials
+from orchestrator.config.sweep import Sweep
+from orchestrator.records.reports import counted_reports
+from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.sweep_folder import trial_folders, trial_number
+from orchestrator.sweeps.search.sampling import random_points
+
+
+@dataclass(frozen=True)
+class Past:
+    """A trial that an earlier life of the sweep has begun."""
+
+    number: int
+    values: dict[str, Any]
+    """What it has chosen; in a population, what it had last."""
+    over: bool
+    """Whether it is not run again."""
+    failed: bool = False
+    reports: tuple[Mapping[str, Any], ...] = ()
+    """Its reports that count and hold the sweep's metrics."""
+
+
+def left_behind(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False) -> dict[int, Past]:
+    """Every trial begun so far, by number; those that failed are over, unless they are to be tried again."""
+    past = {}
+    for folder in trial_folders(sweep):
+        about, number = folder.about(), trial_number(folder)
+        failed = about["status"] == "failed"
+        over = about["status"] in ENDED or (failed and not failed_again)
+        past[number] = Past(number, about["values"], over, failed, tuple(judged_reports(folder, settings)))
+    return past
+
+
+def judged_reports(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
+    """A trial's reports that count and hold all of the sweep's metrics, oldest first."""
+    metrics = [metric for metric, _ in settings.objectives]
+    reports = counted_reports(folder.reports(), folder.attempts())
+    return [report for report in reports if all(metric in report for metric in metrics)]
+
+
+def still_to_run(points: Sequence[dict[str, Any]], past: Mapping[int, Past]) -> list[tuple[int, dict[str, Any]]]:
+    """Number and values of each trial that is not over: those begun with their own values, the others as drawn."""
+    values = {**dict(enumerate(points)), **{number: trial.values for number, trial in past.items()}}
+    return [(number, values[number]) for number in sorted(values) if number not in past or not past[number].over]
+
+
+def count_left(settings: Sweep, past: Mapping[int, Past]) -> int:
+    """How many trials are still to run."""
+    if settings.search == "optuna":
+        begun = [trial for trial in past.values() if not trial.over]
+        return len(begun) + max(0, count_trials(settings) - len(past))
+    return len(still_to_run(random_points(settings), past))
+
+
+def seconds_of(folder: RunFolder) -> float:
+    """How long a trial has trained so far: from the start of each attempt to its last report."""
+    starts = {attempt["attempt"]: _seconds(attempt["started"]) for attempt in folder.attempts()}
+    ends = {line["attempt"]: _seconds(line["time"]) for line in folder.reports()}
+    return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
+
+
+def seconds_used(sweep: RunFolder) -> float:
+    """How long the earlier lives of a sweep took: from the start of each to the last report in it."""
+    about = sweep.about()
+    starts = [_seconds(about["started"]), *(_seconds(moment) for moment in about.get("resumed", []))]
+    reported = [_seconds(line["time"]) for folder in trial_folders(sweep) for line in folder.reports()]
+    lives = zip(starts, [*starts[1:], float("inf")], strict=True)
+    return sum(_last(reported, start, end) - start for start, end in lives)
+
+
+def _last(moments: Iterable[float], start: float, end: float) -> float:
+    return max((moment for moment in moments if start <= moment < end), default=start)
+
+
+def _seconds(moment: str) -> float:
+    return calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ"))

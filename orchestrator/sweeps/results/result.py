@@ -1,0 +1,276 @@
+"""A sweep's result: what each trial chose, reached and cost. Reads files alone; needs no Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from orchestrator.config.imports import did_you_mean
+from orchestrator.errors import UsageError
+from orchestrator.records.reports import counted_reports
+from orchestrator.records.run_folder import RunFolder, status_of
+from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
+from orchestrator.runs.result import Run
+from orchestrator.sweeps.results.population_history import History, lineage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from orchestrator.config.experiment import Experiment
+
+
+class Sweep:
+    """One sweep, under way or over. Reads files alone; each table is read when it is asked for."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"Sweep({str(self.folder)!r}, status={self.status!r})"
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.folder.name
+
+    @property
+    def path(self) -> str:
+        """Where the sweep lies."""
+        return str(self.folder)
+
+    @property
+    def status(self) -> str:
+        """running, finished, interrupted, failed, or lost (its driver died)."""
+        return self.folder.status()
+
+    @cached_property
+    def objective(self) -> tuple[str, str]:
+        """The metric trials are judged by, and `max` or `min`; with several metrics the first."""
+        return self.objectives[0]
+
+    @cached_property
+    def objectives(self) -> list[tuple[str, str]]:
+        """Each of the sweep's metrics, with `max` or `min`."""
+        about = self.folder.about()["sweep"]
+        return [(metric, mode) for metric, mode in about.get("objectives") or [(about["metric"], about["mode"])]]
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every trial as a run."""
+        return [Run(folder) for folder in trial_folders(self.folder)]
+
+    def trial(self, trial: int | str) -> Run:
+        """A trial as a run, by its number or its name; raises UsageError where there is none."""
+        name = trial_name(trial) if isinstance(trial, int) else trial
+        folder = RunFolder(self.folder.storage / "trials", name)
+        if not folder.storage.exists("run.json"):
+            names = [folder.name for folder in trial_folders(self.folder)]
+            there = f"there are {names[0]} to {names[-1]}" if names else "it has none yet"
+            raise UsageError(f"{self.path} has no trial '{name}': {did_you_mean(name, names) or there}")
+        return Run(folder)
+
+    def experiment(self, trial: int | str) -> Experiment:
+        """A trial as an experiment of its own, named after both, ready for `run`.
+
+        Where the trial went on from another one's weights it is what those weights have seen, with the changes of values
+        on the way. Raises UsageError where there is no such trial or its values did not go together.
+        """
+        from orchestrator.config.load import experiment_from_dict
+        from orchestrator.sweeps.results.population_replay import replay
+
+        chosen = self.trial(trial)
+        import_paths = self.folder.about().get("import_paths", ())
+        if lineage(History(self.folder).read(), chosen.name):
+            written = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
+            return replay(self.folder, experiment_from_dict(written, import_paths), chosen.name)
+        if chosen.config["sweep"] is not None:
+            raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
+        return experiment_from_dict({**chosen.config, "name": f"{self.name}-{chosen.name}"}, import_paths)
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """One row per trial, whether it reported or not.
+
+        Its values as `config/...`; each metric at its best report, by the sweep's first metric, and as last reported,
+        `last/...`; what it took (columns in docs/tables.md); its status, why it was stopped, and its error. Empty where a
+        trial has no such thing.
+        """
+        import pandas as pd
+
+        table = pd.DataFrame([self._row(run) for run in self.runs])
+        return table.set_index("trial") if len(table) else table
+
+    def _row(self, run: Run) -> dict[str, Any]:
+        metric, _ = self.objective
+        about, attempts = run.folder.about(), run.folder.attempts()
+        reports = counted_reports(run.folder.reports(), attempts)
+        best = self._best_report(reports)
+        return {
+            "trial": run.name,
+            "status": status_of(about),
+            **{f"config/{path}": _cell(value) for path, value in about["values"].items()},
+            metric: best.get(metric),
+            **_metrics(best),
+            **{f"last/{name}": value for report in reports for name, value in _metrics(report).items()},
+            "epoch": best.get("epoch"),
+            "reports": len(reports),
+            **_usage(run, attempts),
+            "total_s": _seconds(about),
+            "stopped": "; ".join(about.get("stopped") or []) or None,
+            "error": about.get("error"),
+        }
+
+    def _best_report(self, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        metric, mode = self.objective
+        judged = [report for report in reports if _is_number(report.get(metric))]
+        if not judged:
+            return {}
+        return (max if mode == "max" else min)(judged, key=lambda report: report[metric])
+
+    @property
+    def stats(self) -> pd.DataFrame:
+        """The stats of all trials, with the trial as first column: the whole table."""
+        return self.load_stats()
+
+    def load_stats(
+        self,
+        trials: Iterable[int | str] | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> pd.DataFrame:
+        """The rows of some trials, by number or name, and of those the columns asked for, of the rows that meet a
+        condition; only these are read. The trial is the first column.
+
+        `columns` and `where` are as in `Run.load_stats`. Raises UsageError for a trial that is not there, and for a
+        column that no trial has recorded.
+        """
+        import pandas as pd
+
+        runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
+        tables = list(_loaded(runs, columns, where))
+        if not tables:
+            return pd.DataFrame(columns=["trial", *(columns or ())])
+        joined = pd.concat(tables, ignore_index=True)
+        for name in {"trial", "phase", "node"} & {*joined.columns}:
+            joined[name] = joined[name].astype("category")
+        return joined[["trial", *[name for name in joined.columns if name != "trial"]]]
+
+    @property
+    def best(self) -> Run:
+        """The trial whose best report is best; raises UsageError where no trial has reported the metric."""
+        metric, mode = self.objective
+        judged = [(report[metric], run) for run in self.runs if (report := self._best_report(run.reports()))]
+        if not judged:
+            raise UsageError(f"no trial of {self.path} has reported {metric} yet")
+        return (max if mode == "max" else min)(judged, key=lambda entry: entry[0])[1]
+
+    def pareto(self, *columns: str, modes: Mapping[str, str] | None = None) -> pd.DataFrame:
+        """The trials that no other one beats in these columns of `trials`: the sweep's metrics where none are said.
+
+        Equal trials stay together; a trial without a number in one of the columns is left out. `modes` is column to
+        `max` or `min`; the sweep's own modes, less of seconds and bytes, and more of what is `_per_s` need not be said.
+        Raises UsageError for a column that is not there and one whose mode is not known.
+        """
+        from orchestrator.stats.row_filter import check_columns
+        from orchestrator.sweeps.results.analysis import default_mode, non_dominated
+
+        trials, known = self.trials, dict(self.objectives)
+        chosen = {}
+        for name in columns or known:
+            mode = (modes or {}).get(name) or known.get(name) or default_mode(name)
+            if mode not in ("max", "min"):
+                raise UsageError(f"is more or less of {name} better? Say modes={{'{name}': 'max'}} or 'min'")
+            chosen[name] = mode
+        check_columns([*chosen], [*trials.columns])
+        return non_dominated(trials, chosen)
+
+    def importance(self, metric: str | None = None, method: str | None = None) -> pd.Series:
+        """How much each parameter mattered for a metric (the sweep's first), the most first, as shares of 1.
+
+        `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
+        far the values of a parameter tell the ranks of all trials. Raises UsageError where fewer than 10 trials have the metric.
+        """
+        from orchestrator.stats.row_filter import check_columns
+        from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method, default_mode, importance
+
+        trials, (first, _) = self.trials, self.objective
+        metric = metric or first
+        method = method or default_method()
+        if method not in METHODS:
+            raise UsageError(f"method={method!r} is none of {', '.join(METHODS)}")
+        check_columns([metric], [*trials.columns])
+        judged = int(trials[metric].notna().sum())
+        if judged < ENOUGH:
+            raise UsageError(f"{judged} trials of {self.path} have {metric}; what mattered takes {ENOUGH} to tell")
+        mode = dict(self.objectives).get(metric) or default_mode(metric) or "max"
+        return importance(trials, metric, mode, method)
+
+
+def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | None) -> Iterator[pd.DataFrame]:
+    """The rows of each trial that has some. A column that a trial lacks is empty there, and met by no condition.
+
+    Raises UsageError where no trial has recorded a column, or the condition cannot be read.
+    """
+    from orchestrator.stats.row_filter import check_columns
+    from orchestrator.stats.tables import recorded_schema
+
+    schemas = [(run, recorded_schema(run.folder.storage, "rows")) for run in runs]
+    recorded = [(run, schema.names) for run, schema in schemas if schema is not None]
+    if columns is not None and recorded:
+        check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
+    refused: list[UsageError] = []
+    for run, names in recorded:
+        own = None if columns is None else [name for name in columns if name in names]
+        try:
+            table = run.load_stats(own, where)
+        except UsageError as error:
+            refused.append(error)
+            continue
+        if len(table):
+            yield (table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name)
+    if refused and len(refused) == len(recorded):
+        raise refused[0]
+
+
+def _usage(run: Run, attempts: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+    """What a run took: as its joined file says, or from its rows."""
+    from orchestrator.stats.tables import COMPACTED
+    from orchestrator.stats.usage import kept_usage, usage
+
+    if run.folder.storage.exists(COMPACTED["rows"]):
+        with run.folder.storage.open(COMPACTED["rows"]) as file:
+            kept = kept_usage(file, attempts)
+        if kept:
+            return kept
+    return usage(run.stats)
+
+
+def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in report.items() if "/" in name}
+
+
+def _seconds(about: Mapping[str, Any]) -> float | None:
+    """From the start to the end of a run, as its run.json has them: whole seconds."""
+    if about["status"] == "running" or "ended" not in about:
+        return None
+    return (datetime.fromisoformat(about["ended"]) - datetime.fromisoformat(about["started"])).total_seconds()
+
+
+def _cell(value: Any) -> Any:
+    """A value as it stands in a table: mappings, such as a whole hook, and null, which is one too, as text."""
+    return json.dumps(value) if value is None or isinstance(value, dict | list) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value
+
+
+def open_sweep(path: str | Path) -> Sweep:
+    """Opens a sweep that exists; raises UsageError where there is none."""
+    return Sweep(open_sweep_folder(path))

@@ -1,0 +1,1 @@
+"""Search: where the values of the next trial come from."""

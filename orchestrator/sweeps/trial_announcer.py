@@ -1,0 +1,91 @@
+"""The watcher: tells how the trials of a sweep fare, in a line for each event and in a table that lives. Driver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from rich.console import RenderableType
+
+from orchestrator.config.sweep import Sweep
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.sweep_folder import trial_name
+from orchestrator.sweeps.results.previous_trials import Past, count_left
+from orchestrator.terminal.display import TerminalDisplay
+from orchestrator.terminal.run_status import look_every_s
+from orchestrator.terminal.sweep_frame import sweep_frame
+from orchestrator.terminal.sweep_status import LiveSweep, SweepView
+
+
+class Watcher:
+    """Hears of each trial when it begins, reports, recovers and ends, and shows lines of that and how far all are."""
+
+    def __init__(self, display: TerminalDisplay, settings: Sweep, past: Mapping[int, Past]) -> None:
+        self._ended = sum(trial.over for trial in past.values())
+        self._display, self._total = display, self._ended + count_left(settings, past)
+        self._metric, self._mode = settings.objectives[0]
+        self._best = -math.inf if self._mode == "max" else math.inf
+        self._own: dict[str, float] = {}
+        self._begun: set[str] = set()
+        for number, trial in past.items():
+            for report in trial.reports:
+                self._take(trial_name(number), report[self._metric])
+
+    def begins(self, trial: str, values: Mapping[str, Any]) -> None:
+        """A trial is about to train; one that was paused, or is started again, has begun before."""
+        if trial not in self._begun:
+            self._begun.add(trial)
+            self._display.line(f"{trial} begins: {_chosen(values)}")
+
+    def reported(self, trial: str, metrics: Mapping[str, Any]) -> None:
+        """A trial has reported."""
+        self._take(trial, metrics[self._metric])
+        self._show_progress()
+
+    def recovers(self, trial: str, error: str) -> None:
+        """A trial has lost a process, and is started again."""
+        goes_on = "it goes on from its newest checkpoint" if trial in self._begun else "it begins"
+        self._display.line(f"{trial}: {error}; {goes_on} on new processes")
+
+    def ended(self, trial: str, values: Mapping[str, Any], error: str | None = None) -> None:
+        """A trial is over."""
+        self._ended += 1
+        reached = f"failed: {error}" if error else f"{self._metric} {self._own.get(trial, math.nan):.4g}"
+        self._display.line(f"{trial} [{self._ended}/{self._total}] {_chosen(values)}: {reached}")
+        self._show_progress()
+
+    def _show_progress(self) -> None:
+        best = f"best {self._metric} {self._best:.4g}" if math.isfinite(self._best) else ""
+        self._display.progress("trials", self._ended, self._total, best)
+
+    def _take(self, trial: str, value: float) -> None:
+        self._own[trial] = self._better(self._own.get(trial, value), value)
+        self._best = self._better(self._best, value)
+
+    def _better(self, one: float, other: float) -> float:
+        return max(one, other) if self._mode == "max" else min(one, other)
+
+
+def _chosen(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items())
+
+
+class LiveTable:
+    """The frame of a sweep as its files tell it, drawn for a display; looks no more often than is worth it."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._live, self._every_s = LiveSweep(folder), look_every_s(folder.storage)
+        self._view: SweepView | None = None
+        self._looked_at = -math.inf
+
+    def __call__(self, lines: int) -> RenderableType:
+        """The sweep in so many lines."""
+        if monotonic() - self._looked_at >= self._every_s:
+            # Whatever is wrong with what is shown, it must not end what is trained; the next look may be better.
+            with suppress(Exception):
+                self._view = self._live.look()
+            self._looked_at = monotonic()
+        return sweep_frame(self._view, lines) if self._view else ""

@@ -1,0 +1,1 @@
+"""Tune: trials as Ray Tune runs them."""

@@ -1,0 +1,213 @@
+"""Launches a sweep on Ray Tune. Driver."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ray import tune
+from ray.tune.progress_reporter import TrialProgressCallback
+from ray.tune.result import TIME_TOTAL_S
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import resolved
+from orchestrator.config.sweep import Sweep
+from orchestrator.engines.engine import ENGINES
+from orchestrator.engines.rank_failures import DIED
+from orchestrator.engines.train_engine import give_back
+from orchestrator.errors import ConfigError
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
+from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.previous_trials import Past, count_left, seconds_used
+from orchestrator.sweeps.search.search import TRIAL, param_space, search_algorithm
+from orchestrator.sweeps.stopping_rules import Stopping
+from orchestrator.sweeps.trial_announcer import Watcher
+from orchestrator.sweeps.trial_setup import begin_trial
+from orchestrator.sweeps.tune.controller import in_tune
+from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
+from orchestrator.sweeps.tune.trainable import Trial
+
+
+def launch(
+    experiment: Experiment,
+    location: str,
+    at_once: int,
+    *,
+    past: Mapping[int, Past],
+    fail_fast: bool,
+    watcher: Watcher,
+    stop_asked: Callable[[], bool],
+) -> None:
+    """Runs all trials, each on the engine that the sweep's settings name, and returns when they are over."""
+    settings = experiment.sweep
+    assert settings is not None
+    sweep = RunFolder(location)
+    stopping = Stopping(settings, experiment.workers.most)
+    stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
+    ending = _Ending(stopping, stop_asked, fail_fast)
+    watching = _Watching(location, experiment, watcher, ending)
+    tuner = tune.Tuner(
+        _trainable(experiment, ENGINES[settings.engine].bundles(experiment.workers), location),
+        param_space=param_space(settings, past),
+        tune_config=_tune_config(settings, at_once, sweep, past),
+        run_config=_run_config(sweep, ending, watching, experiment.max_failures),
+    )
+    # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    try:
+        with seeded(settings.seed + len(past)), in_tune():
+            tuner.fit()
+    finally:
+        sweep.storage.delete(SCRATCH)
+    for folder in trial_folders(sweep):
+        end_trial(folder, *ending.of(folder.name))
+
+
+def _trainable(experiment: Experiment, bundles: list[dict[str, float]], location: str) -> Any:
+    whole = {"experiment": resolved(experiment), "import_paths": experiment.import_paths, "location": location}
+    return tune.with_resources(tune.with_parameters(Trial, **whole), tune.PlacementGroupFactory(bundles, strategy="PACK"))
+
+
+def _tune_config(settings: Sweep, at_once: int, sweep: RunFolder, past: Mapping[int, Past]) -> tune.TuneConfig:
+    metric, mode = settings.objectives[0]
+    # Optuna is told its own metrics, of which there may be several; each trial of another search is known beforehand.
+    learns = settings.search == "optuna"
+    scheduler = make_scheduler(settings, History(sweep), past, lambda number: _is_mistake(trial_folder(str(sweep), number)))
+    if learns:
+        scheduler.set_search_properties(metric, mode)
+    return tune.TuneConfig(
+        metric=None if learns else metric,
+        mode=None if learns else mode,
+        num_samples=count_left(settings, past) if learns else 1,
+        search_alg=search_algorithm(settings, at_once, past),
+        scheduler=scheduler,
+        reuse_actors=True,
+        trial_dirname_creator=lambda trial: trial.trial_id,
+    )
+
+
+def _run_config(sweep: RunFolder, ending: _Ending, watching: _Watching, max_failures: int) -> tune.RunConfig:
+    return tune.RunConfig(
+        # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
+        name=f"tune-{uuid.uuid4().hex[:8]}",
+        storage_path=f"{sweep.storage.root}/{SCRATCH}",
+        storage_filesystem=sweep.storage.filesystem,
+        stop=ending,
+        callbacks=[watching, _Silence()],
+        failure_config=tune.FailureConfig(max_failures=max_failures),
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+        verbose=0,
+    )
+
+
+def _is_mistake(trial: RunFolder) -> bool:
+    """Whether a trial has failed in a way that would come again."""
+    if not trial.storage.exists("run.json"):
+        return False
+    about = trial.about()
+    return about["status"] == "failed" and bool(about.get("mistake"))
+
+
+class _OfThisDriver:
+    """What belongs to the living driver: Tune's saved state of the experiment leaves its contents out."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class _Ending(_OfThisDriver, tune.Stopper):
+    """Ends trials by the sweep's rules, and the sweep when the driver was asked to or its budget is used up."""
+
+    def __init__(self, stopping: Stopping, asked: Callable[[], bool], fail_fast: bool) -> None:
+        self._stopping, self._asked, self._fail_fast = stopping, asked, fail_fast
+        self._failed: str | None = None
+        self._used: str | None = None
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        trial = trial_name(result["config"][TRIAL]["number"])
+        return self._stopping.reported(trial, result, result[TIME_TOTAL_S])
+
+    def stop_all(self) -> bool:
+        self._used = self._used or self._stopping.budget_used()
+        return self._used is not None or self._failed is not None or self._asked()
+
+    def failed(self, trial: str) -> None:
+        """A trial has failed for good."""
+        if self._fail_fast:
+            self._failed = trial
+
+    def of(self, trial: str) -> tuple[str, str]:
+        """Status and reason of a trial that Tune ended."""
+        if trial in self._stopping.reasons:
+            return "stopped", self._stopping.reasons[trial]
+        if self._used:
+            return "stopped", self._used
+        if self._failed:
+            return "interrupted", f"{self._failed} failed, and the sweep was to end then"
+        return ("interrupted", "interrupted") if self._asked() else ("stopped", "the scheduler ended the trial")
+
+
+class _Watching(_OfThisDriver, tune.Callback):
+    """Hands Tune's news of trials to the watcher, and writes down how those ended that Tune stopped."""
+
+    def __init__(self, location: str, experiment: Experiment, watcher: Watcher, ending: _Ending) -> None:
+        self._location, self._experiment, self._watcher, self._ending = location, experiment, watcher, ending
+
+    def _folder(self, trial: Any) -> RunFolder:
+        return trial_folder(self._location, trial.config[TRIAL]["number"])
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._watcher.begins(self._folder(trial).name, trial.config[TRIAL]["values"])
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        self._watcher.reported(self._folder(trial).name, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        folder = self._folder(trial)
+        if not folder.storage.exists("run.json"):
+            return  # never begun
+        if _is_mistake(folder):
+            self._failed(trial, folder)
+            return
+        end_trial(folder, *self._ending.of(folder.name))
+        self._watcher.ended(folder.name, trial.config[TRIAL]["values"])
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        folder = self._folder(trial)
+        if not _is_mistake(folder):
+            self._watcher.recovers(folder.name, self._error(folder))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._failed(trial, self._folder(trial))
+
+    def _failed(self, trial: Any, folder: RunFolder) -> None:
+        number, values = trial.config[TRIAL]["number"], trial.config[TRIAL]["values"]
+        error = self._error(folder)
+        if not folder.storage.exists("run.json"):
+            # Its processes died before it began, and it would be missing among the trials.
+            with suppress(ConfigError):
+                begin_trial(self._location, number, self._experiment, values)
+        if folder.about()["status"] == "running":
+            folder.end("failed", error=error)
+        give_back(folder)
+        self._ending.failed(folder.name)
+        self._watcher.ended(folder.name, values, error)
+
+    @staticmethod
+    def _error(folder: RunFolder) -> str:
+        said = folder.about().get("error") if folder.storage.exists("run.json") else None
+        return said or f"the trial's process {DIED}"
+
+
+class _Silence(_OfThisDriver, TrialProgressCallback):
+    """Stands in for Tune's own, which keeps every trial and prints a line of some; the watcher tells of them."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Nothing."""
+
+    def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None:
+        """Nothing."""

@@ -1,0 +1,215 @@
+"""Ray Tune's schedulers, as the sweep's settings say. Driver."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+
+from orchestrator.config import sweep as settings_of
+from orchestrator.config.sweep import PB2, PBT, Population, Sweep
+from orchestrator.records.sweep_folder import trial_name
+from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.previous_trials import Past
+from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
+from orchestrator.sweeps.search.search import TRIAL, trial_config
+
+LONGEST = 1_000_000
+"""More reports than any trial makes: a trial ends by itself."""
+
+
+def make_scheduler(
+    settings: Sweep, history: History, past: Mapping[int, Past], is_mistake: Callable[[int], bool]
+) -> TrialScheduler:
+    """Tune's scheduler for a sweep; its time is the number of reports.
+
+    `past` is what an earlier life of the sweep has left; `is_mistake` says of a trial by its number whether it failed in
+    a way that would come again, so that it is not started anew.
+    """
+    keeps = (settings, past, is_mistake)
+    match settings.scheduler:
+        case settings_of.Asha() as asha:
+            return _TakingUp.of(_Halving)(
+                *keeps,
+                max_t=asha.max_t or LONGEST,
+                grace_period=asha.grace_period,
+                reduction_factor=asha.reduction_factor,
+                brackets=asha.brackets,
+            )
+        case settings_of.HyperBand() as hyperband:
+            return _TakingUp.of(_Bands)(*keeps, max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
+        case settings_of.Median() as median:
+            return _TakingUp.of(_Median)(
+                *keeps,
+                time_attr=TRAINING_ITERATION,
+                grace_period=median.grace_period,
+                min_samples_required=median.min_samples_required,
+            )
+        case PBT() as pbt:
+            # The paths that change are our own affair; Tune wants some.
+            common = {"hyperparam_mutations": {TRIAL: {}}, "burn_in_period": pbt.burn_in_period}
+            return _Population.of(PopulationBasedTraining)(*keeps, history=history, **common, **_common(pbt))
+        case PB2() as pb2:
+            from ray.tune.schedulers.pb2 import PB2 as TunesPB2
+
+            return _Population.of(TunesPB2)(*keeps, history=history, hyperparam_bounds=trial_bounds(settings), **_common(pb2))
+    return _TakingUp(*keeps)
+
+
+@dataclass(frozen=True)
+class _Over:
+    """Stands for a trial of an earlier life that is over."""
+
+    trial_id: str
+
+
+class _TakingUp(FIFOScheduler):
+    """What every scheduler of a sweep does beside its own rule: learns what was reported before, and lets rest what
+    would fail again."""
+
+    @classmethod
+    def of(cls, base: Any) -> Any:
+        """A scheduler class of Tune's that does this too; all of them are made on Tune's FIFOScheduler."""
+        return type(base.__name__, (cls, base), {})
+
+    def __init__(self, settings: Sweep, past: Mapping[int, Past], is_mistake: Callable[[int], bool], **options: Any) -> None:
+        super().__init__(**options)
+        self._settings, self._past, self._is_mistake = settings, dict(past), is_mistake
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """A trial is new, or is to be started anew after a failure."""
+        super().on_trial_add(tune_controller, trial)
+        for number in [number for number, one in self._past.items() if one.over]:
+            self._tell(_Over(trial_name(number)), self._past.pop(number))
+        number = trial.config[TRIAL]["number"]
+        if number in self._past:
+            self._tell(trial, self._past.pop(number))
+        elif self._is_mistake(number):
+            tune_controller.stop_trial(trial)
+
+    def _tell(self, trial: Any, past: Past) -> None:
+        """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""
+        if isinstance(self, _Halving | _Median):
+            self.told(trial, [{**report, TRAINING_ITERATION: made} for made, report in enumerate(past.reports, 1)])
+
+
+class _Halving(ASHAScheduler):
+    """ASHA, told of earlier results."""
+
+    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+        """Puts a trial's results on their rungs."""
+        if trial.trial_id not in self._trial_info:
+            self._trial_info[trial.trial_id] = self._brackets[0]
+        for result in results:
+            self.on_trial_result(None, trial, result)
+
+
+class _Bands(HyperBandScheduler):
+    """HyperBand, whose trials all end with their bracket."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """The trial to go on with, after those are stopped whose bracket is through.
+
+        Tune stops them when the bracket's last report comes, but not one whose pause is still being saved by then: that
+        one would pause for ever, and the sweep with it.
+        """
+        for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
+            bracket.cleanup_full(tune_controller)
+        return super().choose_trial_to_run(tune_controller)
+
+
+class _Median(MedianStoppingRule):
+    """The median rule, told of earlier results."""
+
+    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+        """Keeps a trial's results among those that others are compared with."""
+        if results:
+            self._results[trial].extend(results)
+
+
+def _common(population: Population) -> dict[str, Any]:
+    return {
+        "time_attr": TRAINING_ITERATION,
+        "perturbation_interval": population.perturbation_interval,
+        "quantile_fraction": population.quantile_fraction,
+        "synch": population.synch,
+        "log_config": False,
+    }
+
+
+def trial_bounds(settings: Sweep) -> dict[str, Any]:
+    """Both ends of what changes in flight, where its value stands in a trial's config."""
+    return {TRIAL: {"values": bounds(settings)}}
+
+
+class _Population(_TakingUp):
+    """What a population scheduler of a sweep does beside Tune's own rule: it stays in the space's domains, and writes
+    down who went on from whom."""
+
+    def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
+        super().__init__(settings, *keeps, **options)
+        self._history = history
+        # Trials that are taken up have reports behind them: the next look is the first that none of them has passed.
+        reached = max((len(one.reports) for one in self._past.values() if not one.over), default=0)
+        due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
+        self._next_perturbation_sync: int = max(options.get("burn_in_period", 0), due)
+        self._random = np.random.RandomState(settings.seed)
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        super().on_trial_add(tune_controller, trial)
+        if self._synch:
+            last = self._next_perturbation_sync - self._perturbation_interval
+            self._trial_state[trial].last_perturbation_time = last
+
+    def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
+        values = trial_to_clone.config[TRIAL]["values"]
+        if isinstance(self._settings.scheduler, PBT):
+            values = mutated(self._settings, values, self._random)
+        else:
+            chosen, _ = super()._get_new_config(trial, trial_to_clone)
+            # What PB2 chooses goes through float32, and may come out beyond its end.
+            values = {**values, **clipped(self._settings, chosen[TRIAL]["values"])}
+        return trial_config(trial.config[TRIAL]["number"], values), {}
+
+    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
+        before = trial_to_clone.config[TRIAL]["values"]
+        own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
+        super()._exploit(tune_controller, trial, trial_to_clone)
+        self._history.append(
+            trial=trial_name(trial.config[TRIAL]["number"]),
+            source=trial_name(trial_to_clone.config[TRIAL]["number"]),
+            report=source.last_result[TRAINING_ITERATION],
+            epoch=source.last_result["epoch"],
+            step=source.last_result["step"],
+            score=self._metric_op * own.last_score,
+            source_score=self._metric_op * source.last_score,
+            before=before,
+            after=trial.config[TRIAL]["values"],
+        )
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within it the generators that Tune's schedulers draw from begin with a seed; afterwards they are as before."""
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

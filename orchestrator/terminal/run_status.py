@@ -1,0 +1,228 @@
+"""A run as its files tell it at this moment: how far, how fast, which rank is slow, and whether anything still moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from socket import gethostname
+from time import perf_counter, time
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from orchestrator.records.reports import counted_reports
+from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
+from orchestrator.stats.insight import Verdict, diagnose
+from orchestrator.stats.insight.rank_status import Speed, Standing, speed, standings
+from orchestrator.stats.quantities import duration, seconds
+from orchestrator.storage import FileState, Storage
+from orchestrator.terminal.eta import Place, Progress, progress
+
+QUIET_S, QUIET_ITERATIONS = 60.0, 20
+"""A run that has written no row for so long, and for so many of its iterations, is said to be quiet."""
+_COMPARE_EVERY_S = 10.0
+"""How often ranks are compared and the doctor is asked, at most: what they say changes slowly, and takes longer than all else."""
+_COMPARING_SHARE = 0.05
+"""The part of the time that this may take."""
+MOST_DIAGNOSED = 128
+"""With more ranks the doctor is not asked, who looks at each of them."""
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank. What was not recorded is None."""
+
+    rank: int
+    node: str
+    iteration: int
+    """Training iterations completed."""
+    row_age_s: float | None = None
+    """Since its newest row was written."""
+    standing: Standing | None = None
+    """How it does beside the others, over the last iterations."""
+    rss_bytes: float | None = None
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    """The largest value of each column in bytes: in this attempt, or of a run that was over before, at its end."""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run at one moment, as plain data. What is not known is None."""
+
+    name: str
+    path: str
+    status: str
+    started: str | None
+    ended: str | None
+    error: str | None
+    stopped: Sequence[str]
+    """Why it ended before its time."""
+    progress: Progress
+    speed: Speed
+    reports: int
+    report: Mapping[str, Any]
+    """The last one that counts."""
+    attempts: int
+    began_at: str | None
+    """The checkpoint at which the present attempt began."""
+    row_age_s: float | None
+    """Since the newest row of any rank was written."""
+    ranks: Sequence[RankView]
+    verdicts: Sequence[Verdict]
+    """What the doctor says of the last iterations."""
+    notice: str | None = None
+    """Said in plain words where nothing moves."""
+
+
+class LiveRun:
+    """Looks at a run's files again and again, and each time reads what is new in them. Needs neither Ray nor a driver
+    that lives.
+
+    Runs in any process that sees the run's storage. `clock` gives seconds since 1970; `diagnosed` says whether the doctor
+    is asked.
+    """
+
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
+        self.folder, self._clock, self._diagnosed = folder, clock, diagnosed
+        self._about: dict[str, Any] = {}
+        self._about_state: FileState | None = None
+        self._line_tail = LineTail(folder.storage, "metrics.jsonl")
+        self._lines: list[dict[str, Any]] = []
+        self._experiment: dict[str, Any] = {}
+        self._attempt: int | None = None
+        self._rows: AttemptTail | None = None
+        self._standings: dict[int, Standing] = {}
+        self._verdicts: tuple[Verdict, ...] = ()
+        self._compare_at = float("-inf")
+
+    def about(self) -> dict[str, Any]:
+        """What `run.json` says, read again where it has changed; takes new reports on the way."""
+        files = self.folder.storage.files()
+        if not self._about or files.get("run.json") != self._about_state:
+            self._about, self._about_state = self.folder.about(), files.get("run.json")
+        self._lines += self._line_tail.look(files.get("metrics.jsonl"))
+        return self._about
+
+    def reports(self) -> list[Mapping[str, Any]]:
+        """The reports that count, of those that `about` or `look` has taken."""
+        return counted_reports(self._lines, self.folder.attempts())
+
+    def look(self) -> RunView:
+        """The run as it stands."""
+        about, attempts = self.about(), self.folder.attempts()
+        status, present = status_of(about), attempts[-1] if attempts else _NO_ATTEMPT
+        reports = counted_reports(self._lines, attempts)
+        tails, rows = self._look_at_rows(attempts, status in ENDED, reports)
+        self._compare(rows)
+        ranks, pace = self._ranks(tails, rows), speed(rows)
+        view = RunView(
+            name=self.folder.name,
+            path=str(self.folder),
+            status=status,
+            started=about.get("started"),
+            ended=about.get("ended"),
+            error=about.get("error"),
+            stopped=tuple(about.get("stopped") or ()),
+            progress=self._progress(status, present, tails, reports, pace.step_s),
+            speed=pace,
+            reports=len(reports),
+            report=reports[-1] if reports else {},
+            attempts=len(attempts),
+            began_at=present["checkpoint"],
+            row_age_s=min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None),
+            ranks=ranks,
+            verdicts=self._verdicts,
+        )
+        return replace(view, notice=_notice(view, about, present, self._clock()))
+
+    def _look_at_rows(
+        self, attempts: Sequence[Mapping[str, Any]], over: bool, reports: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[int, RankTail], pd.DataFrame]:
+        """The newest attempt's ranks, which may be others than before, and their last training rows."""
+        if not attempts:
+            return {}, pd.DataFrame()
+        number = attempts[-1]["attempt"]
+        if self._rows is None or number != self._attempt:
+            self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
+            self._standings, self._verdicts, self._compare_at = {}, (), float("-inf")
+        self._rows.look()
+        if over and reports and not self._rows.ranks:
+            self._rows.take_joined(attempts, reports[-1]["iteration"])
+        return self._rows.ranks, self._rows.training_rows()
+
+    def _ranks(self, tails: Mapping[int, RankTail], rows: pd.DataFrame) -> tuple[RankView, ...]:
+        held = dict(rows.groupby("rank")["rss_bytes"].last().dropna()) if "rss_bytes" in rows else {}
+        return tuple(
+            RankView(
+                rank,
+                str(tail.newest["node"]),
+                tail.trained,
+                None if tail.written is None else max(0.0, self._clock() - tail.written),
+                self._standings.get(rank),
+                float(held[rank]) if rank in held else None,
+                dict(tail.peaks),
+            )
+            for rank, tail in tails.items()
+        )
+
+    def _progress(
+        self,
+        status: str,
+        present: Mapping[str, Any],
+        tails: Mapping[int, RankTail],
+        reports: Sequence[Mapping[str, Any]],
+        step_s: float | None,
+    ) -> Progress:
+        self._experiment = self._experiment or yaml.safe_load(self.folder.storage.read("experiment.yaml"))
+        begun = present["position"] or {"epoch": None, "step": 0, "iteration": 0}
+        place = Place(None, begun["epoch"], begun["step"], begun["iteration"])
+        if tails:
+            first = next(iter(tails.values()))
+            phase = first.newest["phase"] if status == "running" else None
+            place = Place(phase, first.newest["epoch"], first.newest["step"], first.trained or place.iteration)
+        so_far = progress(self._experiment, present, place, reports, step_s)
+        share = 1.0 if status == "finished" else so_far.share
+        return replace(so_far, share=share, eta_s=so_far.eta_s if status == "running" else None)
+
+    def _compare(self, rows: pd.DataFrame) -> None:
+        """Takes what the last iterations say of the ranks and of the run."""
+        if not len(rows) or self._clock() < self._compare_at:
+            return
+        began = perf_counter()
+        self._standings = standings(rows)
+        self._verdicts = diagnose(rows).verdicts if self._diagnosed and rows["rank"].nunique() <= MOST_DIAGNOSED else ()
+        self._compare_at = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - began) / _COMPARING_SHARE)
+
+
+def look_every_s(storage: Storage) -> float:
+    """How often it is worth looking: ranks write to a disk every second, and to an object store as a phase ends."""
+    return 1.0 if storage.local else 10.0
+
+
+_NO_ATTEMPT: Mapping[str, Any] = {"attempt": None, "checkpoint": None, "position": None}
+
+
+def _notice(view: RunView, about: Mapping[str, Any], present: Mapping[str, Any], now: float) -> str | None:
+    """What is to be said of a run that is dead, and of one that says it runs and writes nothing."""
+    driver = f"its driver (process {about.get('pid')} on {about.get('host')})"
+    quiet_s = view.row_age_s
+    last = "it has written no row" if quiet_s is None else f"its newest row is {duration(quiet_s)} old"
+    if view.status == "lost":
+        return f"the run is dead: {driver} is gone; {last}"
+    if view.status != "running":
+        return None
+    since = quiet_s if quiet_s is not None else now - _seconds(present.get("started") or view.started, now)
+    if since < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)):
+        return None
+    what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
+    usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""
+    unseen = "" if about.get("host") == gethostname() else f"; whether {driver} lives cannot be seen from here"
+    return f"{what}{usual}: it hangs, or does something else that takes long{unseen}"
+
+
+def _seconds(moment: str | None, default: float) -> float:
+    return default if moment is None else datetime.fromisoformat(moment).timestamp()
+

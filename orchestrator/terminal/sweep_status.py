@@ -1,0 +1,176 @@
+"""A sweep as its trials' files tell it at this moment: what runs, what is best, what failed, and what is to come."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from time import time
+from typing import Any
+
+from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.terminal.run_status import LiveRun, RunView
+
+SETTLED = (*ENDED, "interrupted")
+"""Trials that are as they are until the sweep is taken up again; one that failed may be started anew by Tune."""
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """One trial at one moment."""
+
+    name: str
+    status: str
+    values: Mapping[str, Any]
+    """Dotted path to what it has chosen."""
+    best: float | None
+    """The sweep's metric at its best report."""
+    last: float | None
+    """And at its last."""
+    started: str
+    ended: str | None
+    stopped: Sequence[str]
+    error: str | None
+    run: RunView | None
+    """Of a trial that is under way."""
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep at one moment, as plain data."""
+
+    name: str
+    path: str
+    status: str
+    error: str | None
+    metric: str
+    mode: str
+    total: int
+    """Trials that it is to have."""
+    counts: Mapping[str, int]
+    """How many trials there are of each status."""
+    best: str | None
+    """The trial whose best report is best."""
+    share: float
+    """How much of all trials is done, from 0 to 1."""
+    eta_s: float | None
+    """Seconds to its end at the present pace, of one that is under way."""
+    trials: Sequence[TrialView]
+    """Those begun: what runs, then the others with the best first and those that failed last."""
+    notice: str | None = None
+
+    @property
+    def failed(self) -> int:
+        """How many trials failed, or died without a word."""
+        return self.counts.get("failed", 0) + self.counts.get("lost", 0)
+
+
+class LiveSweep:
+    """Looks at a sweep's folder again and again; trials that are over are read once. Needs neither Ray nor a driver that
+    lives.
+
+    Runs in any process that sees the sweep's storage. `clock` gives seconds since 1970.
+    """
+
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time) -> None:
+        self.folder, self._clock = folder, clock
+        self._own = LiveRun(folder, clock)
+        self._runs: dict[str, LiveRun] = {}
+        self._settled: dict[str, TrialView] = {}
+        self._lives = 0
+
+    def look(self) -> SweepView:
+        """The sweep as it stands."""
+        about = self._own.about()
+        lives = [about["started"], *about.get("resumed", ())]
+        if len(lives) != self._lives:
+            # Trials that were over may be tried again in another life.
+            self._lives, self._settled = len(lives), {}
+        objective = about["sweep"]["metric"], about["sweep"]["mode"]
+        trials = sorted((self._trial(name, *objective) for name in self._begun()), key=lambda trial: _place(trial, objective[1]))
+        judged = [trial for trial in trials if trial.best is not None]
+        best = min(judged, key=lambda trial: _merit(trial, objective[1])) if judged else None
+        status, total = status_of(about), max(about["sweep"]["trials"], len(trials))
+        done = sum(_share(trial) for trial in trials)
+        return SweepView(
+            name=self.folder.name,
+            path=str(self.folder),
+            status=status,
+            error=about.get("error"),
+            metric=objective[0],
+            mode=objective[1],
+            total=total,
+            counts=dict(Counter(trial.status for trial in trials)),
+            best=best.name if best else None,
+            share=done / total,
+            eta_s=self._eta(trials, total - done, lives[-1]) if status == "running" else None,
+            trials=tuple(trials),
+            notice=_notice(about) if status == "lost" else None,
+        )
+
+    def _begun(self) -> list[str]:
+        names = self.folder.storage.names("trials")
+        for name in names:
+            folder = RunFolder(self.folder.storage / "trials", name)
+            if name not in self._runs and folder.storage.exists("run.json"):
+                self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
+        return [name for name in names if name in self._runs]
+
+    def _trial(self, name: str, metric: str, mode: str) -> TrialView:
+        if name in self._settled:
+            return self._settled[name]
+        run = self._runs[name]
+        about = run.about()
+        values = [report[metric] for report in run.reports() if _is_number(report.get(metric))]
+        view = TrialView(
+            name=name,
+            status=status_of(about),
+            values=about["values"],
+            best=(max if mode == "max" else min)(values, default=None),
+            last=values[-1] if values else None,
+            started=about["started"],
+            ended=about.get("ended"),
+            stopped=tuple(about.get("stopped") or ()),
+            error=about.get("error"),
+            run=run.look() if about["status"] == "running" else None,
+        )
+        if view.status in SETTLED:
+            self._settled[name] = view
+        return view
+
+    def _eta(self, trials: Sequence[TrialView], left: float, began: str) -> float | None:
+        """What is left at the pace of this life, in which a trial under way counts for the part of it that is done."""
+        done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= began)
+        elapsed = self._clock() - datetime.fromisoformat(began).timestamp()
+        return elapsed * left / done if done > 0 else None
+
+
+def _share(trial: TrialView) -> float:
+    """How much of a trial is done; whatever ended it, nothing of it is to come."""
+    if trial.status != "running" or trial.run is None:
+        return 1.0
+    return trial.run.progress.share or 0.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value
+
+
+def _merit(trial: TrialView, mode: str) -> float:
+    """Less is better; without a value, worse than all."""
+    if trial.best is None:
+        return math.inf
+    return -trial.best if mode == "max" else trial.best
+
+
+def _place(trial: TrialView, mode: str) -> tuple[int, float, str]:
+    """What runs, by name; then the others, the best first; those that failed last."""
+    if trial.status == "running":
+        return 0, 0.0, trial.name
+    return 2 if trial.status in ("failed", "lost") else 1, _merit(trial, mode), trial.name
+
+
+def _notice(about: Mapping[str, Any]) -> str:
+    return f"the sweep is dead: its driver (process {about['pid']} on {about['host']}) is gone"

@@ -1,0 +1,88 @@
+"""The outbox: order, failures, a server that never answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from hooks.parts.logs import background_sender as outbox
+from hooks.parts.logs.background_sender import Outbox
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Held back until it is set, and set after the test in any case."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def test_jobs_are_done_in_order_by_another_thread(gate: threading.Event) -> None:
+    done: list[object] = []
+    box = Outbox("tracker")
+    box.put(gate.wait)
+    for job in range(100):
+        box.put(lambda job=job: done.append(job))
+    box.put(lambda: done.append(threading.current_thread().name))
+    assert done == [], "nobody waited for the first job"
+    gate.set()
+    box.close(60)
+    assert done == [*range(100), "tracker-outbox"]
+
+
+def test_a_failure_is_told_once_and_the_rest_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    done = []
+
+    def fails() -> None:
+        raise ConnectionError("no server there")
+
+    box = Outbox("tracker")
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        for job in (fails, fails, lambda: done.append("last")):
+            box.put(job)
+        box.close(60)
+    assert done == ["last"]
+    assert caplog.messages == [
+        "tracker cannot send (the run goes on, and it is tried again): ConnectionError: no server there",
+        "tracker: 2 messages failed, 0 were not sent within 60 s",
+    ]
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+    started = threading.Event()
+
+    def hangs() -> None:
+        started.set()
+        gate.wait()
+
+    box = Outbox("tracker")
+    box.put(hangs)
+    assert started.wait(60)
+    box.put(lambda: None)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        box.close(0)
+    assert "were not sent within 0 s" in caplog.text
+
+
+def test_what_waits_is_bounded(gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "WAITING", 3)
+    started = threading.Event()
+    done = []
+
+    def hangs() -> None:
+        started.set()
+        gate.wait()
+
+    box = Outbox("tracker")
+    box.put(hangs)
+    assert started.wait(60)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        for job in range(5):
+            box.put(lambda job=job: done.append(job))
+    gate.set()
+    box.close(60)
+    assert done == [0, 1, 2]
+    assert "3 messages are waiting already" in caplog.text

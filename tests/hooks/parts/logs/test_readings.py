@@ -1,0 +1,47 @@
+"""What loggers read of a row."""
+
+from __future__ import annotations
+
+import numpy
+import torch
+from torch import nn
+
+from hooks import State
+from hooks.parts.logs.readings import learning_rates, numbers, read
+
+
+def test_numbers_are_kept_and_tensors_read_exactly() -> None:
+    big = 2**53 - 1
+    columns = {"a": 3, "b": 0.1, "c": torch.tensor(big), "d": torch.tensor([0.5]), "e": numpy.float32(0.25), "f": True}
+    read = numbers(columns)
+    assert read == {"a": 3, "b": 0.1, "c": float(big), "d": 0.5, "e": 0.25, "f": True}
+    assert type(read["a"]) is int
+    assert list(read) == list(columns)
+
+
+def test_what_is_no_number_is_left_out() -> None:
+    assert numbers({"phase": "train", "span": object(), "many": torch.ones(3), "none": None}) == {}
+
+
+class _Span:
+    """A time measured on the device."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+
+    def ready(self) -> bool:
+        return self.seconds is not None
+
+    def resolve(self) -> float:
+        assert self.seconds is not None, "nobody may wait for the device"
+        return self.seconds
+
+
+def test_times_on_the_device_are_read_only_if_they_are_there() -> None:
+    assert read([1, _Span(0.5), torch.tensor(2.0), _Span(None), "text"]) == [1, 0.5, 2.0, None, None]
+
+
+def test_each_parameter_group_has_its_learning_rate() -> None:
+    groups = [{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (1e-6, torch.tensor(0.5))]
+    assert learning_rates(State(optimizer=torch.optim.SGD(groups))) == {"lr": 1e-6, "lr_1": 0.5}
+    assert learning_rates(State()) == {}

@@ -1,0 +1,233 @@
+"""Statistics over windows, against NumPy on all that was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hooks import Hook, State
+from hooks.parts.logs.window_statistics import Statistic, Windows
+from orchestrator.loop.loop import Loop
+from tests.hooks.phases import run_phase
+from tests.tasks import Points, experiment
+
+GENERATOR = np.random.default_rng(0)
+
+
+class Looks(Hook):
+    """Looks at its windows at chosen iterations of the phase, and as it ends."""
+
+    def __init__(self, windows: Windows, *at: int) -> None:
+        self.windows, self.at = windows, at
+        self.seen: list[dict[str, float]] = []
+
+    def on_phase_start(self, state: State) -> None:
+        self.windows.begin(state)
+
+    def on_step(self, state: State) -> None:
+        if state.phase_iteration in self.at:
+            self.seen.append(self.windows.look(state.row))
+
+    def on_phase_end(self, state: State) -> None:
+        if self.windows.unwritten():
+            self.seen.append(self.windows.look())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.windows.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.windows.load_state_dict(state)
+
+
+def _rows(column: str, values: Any) -> list[dict[str, float]]:
+    return [{column: float(value)} for value in values]
+
+
+@pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
+def test_a_window_over_iterations_is_numpy_s_over_the_last_ones(method: Any) -> None:
+    values = GENERATOR.normal(size=30)
+    looks = Looks(Windows("line", {"it": Statistic("loss", method, 7)}), 5, 20, 21)
+    run_phase(looks, State(), "train", _rows("loss", values))
+    expected = [getattr(np, method)(values[max(0, end - 7) : end]) for end in (5, 20, 21, 30)]
+    assert [values["it"] for values in looks.seen] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
+def test_an_epoch_is_exact_however_seldom_one_looks(method: Any) -> None:
+    values = GENERATOR.normal(size=(2, 40))
+    looks = Looks(Windows("line", {"it": Statistic("loss", method, "epoch")}), 13)
+    state = State()
+    for epoch in values:
+        run_phase(looks, state, "train", _rows("loss", epoch))
+    expected = [getattr(np, method)(epoch[:end]) for epoch in values for end in (13, 40)]
+    assert [values["it"] for values in looks.seen] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("method", ["mean", "min", "max"])
+def test_the_whole_run_is_exact_and_validation_apart(method: Any) -> None:
+    values = GENERATOR.normal(size=(3, 20))
+    looks = Looks(Windows("line", {"it": Statistic("loss", method, "global")}))
+    state = State()
+    for epoch in values:
+        run_phase(looks, state, "train", _rows("loss", epoch))
+        run_phase(looks, state, "val", _rows("loss", epoch + 100))
+    expected = [getattr(np, method)(values[:end]) + shift for end in (1, 2, 3) for shift in (0, 100)]
+    assert [values["it"] for values in looks.seen] == pytest.approx(expected)
+
+
+def test_an_epoch_cut_by_validation_is_one_epoch() -> None:
+    looks = Looks(Windows("line", {"it": Statistic("loss", "mean", "epoch")}))
+    state = State()
+    run_phase(looks, state, "train", _rows("loss", [1, 2]), length=4)
+    run_phase(looks, state, "val", _rows("loss", [50]))
+    run_phase(looks, state, "train", _rows("loss", [3, 6]), length=4)
+    run_phase(looks, state, "train", _rows("loss", [8]), length=4)
+    assert [values["it"] for values in looks.seen] == [1.5, 50, 3, 8]
+
+
+def test_what_is_averaged_and_what_is_current() -> None:
+    """As MMEngine's mean_pattern has it; the clock's columns end in _s."""
+    columns = ("loss", "loss_box", "grad_norm", "iteration_time", "data_wait_s", "lr", "rss_bytes", "accuracy")
+    rows = [dict.fromkeys(columns, value) for value in (1.0, 5.0)]
+    looks = Looks(Windows(10), 2)
+    run_phase(looks, State(), "train", rows)
+    assert looks.seen == [{**dict.fromkeys(columns[:5], 3.0), **dict.fromkeys(columns[5:], 5.0)}]
+
+
+def test_a_line_is_what_came_since_the_last() -> None:
+    looks = Looks(Windows("line"), 2, 5)
+    run_phase(looks, State(), "train", _rows("loss", [1, 3, 10, 20, 60, 7]))
+    assert looks.seen == [{"loss": 2.0}, {"loss": 30.0}, {"loss": 7.0}]
+
+
+def test_a_current_column_is_shown_only_when_it_was_recorded() -> None:
+    """Memory is read every tenth iteration, say, and a line may fall in between."""
+    rows: list[dict[str, float]] = [{"loss": 1.0, "rss_bytes": 5}, {"loss": 1.0}, {"loss": 1.0}]
+    looks = Looks(Windows("line"), 2, 3)
+    run_phase(looks, State(), "train", rows)
+    assert [values.get("rss_bytes") for values in looks.seen] == [5, None]
+
+
+def test_columns_that_come_as_a_row_is_closed_count_once() -> None:
+    """step_s of the present iteration is not known yet: 1 s to 5 s are seen as 1+2, then 3+4+5, then none is left."""
+    seconds = iter([1.0, 2.0, 3.0, 4.0, 5.0])
+    looks = Looks(Windows("line", {"total": Statistic("step_s", "mean", "global"), "n": Statistic("loss", "mean", "global")}), 3, 5)
+    run_phase(looks, State(), "train", _rows("loss", [1, 2, 3, 4, 10]), close=lambda: {"step_s": next(seconds)})
+    assert [values["step_s"] for values in looks.seen] == [1.5, 3.5]
+    assert looks.windows.look()["total"] == 3.0
+    assert looks.windows.look()["n"] == 4.0
+
+
+class _Span:
+    """A time on the device, which is not ready until it is told so."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.passed = seconds, False
+
+    def ready(self) -> bool:
+        return self.passed
+
+    def resolve(self) -> float:
+        assert self.passed, "nobody may wait for the device"
+        return self.seconds
+
+
+def test_what_the_device_has_not_measured_yet_is_taken_later() -> None:
+    spans = [_Span(seconds) for seconds in (1.0, 2.0, 6.0)]
+    looks = Looks(Windows("line", {"mean": Statistic("forward_s", "mean", "global")}))
+    state = State()
+
+    def close() -> Iterator[dict[str, Any]]:
+        spans[0].passed = True
+        yield from ({"forward_s": span} for span in spans)
+
+    closing = close()
+    run_phase(looks, state, "train", _rows("loss", [1, 2, 3]), length=9, close=lambda: next(closing))
+    assert looks.seen[-1]["mean"] == 1.0
+    for span in spans:
+        span.passed = True
+    assert looks.windows.look()["mean"] == 3.0
+
+
+def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    transfers = []
+    kept = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: transfers.append(tensor.shape) or kept(tensor))
+    rows = [{"loss": torch.tensor(float(value)), "grad_norm": torch.tensor([1.0])} for value in range(5)]
+    looks = Looks(Windows(10), 5)
+    run_phase(looks, State(), "train", rows)
+    assert transfers == [(10,)]
+    assert looks.seen == [{"loss": 2.0, "grad_norm": 1.0}]
+
+
+def test_a_statistic_with_a_column_s_name_stands_in_for_it() -> None:
+    """MMEngine's custom_cfg without and with a log_name."""
+    looks = Looks(Windows(10, {"loss": Statistic("loss", "max"), "low": Statistic("loss", "min")}), 3)
+    run_phase(looks, State(), "train", _rows("loss", [3, 1, 2]))
+    assert looks.seen == [{"loss": 3, "low": 1}]
+
+
+@pytest.mark.parametrize("method", ["mean", "median", "min", "max"])
+@pytest.mark.parametrize("window", [3, "epoch"])
+def test_not_a_number_stays_one(method: Any, window: Any) -> None:
+    for values in ([float("nan"), 1, 2], [2, float("nan"), 1], [2, 1, float("nan")]):
+        looks = Looks(Windows("line", {"it": Statistic("loss", method, window)}), 2)
+        run_phase(looks, State(), "train", _rows("loss", values))
+        assert np.isnan(looks.seen[-1]["it"])
+
+
+def test_the_median_of_the_whole_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="median of loss over the whole run would keep every value"):
+        Statistic("loss", "median", "global")
+
+
+STATISTICS = {
+    f"{method}_{window}": Statistic("loss", method, window)
+    for method in ("mean", "median", "min", "max", "current")
+    for window in (5, "epoch", "global")
+    if (method, window) != ("median", "global")
+}
+
+
+def test_a_run_resumed_in_an_epoch_has_the_statistics_of_one_that_was_not(tmp_path: Any) -> None:
+    """The state is taken in mid-phase between two looks, and put into another process's windows: `recent` is empty there."""
+    values = GENERATOR.normal(size=20)
+    whole = Looks(Windows("line", STATISTICS), 4, 14)
+    run_phase(whole, State(), "train", _rows("loss", values))
+    first = Looks(Windows("line", STATISTICS), 4)
+    state = State()
+    first.on_phase_end = lambda state: None
+    run_phase(first, state, "train", _rows("loss", values[:9]), length=20)
+    torch.save(first.state_dict(), tmp_path / "hooks.pt")
+    second = Looks(Windows("line", STATISTICS), 14)
+    second.load_state_dict(torch.load(tmp_path / "hooks.pt", weights_only=True))
+    resumed = State(iteration=9, step=9, samples=9, phase_iteration=9)
+    run_phase(second, resumed, "train", _rows("loss", values[9:]), length=20)
+    assert [*first.seen, *second.seen] == [pytest.approx(values, rel=1e-12) for values in whole.seen]
+
+
+def test_the_loop_s_rows_are_all_counted() -> None:
+    """Every loss and step_s of two epochs with validation, looked at every third iteration."""
+    statistics = {"loss_mean": Statistic("loss", "mean", "global"), "slowest": Statistic("step_s", "max", "global")}
+    looks = Looks(Windows("line", statistics), 3, 6)
+    loop = Loop(Points(), experiment(), {"looks": looks})
+    for _ in loop.run():
+        pass
+    looks.windows.begin(State(phase="train"))
+    shown = looks.windows.look()
+    rows = [row for row in loop.state.recent if row["phase"] == "train"]
+    assert len(rows) == 14
+    assert shown["loss_mean"] == pytest.approx(np.mean([row["loss"] for row in rows]))
+    assert shown["slowest"] == max(row["step_s"] for row in rows)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    windows = Windows(7, {"low": Statistic("loss", "min", "global")})
+    run_phase(Looks(windows, *range(50, 500, 50)), State(), "train", _rows("loss", range(500)))
+    kept = windows.state_dict()["windows"]["train"]
+    assert len(kept["loss"]["kept"]) == 7
+    assert kept["low"]["kept"] == []

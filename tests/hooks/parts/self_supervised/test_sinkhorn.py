@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hooks.parts.self_supervised.sinkhorn import codes
+from tests.ranks import on_ranks
+
+
+def similarities(samples: int, prototypes: int, seed: int = 0) -> Tensor:
+    return 2 * torch.rand(samples, prototypes, generator=torch.Generator().manual_seed(seed)) - 1
+
+
+def paper(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """The listing of the SwAV paper's appendix, in double precision: Q is (K, B) and has total 1."""
+    q = torch.exp(scores.double() / epsilon).t()
+    q /= q.sum()
+    rows, columns = torch.full((q.shape[0],), 1 / q.shape[0]), torch.full((q.shape[1],), 1 / q.shape[1])
+    for _ in range(iterations):
+        q *= (rows / q.sum(dim=1)).unsqueeze(1)
+        q *= (columns / q.sum(dim=0)).unsqueeze(0)
+    return (q / q.sum(dim=0, keepdim=True)).t()
+
+
+@pytest.mark.parametrize(("epsilon", "iterations"), [(0.05, 1), (0.05, 3), (0.5, 3), (0.05, 50)])
+def test_codes_are_those_of_the_paper(epsilon: float, iterations: int) -> None:
+    scores = similarities(24, 6)
+    torch.testing.assert_close(codes(scores, epsilon, iterations, across_ranks=False).double(), paper(scores, epsilon, iterations), rtol=1e-4, atol=1e-7)
+
+
+def test_each_sample_is_given_away_whole_and_each_prototype_gets_its_share() -> None:
+    table = codes(similarities(24, 6), 0.2, 100, across_ranks=False)
+    torch.testing.assert_close(table.sum(dim=1), torch.ones(24))
+    torch.testing.assert_close(table.sum(dim=0), torch.full((6,), 4.0))
+
+
+def test_prototypes_that_all_samples_like_best_are_shared_out() -> None:
+    scores = similarities(24, 6) * 0.1
+    scores[:, 0] += 0.5
+    assert (scores.argmax(dim=1) == 0).all()
+    share = codes(scores, 0.05, 100, across_ranks=False).sum(dim=0)
+    torch.testing.assert_close(share, torch.full((6,), 4.0), rtol=0.01, atol=0)
+
+
+def test_tables_do_not_mix() -> None:
+    tables = torch.stack([similarities(8, 3, seed) for seed in range(2)])
+    together = codes(tables, 0.05, 3, across_ranks=False)
+    for table, alone in zip(tables, together, strict=True):
+        torch.testing.assert_close(alone, codes(table, 0.05, 3, across_ranks=False))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_small_epsilon_neither_overflows_nor_vanishes(dtype: torch.dtype) -> None:
+    """exp(1 / 0.001) is no number, and exp(-2 / 0.001) is 0, in single and in double precision."""
+    table = codes(similarities(24, 6).to(dtype), 0.001, 3, across_ranks=False)
+    assert table.dtype is torch.float32
+    torch.testing.assert_close(table.sum(dim=1), torch.ones(24))
+    assert table.isfinite().all()
+
+
+def of_a_share(rank: int, world_size: int) -> list[list[float]]:
+    scores = similarities(10, 4)
+    return codes(scores[:7] if rank == 0 else scores[7:], 0.05, 3, across_ranks=True).tolist()
+
+
+def test_ranks_together_are_one_with_all_samples() -> None:
+    """Ranks with 7 and 3 samples: the paper's code counts each rank's samples times the number of ranks."""
+    first, second = on_ranks(of_a_share)
+    torch.testing.assert_close(torch.tensor(first + second).double(), paper(similarities(10, 4), 0.05, 3), rtol=1e-4, atol=1e-7)

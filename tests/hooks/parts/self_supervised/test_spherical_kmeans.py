@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hooks.parts.self_supervised.spherical_kmeans import assign, cluster
+from tests.ranks import on_ranks
+
+
+def directions(count: int, seed: int = 0, size: int = 4) -> Tensor:
+    return functional.normalize(torch.randn(count, size, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def lloyd(samples: Any, centroids: Any, iterations: int) -> tuple[Any, Any]:
+    """Sample by sample in double precision; no cluster may be empty."""
+    for _ in range(iterations):
+        nearest = [max(range(len(centroids)), key=lambda k: float(sample @ centroids[k])) for sample in samples]
+        sums = [sum(s for s, place in zip(samples, nearest, strict=True) if place == k) for k in range(len(centroids))]
+        centroids = np.stack([total / np.linalg.norm(total) for total in sums])
+    return centroids, [int((centroids @ sample).argmax()) for sample in samples]
+
+
+@pytest.mark.parametrize("iterations", [1, 10])
+def test_centroids_and_assignments_are_those_of_lloyds_algorithm(iterations: int) -> None:
+    samples = directions(60)
+    centroids, nearest = cluster(samples, samples[:5], iterations, across_ranks=False)
+    expected, places = lloyd(samples.double().numpy(), samples[:5].double().numpy(), iterations)
+    torch.testing.assert_close(centroids.double(), torch.from_numpy(expected), rtol=1e-4, atol=1e-5)
+    assert nearest.tolist() == places
+
+
+def test_clouds_are_found() -> None:
+    centres = torch.eye(4)
+    truth = torch.arange(80) % 4
+    samples = functional.normalize(centres[truth] + 0.1 * torch.randn(80, 4, generator=torch.Generator().manual_seed(1)), dim=1)
+    centroids, nearest = cluster(samples, samples[:4], 10, across_ranks=False)
+    assert torch.equal(nearest, truth)
+    assert (centroids.diagonal() > 0.98).all()
+
+
+def test_an_empty_centroid_takes_the_sample_farthest_from_its_own() -> None:
+    """Three samples near the first axis, one to the side; the second centroid points where nobody is."""
+    samples = functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [1.0, 0.9]]), dim=1)
+    start = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    centroids, nearest = cluster(samples, start, 1, across_ranks=False)
+    torch.testing.assert_close(centroids[1], samples[3])
+    assert nearest.tolist() == [0, 0, 0, 1]
+
+
+def test_several_empty_centroids_take_different_samples() -> None:
+    samples = directions(40)
+    start = torch.cat([samples[:1], samples[:1].expand(5, 4)])  # ties go to the first, so five begin empty
+    _, nearest = cluster(samples, start, 10, across_ranks=False)
+    assert len(nearest.unique()) == 6
+
+
+def test_more_samples_than_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples, centroids = directions(50), directions(5, seed=1)
+    whole = assign(samples, centroids)
+    monkeypatch.setattr("hooks.parts.self_supervised.spherical_kmeans._CHUNK", 7)
+    for chunked, expected in zip(assign(samples, centroids), whole, strict=True):
+        torch.testing.assert_close(chunked, expected)
+
+
+def of_a_share(rank: int, world_size: int, sizes: list[int], identical: bool) -> Any:
+    samples = directions(sum(sizes))
+    start = samples[:1].expand(6, 4) if identical else samples[:6]
+    mine = samples.split(sizes)[rank]
+    centroids, nearest = cluster(mine, start, 5, across_ranks=world_size > 1)
+    return centroids.tolist(), nearest.tolist()
+
+
+@pytest.mark.parametrize("identical", [False, True], ids=["apart", "five empty at first"])
+@pytest.mark.parametrize("sizes", [[37, 23], [57, 3], [60, 0]])
+def test_ranks_with_uneven_shares_find_what_one_finds(sizes: list[int], identical: bool) -> None:
+    (centroids, nearest), (others, other_nearest) = on_ranks(of_a_share, 2, sizes, identical)
+    whole, places = of_a_share(0, 1, [60], identical)
+    assert centroids == others
+    torch.testing.assert_close(torch.tensor(centroids), torch.tensor(whole), rtol=1e-4, atol=1e-5)
+    assert nearest + other_nearest == places

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from hooks import State
+from hooks.parts.self_supervised.teacher import Teacher, completed_share, cosine_momentum, part_of
+
+
+def student() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 2))
+
+
+def moved(module: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter))
+
+
+def following(module: nn.Module, **arguments: str) -> Teacher:
+    teacher = Teacher(**arguments)
+    teacher.follow(module)
+    return teacher
+
+
+def test_it_begins_as_a_copy_without_gradients() -> None:
+    module = student()
+    teacher = following(module)
+    for (name, own), other in zip(teacher.module.named_parameters(), module.parameters(), strict=True):
+        assert torch.equal(own, other), name
+        assert own.data_ptr() != other.data_ptr()
+        assert not own.requires_grad
+    assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_its_parameters_are_torchs_moving_average() -> None:
+    module = student()
+    teacher = following(module)
+    reference = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    reference.update_parameters(module)  # torch's first update is the copy
+    for _ in range(3):
+        moved(module)
+        teacher.update(0.9)
+        reference.update_parameters(module)
+    for own, other in zip(teacher.module.parameters(), reference.module.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_buffers_are_its_own_or_a_copy() -> None:
+    module = student()
+    own, copy = following(module), following(module, buffers="copy")
+    module(torch.randn(8, 4))
+    own.update(0.9)
+    copy.update(0.9)
+    mean = module[1].running_mean
+    assert not mean.eq(0).any()
+    assert own.module[1].running_mean.eq(0).all()
+    assert torch.equal(copy.module[1].running_mean, mean)
+    assert copy.module[1].num_batches_tracked == 1
+
+
+def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
+    module = student()
+    teacher, batch = following(module), torch.randn(16, 4)
+    teacher.train(True)
+    hidden = nn.functional.batch_norm(module[0](batch), None, None, training=True)
+    torch.testing.assert_close(teacher(batch), module[3](hidden))
+    assert not teacher(batch).requires_grad
+    assert module[2].training  # VISSL's DINO switches off what the student has, too
+    assert module[2].p == 0.5
+    teacher.train(False)
+    before = teacher.state_dict()["1.running_mean"].clone()
+    teacher(batch)
+    assert torch.equal(teacher.state_dict()["1.running_mean"], before)
+
+
+@pytest.mark.parametrize("module", [nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True), nn.GRU(4, 4, 2, dropout=0.5)])
+def test_in_training_no_layer_of_it_drops_anything(module: nn.Module) -> None:
+    """Attention and recurrent layers drop by themselves, without a dropout layer."""
+    teacher, batch = following(module), torch.randn(3, 5, 4)
+    teacher.train(True)
+    with torch.no_grad():
+        torch.testing.assert_close(teacher(batch), module.eval()(batch))
+
+
+def test_batch_norm_that_the_model_keeps_still_stays_so() -> None:
+    class Still(nn.Sequential):
+        def train(self, mode: bool = True) -> Still:
+            super().train(mode)
+            self[1].eval()
+            return self
+
+    teacher = following(Still(*student()))
+    teacher.train(True)
+    teacher(torch.randn(16, 4))
+    assert teacher.state_dict()["1.running_mean"].eq(0).all()
+
+
+def test_what_was_loaded_comes_back_without_gradients_and_keeps_following() -> None:
+    # VISSL's MoCoHook, resumed, forgets to switch the key encoder's gradients off.
+    module = student()
+    first = following(module)
+    moved(module)
+    first.train(True)
+    first(torch.randn(8, 4))
+    first.update(0.5)
+    second = Teacher()
+    second.load_state_dict(first.state_dict())
+    second.load_rank_state_dict({"1.running_mean": torch.full((6,), 3.0)})
+    second.follow(module)
+    assert second.module[1].running_mean.eq(3).all()
+    assert not any(parameter.requires_grad for parameter in second.module.parameters())
+    moved(module)
+    first.update(0.5)
+    second.update(0.5)
+    for one, other in zip(first.module.parameters(), second.module.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_momentum_rises_by_a_cosine() -> None:
+    values = [cosine_momentum(0.996, share) for share in (0, 0.25, 0.5, 1)]
+    assert values == pytest.approx([0.996, 1 - 0.004 * (math.sqrt(0.5) + 1) / 2, 0.998, 1])
+
+
+def test_the_completed_share_counts_steps_or_epochs() -> None:
+    assert completed_share(State(step=30, max_steps=120, epoch=3, max_epochs=4)) == 0.25
+    assert completed_share(State(epoch=1, phase_iteration=2, phase_length=8, max_epochs=5)) == pytest.approx((8 + 2) / 40)
+
+
+def test_a_part_is_found_by_name() -> None:
+    module = nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.ReLU())
+    assert part_of(module, "0.0") is module[0][0]
+    assert part_of(module, "") is module
+    with pytest.raises(ValueError, match="Sequential has no part 'trunk', it has 0, 1"):
+        part_of(module, "trunk")

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import torch
+
+from hooks.parts import coalesced_collectives as coalesced
+from tests.ranks import on_ranks
+
+
+def _all_three(rank: int, world_size: int) -> list[list[object]]:
+    def tensors() -> list[torch.Tensor]:
+        return [torch.tensor([[1.0, 2.0]]) * (rank + 1), torch.tensor(4.0 + rank, dtype=torch.float64)]
+
+    means, sums = tensors(), tensors()
+    firsts = [torch.tensor(rank + 7), torch.tensor([rank == 0, rank == 1]), torch.tensor([])]
+    big_halves = torch.tensor([60000.0], dtype=torch.float16)
+    coalesced.average([*means, big_halves])
+    coalesced.total(sums)
+    coalesced.broadcast(firsts)
+    return [[tensor.tolist() for tensor in group] for group in (means, sums, firsts, [big_halves])]
+
+
+def test_every_rank_gets_means_sums_and_the_masters_values() -> None:
+    expected = [[[[1.5, 3.0]], 4.5], [[[3.0, 6.0]], 9.0], [7, [True, False], []], [[60000.0]]]
+    for values in on_ranks(_all_three):
+        assert values[:3] == expected[:3]
+        assert values[3][0][0] == float(torch.tensor(60000.0).half())

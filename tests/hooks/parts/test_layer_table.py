@@ -1,0 +1,85 @@
+"""Values by layer: what is read back with pandas, and what a resumed run drops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from hooks import State
+from hooks.parts import layer_table
+from hooks.parts.layer_table import LayerTable
+
+
+def _read(folder: Path) -> pd.DataFrame:
+    return pd.read_parquet(folder / "sizes")
+
+
+def test_pandas_reads_a_row_for_each_reading_and_layer_of_all_ranks(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        state = State(artifacts=tmp_path, rank=rank, epoch=2, iteration=6)
+        table = LayerTable("sizes", state)
+        table.add(state, ["a", "b"], {"mean": torch.tensor([1.0, 2.0]), "most": torch.tensor([3.0, 4.0 + rank])}, step=4)
+        state.iteration = 7
+        table.add(state, ["b"], {"mean": torch.tensor([0.5])}, step=5)
+        table.write()
+    table_of_all = _read(tmp_path)
+    assert table_of_all[["epoch", "iteration", "step", "layer", "mean"]].values.tolist() == [
+        [2, 7, 4, "a", 1.0],
+        [2, 7, 4, "b", 2.0],
+        [2, 8, 5, "b", 0.5],
+    ] * 2
+    assert table_of_all["rank"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert table_of_all["most"].tolist() == pytest.approx([3, 4, float("nan"), 3, 5, float("nan")], nan_ok=True)
+
+
+def test_the_newest_reading_is_at_hand(tmp_path: Path) -> None:
+    state = State(artifacts=tmp_path)
+    table = LayerTable("sizes", state)
+    table.add(state, ["a"], {"mean": torch.tensor([1.0])})
+    first = state.info["sizes"]
+    table.add(state, ["a", "b"], {"mean": torch.tensor([2.0, 3.0]), "most": torch.tensor([4.0, 5.0])})
+    assert {name: value.item() for name, value in first.items()} == {"a/mean": 1}
+    assert {name: value.item() for name, value in state.info["sizes"].items()} == {
+        "a/mean": 2, "b/mean": 3, "a/most": 4, "b/most": 5,
+    }  # fmt: skip
+
+
+def test_what_came_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+    state = State(artifacts=tmp_path)
+    table = LayerTable("sizes", state)
+    for iteration in range(6):
+        state.iteration = iteration
+        table.add(state, ["a"], {"mean": torch.tensor([float(iteration)])})
+        if iteration in (1, 3, 5):
+            table.write()
+    resumed = State(artifacts=tmp_path, iteration=4)
+    LayerTable("sizes", resumed)
+    assert _read(tmp_path)["iteration"].tolist() == [1, 2, 3, 4]
+
+
+def test_what_ranks_wrote_that_are_no_more_is_dropped_alike(tmp_path: Path) -> None:
+    for rank in (0, 1, 2):
+        state = State(artifacts=tmp_path, rank=rank, world_size=3)
+        table = LayerTable("sizes", state)
+        for state.iteration in range(4):
+            table.add(state, ["a"], {"mean": torch.ones(1)})
+            table.write()
+    LayerTable("sizes", State(artifacts=tmp_path, rank=0, world_size=2, iteration=3))
+    assert _read(tmp_path).groupby("rank", observed=True)["iteration"].max().to_dict() == {0: 3, 1: 4, 2: 3}
+
+
+def test_few_readings_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_table, "PENDING", 2)
+    state = State(artifacts=tmp_path)
+    table = LayerTable("sizes", state)
+    for state.iteration in range(5):
+        table.add(state, ["a"], {"mean": torch.ones(1)})
+    assert _read(tmp_path)["iteration"].tolist() == [1, 2, 3, 4]
+
+
+def test_nothing_measured_leaves_no_folder(tmp_path: Path) -> None:
+    LayerTable("sizes", State(artifacts=tmp_path)).write()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,25 @@
+"""What a run's log says of an attempt that was lost."""
+
+from __future__ import annotations
+
+from orchestrator.engines.lost_attempts import TellLoss, told
+from orchestrator.engines.rank_failures import DIED, RankFailed
+
+GONE = RankFailed.died(1)
+ATTEMPTS = [
+    {"attempt": 0, "hosts": [{"rank": 0, "node": "alpha"}, {"rank": 1, "node": "beta"}]},
+    {"attempt": 1, "hosts": [{"rank": 0, "node": "alpha"}, {"rank": 1, "node": "gamma"}]},
+]
+
+
+def test_the_line_names_the_attempt_and_the_rank_and_its_node() -> None:
+    assert told(GONE, ATTEMPTS) == f"attempt 1 lost: rank 1 on gamma: {DIED}"
+    assert told(RankFailed.told(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1]) == "attempt 0 lost: rank 0 on alpha: RuntimeError: closed by peer"
+
+
+def test_workers_that_die_before_they_have_begun_are_told_too() -> None:
+    assert told(GONE, []) == f"lost before it began: rank 1: {DIED}"
+
+
+def test_a_run_does_not_end_because_its_loss_cannot_be_told() -> None:
+    TellLoss("nobody", "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})

@@ -1,0 +1,131 @@
+"""Who is blamed when several ranks fail: by what they raised, by who is gone and by time, never by the text."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hooks.plan import HookError
+from orchestrator.engines.rank_failures import RankFailed, culprit, may_be_echo, traceback_of, would_come_again
+from orchestrator.errors import UsageError
+from tests.ranks import on_ranks
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    """The error with a traceback of its own."""
+    try:
+        raise error from cause
+    except BaseException as caught:
+        return caught
+
+
+def out_of_cpp() -> BaseException:
+    """A plain RuntimeError that no Python code has raised."""
+    try:
+        torch.zeros(2) @ torch.zeros(3)
+    except RuntimeError as caught:
+        return caught
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("error", "echo"),
+    [
+        (raised(ValueError("gloo: Connection closed by peer")), False),
+        (raised(RuntimeError("NCCL error: Connection reset")), False),
+        (raised(ConnectionError("Connection refused by the data server")), False),
+        (raised(dist.DistBackendError("all is well")), True),
+        (raised(dist.DistNetworkError("all is well")), True),
+        (raised(HookError("ema", "on_step", 1, "x"), dist.DistBackendError("x")), True),
+        (raised(HookError("ema", "on_step", 1, "gloo"), raised(KeyError("NCCL"))), False),
+        (raised(ValueError("while it was handled"), out_of_cpp()), True),
+        (out_of_cpp(), True),
+    ],
+)
+def test_an_echo_is_told_by_type_and_by_where_it_came_from(error: BaseException, echo: bool) -> None:
+    assert may_be_echo(error) is echo
+
+
+def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
+    """Rank 1 ends; rank 0 finds out in a collective, in a wait for one, and in a backward pass."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    if rank == 1:
+        return []
+    found = []
+    loss = model(torch.ones(1, 2)).sum()
+    for lose in (loss.backward, lambda: dist.all_reduce(torch.zeros(1)), lambda: dist.all_reduce(torch.zeros(1), async_op=True).wait()):
+        try:
+            lose()
+        except Exception as error:
+            found.append(may_be_echo(error) and not would_come_again(error))
+    return found
+
+
+def test_every_way_to_lose_a_peer_is_an_echo() -> None:
+    assert on_ranks(_lose_a_peer)[0] == [True, True, True]
+
+
+def failed(rank: int, at: float, echo: bool = False, words: str = "x") -> RankFailed:
+    return RankFailed(rank, words, at, echo, False)
+
+
+ORDERS = [
+    ("the rank's own failure, however it is worded", [failed(0, 2, echo=True), failed(1, 1, words="gloo Connection closed")], 1),
+    ("its own, though the echo's clock is ahead", [failed(0, 0.9, echo=True), failed(1, 1)], 1),
+    ("the rank that is gone", [failed(0, 1, echo=True, words="out of memory"), RankFailed.died(1), failed(2, 1, echo=True)], 1),
+    ("its own, as a third rank was torn down for it", [RankFailed.died(0), failed(1, 1), failed(2, 2, echo=True)], 1),
+    ("the first of two mistakes", [failed(0, 2), failed(1, 1)], 1),
+    ("the first, where all may be echoes", [failed(0, 2, echo=True), failed(1, 1, echo=True)], 1),
+]
+
+
+@pytest.mark.parametrize(("failures", "blamed"), [order[1:] for order in ORDERS], ids=[order[0] for order in ORDERS])
+def test_the_culprit_is(failures: list[RankFailed], blamed: int) -> None:
+    random.Random(0).shuffle(failures)
+    assert culprit({failure.rank: failure for failure in failures}).rank == blamed
+
+
+def test_what_a_rank_says_travels_between_processes() -> None:
+    told = RankFailed.told(3, raised(KeyError("epoch")))
+    for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
+        assert str(copied) == str(told)
+        assert copied.trace == told.trace
+        assert (copied.rank, copied.at, copied.may_be_echo, copied.mistake) == (3, told.at, False, True)
+
+
+def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
+    """Here, torch raises: what is told is the line that called it, and the traceback has the rest."""
+    told = RankFailed.told(0, out_of_cpp())
+    line = 1 + Path(__file__).read_text().splitlines().index("        torch.zeros(2) @ torch.zeros(3)")
+    assert told.words.endswith(f" ({__file__}:{line}, in out_of_cpp)")
+    assert told.trace.startswith("Traceback (most recent call last)")
+    assert told.words.startswith(told.trace.strip().splitlines()[-1])
+
+
+def test_what_was_raised_nowhere_in_it_has_no_place() -> None:
+    assert RankFailed.told(0, ValueError("x")).words == "ValueError: x"
+    with pytest.raises(ValueError) as caught:
+        json.loads("{")
+    elsewhere = caught.value.with_traceback(caught.tb.tb_next)
+    assert RankFailed.told(0, elsewhere).words == f"JSONDecodeError: {elsewhere}"
+
+
+def test_only_what_its_words_do_not_say_has_a_traceback_to_keep() -> None:
+    assert traceback_of(raised(UsageError("wrong"))) == ""
+    assert traceback_of(KeyboardInterrupt()) == ""
+    assert traceback_of(raised(KeyError("x"))).rstrip().endswith("KeyError: 'x'")
+    failure = RankFailed.told(1, raised(KeyError("y")))
+    assert traceback_of(failure) == failure.trace != ""
+
+
+def test_a_lost_peer_would_not_come_again_and_a_mistake_would() -> None:
+    assert would_come_again(raised(HookError("ema", "on_step", 0, "x"), TypeError("x")))
+    assert not would_come_again(raised(HookError("ema", "on_step", 0, "x"), OSError("disk")))
+    assert not would_come_again(out_of_cpp())

@@ -1,0 +1,71 @@
+"""What Ray is given of the environment; nothing is started."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.config.experiment import Workers
+from orchestrator.engines.ray_environment import Ray, Resources, passed_on, starts_ray, way_to_ray
+from orchestrator.errors import UsageError
+
+
+def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "one")
+    monkeypatch.setenv("OTHER", "two")
+    assert passed_on(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
+    assert passed_on([]) == {}
+    with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here: export them, or take them out") as told:
+        passed_on(["HF_TOKEN", "WANDB_API_KEY"])
+    assert "one" not in str(told.value).split()
+
+
+@pytest.mark.parametrize(
+    ("workers", "asked"),
+    [
+        (Workers(count=3, cpus=0.5), Resources(1.5)),
+        (Workers(count=2, gpu=True), Resources(2, 2)),
+        (Workers(count=[2, 8], cpus=4, gpu=True), Resources(8, 2)),
+    ],
+)
+def test_a_run_asks_for_what_its_fewest_ranks_need(workers: Workers, asked: Resources) -> None:
+    assert Resources.asked_by(workers) == asked
+
+
+def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"HF_TOKEN": "one", "OTHER": "two"}
+    assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": given}}
+    job = {"runtime_env": {"env_vars": {"HF_TOKEN": "one"}, "working_dir": "gcs://x.zip"}, "metadata": {}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
+    assert Ray("10.0.0.1:6379", environment=given)._environment == {"runtime_env": {"env_vars": {"OTHER": "two"}}}
+    assert Ray("10.0.0.1:6379", environment={"HF_TOKEN": "one"})._environment == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "joined", "starts", "told"),
+    [
+        (None, None, True, "starting Ray on this machine"),
+        (None, False, True, "starting Ray on this machine"),
+        (None, True, False, "using the Ray that this process has joined"),
+        ("10.0.0.2:6379", False, False, "joining Ray at 10.0.0.2:6379"),
+    ],
+)
+def test_ray_is_started_only_where_there_is_none_to_join(
+    address: str | None, joined: bool | None, starts: bool, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    if joined is not None:
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))
+    assert starts_ray(address) is starts
+    assert way_to_ray(address) == told
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [(Resources(1), "1 CPU"), (Resources(0.5), "0.5 CPUs"), (Resources(2, 1), "2 CPUs and 1 GPU"), (Resources(1, 4), "1 CPU and 4 GPUs")],
+)
+def test_one_of_a_kind_is_singular(resources: Resources, words: str) -> None:
+    assert str(resources) == words

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config.load import resolved, to_yaml
+from orchestrator.engines.session import Assignment, reports
+from orchestrator.errors import ConfigError
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.result import Run
+from tests.ranks import on_ranks
+from tests.tasks import described
+
+
+def assignment(root: Path, **fields: Any) -> Assignment:
+    experiment = described(**fields)
+    folder = RunFolder.create(root, "points", to_yaml(experiment), {})
+    return Assignment(resolved(experiment), (), str(folder))
+
+
+def test_each_report_is_written_down_before_it_is_handed_up(tmp_path: Path) -> None:
+    given = assignment(tmp_path)
+    written = RunFolder(given.location)
+    for count, report in enumerate(reports(given, World()), start=1):
+        lines = written.reports()
+        assert len(lines) == count
+        assert {**report.metrics, "attempt": 0, "time": lines[-1]["time"]} == lines[-1]
+        # and so are the rows that led to it
+        assert Run(written).stats["step"].max() == report.metrics["step"]
+
+
+def test_a_session_left_early_is_one_attempt_and_the_next_goes_on(tmp_path: Path) -> None:
+    given = assignment(tmp_path)
+    first = reports(given, World())
+    next(first)
+    first.close()
+    assert [report.metrics["step"] for report in reports(given, World())] == [7, 14]
+    run = Run(RunFolder(given.location))
+    assert [attempt["checkpoint"] for attempt in run.folder.attempts()] == [None, "epoch-0001"]
+    assert run.metrics[["attempt", "step"]].to_numpy().tolist() == [[1, 7], [1, 14]]
+    # the checkpoint of the first epoch was made before its validation, which is done again
+    assert run.stats.groupby(["phase", "epoch", "attempt"], observed=True).size().to_dict() == {
+        ("train", 0, 0): 7,
+        ("train", 1, 1): 7,
+        ("val", 0, 1): 3,
+        ("val", 1, 1): 3,
+    }
+
+
+class Lines:
+    """A display that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
+
+
+def test_an_attempt_that_is_not_the_first_says_from_where_it_goes_on_and_with_whom(tmp_path: Path) -> None:
+    given = assignment(tmp_path)
+    told: list[list[str]] = []
+    for _ in range(2):
+        display = Lines()
+        session = reports(given, World(), display=display)
+        next(session)
+        session.close()
+        told.append([line for line in display.lines if line.startswith("attempt")])
+    assert told == [[], [f"attempt 1 goes on from epoch-0001: 1 rank on {World().node}"]]
+
+
+def test_a_report_without_values_is_no_line(tmp_path: Path) -> None:
+    given = assignment(tmp_path)
+    (report,) = list(reports(given, World(), stop_asked=lambda: True))
+    assert report.interrupted
+    assert RunFolder(given.location).reports() == []
+
+
+def test_what_is_wrong_with_an_experiment_is_said_before_an_attempt_is_made(tmp_path: Path) -> None:
+    given = assignment(tmp_path)
+    wrong = Assignment({**given.experiment, "batch_size": 0}, (), given.location)
+    with pytest.raises(ConfigError, match="batch_size"):
+        next(reports(wrong, World()))
+    assert RunFolder(given.location).attempts() == []
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.tables: list[str] = []
+
+    def push(self, table: str, batch: bytes) -> None:
+        self.tables.append(table)
+
+
+class Screen:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
+
+
+def test_sink_and_display_get_their_share(tmp_path: Path) -> None:
+    sink, screen = Sink(), Screen()
+    list(reports(assignment(tmp_path), World(), sink=sink, display=screen))
+    assert set(sink.tables) == {"rows", "costs"}
+    assert any("val" in line for line in screen.lines)
+
+
+def _session_on_rank(rank: int, world_size: int, given: Assignment, stop_at: int | None) -> list[tuple[int, bool]]:
+    taken = []
+    for report in reports(given, World(rank, world_size, rank)):
+        taken.append((report.metrics["step"], report.final))
+        if len(taken) == stop_at:
+            break
+    return taken
+
+
+def test_two_ranks_share_one_run_and_its_attempts(tmp_path: Path) -> None:
+    given = assignment(tmp_path, batch_size=4, hooks={"ema": {"decay": 0.9}})
+    assert on_ranks(_session_on_rank, 2, given, 1) == [[(7, False)]] * 2
+    assert on_ranks(_session_on_rank, 2, given, None) == [[(7, False), (14, True)]] * 2
+    run = Run(RunFolder(given.location))
+    assert [(attempt["world_size"], attempt["epoch_iterations"]) for attempt in run.folder.attempts()] == [(2, 7), (2, 7)]
+    assert [(host["rank"], host["local_rank"]) for host in run.folder.attempts()[0]["hosts"]] == [(0, 0), (1, 1)]
+    assert not run.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
+    # 52 samples are 7 batches of 4 for each rank; 23 are 12 and 11, so 3 batches each
+    assert run.stats.groupby(["phase", "rank"], observed=True).size().to_dict() == {
+        ("train", 0): 14,
+        ("train", 1): 14,
+        ("val", 0): 6,
+        ("val", 1): 6,
+    }
+    assert len(run.metrics) == 2

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.checkpoint.position import Stage
+from orchestrator.records.reports import counted_reports
+
+
+def line(attempt: int, step: int, **values: Any) -> dict[str, Any]:
+    return {"attempt": attempt, "step": step, "iteration": step, "val/loss": 0.0, **values}
+
+
+def attempt(number: int, step: int = 0, stage: Stage = Stage.TRAINED) -> dict[str, Any]:
+    return {"attempt": number, "position": {"step": step, "stage": stage, "iteration": step}}
+
+
+FRESH: dict[str, Any] = {"attempt": 0, "position": None}
+
+
+def test_one_attempt_counts_whole() -> None:
+    lines = [line(0, 5), line(0, 10)]
+    assert counted_reports(lines, [FRESH]) == lines
+    assert counted_reports([], []) == []
+
+
+def test_reports_past_a_later_start_are_left_out() -> None:
+    lines = [line(0, 5), line(0, 10), line(0, 15), line(1, 15), line(1, 20)]
+    assert counted_reports(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [line(0, 5), line(0, 10), line(1, 15), line(1, 20)]
+
+
+def test_a_report_at_the_start_is_made_again_unless_it_was_made_before_the_checkpoint() -> None:
+    lines = [line(0, 5), line(1, 10)]
+    for stage in (Stage.TRAIN, Stage.TRAINED, Stage.VALIDATED):
+        assert counted_reports(lines, [FRESH, attempt(1, 5, stage)]) == [line(1, 10)]
+    assert counted_reports(lines, [FRESH, attempt(1, 5, Stage.REPORTED)]) == lines
+
+
+def test_a_report_of_the_same_step_but_before_an_iteration_that_made_none_counts() -> None:
+    lines = [line(0, 7, iteration=7), line(0, 7, iteration=8), line(1, 7, iteration=8)]
+    start = {"attempt": 1, "position": {"step": 7, "iteration": 8, "stage": Stage.TRAINED}}
+    assert counted_reports(lines, [FRESH, start]) == [lines[0], lines[2]]
+
+
+def test_an_attempt_that_began_anew_leaves_nothing_of_those_before() -> None:
+    assert counted_reports([line(0, 5), line(1, 5)], [FRESH, {"attempt": 1, "position": None}]) == [line(1, 5)]
+
+
+def test_any_later_attempt_may_supersede() -> None:
+    """The second attempt went back further than the first one had got, the third began behind both."""
+    lines = [line(0, 5), line(0, 10), line(1, 15), line(2, 10), line(2, 15)]
+    attempts = [FRESH, attempt(1, 10, Stage.REPORTED), attempt(2, 7, Stage.TRAIN)]
+    assert counted_reports(lines, attempts) == [line(0, 5), line(2, 10), line(2, 15)]
+
+
+def test_a_test_is_made_again_by_every_attempt() -> None:
+    tested = {"attempt": 0, "step": 10, "iteration": 10, "test/loss": 1.0}
+    again = {**tested, "attempt": 1}
+    lines = [line(0, 10), tested, again]
+    assert counted_reports(lines, [FRESH, attempt(1, 10, Stage.REPORTED)]) == [line(0, 10), again]

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.errors import UsageError
+from orchestrator.records.run_folder import RunFolder, list_runs, now, status_of
+
+
+def make(storage: str | Path, name: str = "digits", **about: object) -> RunFolder:
+    return RunFolder.create(storage, name, "name: digits\n", about)
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_a_run_is_made_and_opened_again(tmp_path: Path, kind: str) -> None:
+    storage = str(tmp_path / "runs") if kind == "folder" else f"memory://test-{uuid.uuid4().hex}"
+    folder = make(storage, seed=3)
+    again = RunFolder.open(str(folder))
+    assert again.name == "digits"
+    assert str(again) == str(folder) == f"{storage}/digits"
+    assert again.storage.read("experiment.yaml") == b"name: digits\n"
+    about = again.about()
+    assert (about["name"], about["status"], about["seed"], about["pid"], about["host"]) == (
+        "digits",
+        "running",
+        3,
+        os.getpid(),
+        socket.gethostname(),
+    )
+    assert about["started"] <= now()
+    folder.storage.delete("")
+
+
+def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    folder = make(tmp_path, seed=1)
+    with pytest.raises(UsageError, match=f"exists already. To go on with it: hookyard resume {folder}\n.*--name"):
+        make(tmp_path, seed=2)
+    assert folder.about()["seed"] == 1
+
+
+def test_a_folder_that_is_no_run_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        make(tmp_path)
+    assert os.listdir(tmp_path / "digits") == ["notes.txt"]
+
+
+def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing is no run: it has no run.json"):
+        RunFolder.open(tmp_path / "nothing")
+
+
+# Status
+
+
+def test_the_status_is_what_is_written_while_the_driver_lives(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert folder.status() == "running"
+    folder.update(status="finished", ended="then")
+    assert folder.status() == "finished"
+    assert folder.about()["ended"] == "then"
+
+
+def test_a_run_whose_driver_is_gone_is_lost(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(pid=dead_pid())
+    assert folder.status() == "lost"
+    folder.update(status="interrupted")
+    assert folder.status() == "interrupted"
+
+
+def test_nothing_is_said_of_a_driver_on_another_machine() -> None:
+    assert status_of({"status": "running", "pid": dead_pid(), "host": "elsewhere"}) == "running"
+
+
+def test_a_driver_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", forbidden)
+    assert status_of({"status": "running", "pid": 1, "host": socket.gethostname()}) == "running"
+
+
+# Attempts
+
+
+def test_attempts_are_numbered_and_say_where_they_began(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert folder.attempts() == []
+    first = folder.begin_attempt(None, None, {"world_size": 2})
+    position = Position(epoch=1, step=5, iteration=10, stage=Stage.TRAINED)
+    second = folder.begin_attempt("epoch-0001", position, {"world_size": 1})
+    assert (first.number, second.number) == (0, 1)
+    one, two = folder.attempts()
+    assert (one["attempt"], one["checkpoint"], one["position"], one["world_size"]) == (0, None, None, 2)
+    assert (two["attempt"], two["checkpoint"], two["world_size"]) == (1, "epoch-0001", 1)
+    assert two["position"]["iteration"] == 10
+    assert two["position"]["stage"] == Stage.TRAINED
+
+
+def test_what_becomes_known_of_an_attempt_is_added(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    for _ in range(2):
+        folder.begin_attempt(None, None, {"world_size": 2})
+    folder.describe_attempt(1, epoch_iterations=7)
+    first, second = folder.attempts()
+    assert "epoch_iterations" not in first
+    assert (second["attempt"], second["world_size"], second["epoch_iterations"]) == (1, 2, 7)
+
+
+def test_attempts_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    for _ in range(12):
+        folder.begin_attempt(None, None, {})
+    assert [attempt["attempt"] for attempt in folder.attempts()] == list(range(12))
+
+
+def test_an_attempt_killed_before_it_was_written_down_is_none(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.begin_attempt(None, None, {})
+    (tmp_path / "digits/stats/attempt=1").mkdir()
+    assert [attempt["attempt"] for attempt in folder.attempts()] == [0]
+    assert folder.begin_attempt(None, None, {}).number == 1
+
+
+# Metrics
+
+
+def test_reports_are_lines(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert folder.reports() == []
+    lines = [{"step": 1, "val/loss": 0.1 + 0.2}, {"step": 2, "val/loss": float("inf")}]
+    for line in lines:
+        folder.append_metrics(line)
+    assert folder.reports() == lines
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out_and_hurts_no_later_one(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.append_metrics({"step": 1})
+    folder.append_metrics({"step": 2})
+    file = tmp_path / "digits/metrics.jsonl"
+    file.write_bytes(file.read_bytes()[:-4])
+    assert folder.reports() == [{"step": 1}]
+    folder.begin_attempt(None, None, {})
+    folder.append_metrics({"step": 3})
+    assert folder.reports() == [{"step": 1}, {"step": 3}]
+
+
+# Places
+
+
+def test_checkpoints_lie_in_the_run_or_under_another_folder(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert str(folder.checkpoints()) == f"{tmp_path}/digits/checkpoints"
+    assert str(folder.checkpoints(f"{tmp_path}/big")) == f"{tmp_path}/big/digits"
+
+
+def test_runs_are_listed_from_the_oldest_on(tmp_path: Path) -> None:
+    make(tmp_path, "b").update(started="2026-01-01T00:00:00Z")
+    make(tmp_path, "a").update(started="2026-01-02T00:00:00Z")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    assert [folder.name for folder, _ in list_runs(tmp_path)] == ["b", "a"]
+    assert list_runs(tmp_path / "nowhere") == []

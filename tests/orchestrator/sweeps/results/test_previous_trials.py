@@ -1,0 +1,137 @@
+"""What an earlier life of a sweep leaves: rules and schedulers decide as if there had been none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
+
+from orchestrator.config.sweep import Sweep
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.sweep_folder import taking_over, trial_folder
+from orchestrator.sweeps.results.population_history import History
+from orchestrator.sweeps.results.previous_trials import Past, count_left, left_behind, seconds_used, still_to_run
+from orchestrator.sweeps.search.search import trial_config
+from orchestrator.sweeps.stopping_rules import Stopping
+from orchestrator.sweeps.tune.schedulers import make_scheduler
+
+CURVES = {0: [0.1, 0.2, 0.3, 0.4], 1: [0.5, 0.6, 0.7, 0.8], 2: [0.3, 0.4, 0.5, 0.6], 3: [0.2, 0.1, 0.1, 0.1], 4: [0.6, 0.6, 0.6, 0.6]}
+
+
+class Trial:
+    """As much of a trial of Tune's as a scheduler looks at."""
+
+    def __init__(self, number: int) -> None:
+        self.trial_id, self.config = f"id-{number}", trial_config(number, {})
+
+
+def settings(**more: Any) -> Sweep:
+    return Sweep.model_validate({"metric": "val/score", "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}, "search": "grid", **more})
+
+
+def scheduler_of(sweep: Sweep, past: dict[int, Past], mistakes: set[int] = frozenset()) -> Any:
+    scheduler = make_scheduler(sweep, History(RunFolder("nowhere")), past, mistakes.__contains__)
+    scheduler.set_search_properties("val/score", "max")
+    return scheduler
+
+
+def decisions(scheduler: Any, controller: Any, number: int, begin: int = 0) -> list[str]:
+    """What a scheduler says to each report of a trial from `begin` on, up to the one that stops it."""
+    trial = Trial(number)
+    scheduler.on_trial_add(controller, trial)
+    results = [{"val/score": value, TRAINING_ITERATION: made} for made, value in enumerate(CURVES[number], 1)]
+    found = []
+    for result in results[begin:]:
+        found.append(scheduler.on_trial_result(controller, trial, result))
+        if found[-1] == TrialScheduler.STOP:
+            break
+    return found
+
+
+@pytest.mark.parametrize(
+    "scheduler", [{"type": "asha", "grace_period": 1, "reduction_factor": 2}, {"type": "median", "grace_period": 2, "min_samples_required": 2}]
+)
+def test_a_scheduler_that_was_told_decides_as_one_that_saw_it_all(scheduler: dict[str, Any]) -> None:
+    """Trials 0 and 1 are over, 2 has made two reports and goes on, 3 and 4 are not begun."""
+    sweep, controller = settings(scheduler=scheduler), SimpleNamespace(get_live_trials=list)
+    whole = scheduler_of(sweep, {})
+    seen = {number: decisions(whole, controller, number) for number in CURVES}
+    assert TrialScheduler.STOP in seen[3]
+
+    reports = {number: tuple({"val/score": value} for value in curve) for number, curve in CURVES.items()}
+    past = {number: Past(number, {}, over=True, reports=reports[number]) for number in (0, 1)}
+    told = scheduler_of(sweep, {**past, 2: Past(2, {}, over=False, reports=reports[2][:2])})
+    assert decisions(told, controller, 2, begin=2) == seen[2][2:]
+    assert decisions(told, controller, 3) == seen[3]
+    assert decisions(told, controller, 4) == seen[4]
+
+
+def test_what_would_fail_again_is_not_started_anew() -> None:
+    stopped: list[Any] = []
+    controller = SimpleNamespace(stop_trial=stopped.append)
+    scheduler = scheduler_of(settings(), {}, mistakes={1})
+    for number in (0, 1):
+        scheduler.on_trial_add(controller, Trial(number))
+    assert [trial.trial_id for trial in stopped] == ["id-1"]
+
+
+def test_rules_count_what_was_reported_before() -> None:
+    stopping = Stopping(settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0)
+    stopping.told({"a": [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]}, seconds=99)
+    assert stopping.budget_used() is None
+    # A report made again after a process was replaced is none.
+    assert not stopping.reported("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
+    assert stopping.reported("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
+    assert stopping.reasons["a"] == "it has made max_reports=3 reports"
+    assert stopping.budget_used() == "the sweep's budget of 1000 samples is used up"
+    stopping.told({}, seconds=1)
+    assert stopping.budget_used() == "the sweep's budget of 100 s is used up"
+
+
+def begun(sweep: RunFolder, number: int, status: str, values: dict[str, Any]) -> RunFolder:
+    folder = trial_folder(str(sweep), number)
+    folder.write_about({"status": status, "values": values})
+    return folder
+
+
+def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(tmp_path: Path) -> None:
+    sweep = RunFolder(tmp_path, "sweep")
+    for number, status in enumerate(("finished", "stopped", "failed", "running", "interrupted")):
+        begun(sweep, number, status, {"optimizer.lr": number})
+    points = [{"optimizer.lr": 10 + number} for number in range(6)]
+    past = left_behind(sweep, settings())
+    assert still_to_run(points, past) == [(3, {"optimizer.lr": 3}), (4, {"optimizer.lr": 4}), (5, {"optimizer.lr": 15})]
+    again = left_behind(sweep, settings(), failed_again=True)
+    assert [number for number, _ in still_to_run(points, again)] == [2, 3, 4, 5]
+    assert count_left(settings(), again) == 3  # the grid has three points: 2, and 3 and 4 that were begun beyond it
+
+
+def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
+    sweep = RunFolder(tmp_path, "sweep")
+    sweep.write_about({"started": "2026-01-01T00:00:00Z", "resumed": ["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"]})
+    trial = begun(sweep, 0, "running", {})
+    for moment in ("00:00:40", "00:01:00", "10:00:30"):
+        trial.append_metrics({"attempt": 0, "time": f"2026-01-01T{moment}Z"})
+    assert seconds_used(sweep) == 60 + 30
+
+
+def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_them(tmp_path: Path) -> None:
+    trial = begun(RunFolder(tmp_path, "sweep"), 0, "running", {})
+    assert taking_over(trial, None) is None
+    assert taking_over(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
+    assert taking_over(trial, None) == "elsewhere/epoch-0003"
+    trial.begin_attempt(None, None, {})
+    assert taking_over(trial, None) is None
+
+
+def test_an_exploit_that_a_lost_driver_had_only_planned_is_forgotten(tmp_path: Path) -> None:
+    history = History(RunFolder(tmp_path, "sweep"))
+    common = {"source": "trial-0001", "report": 1, "epoch": 0, "step": 5, "score": 0.0, "source_score": 1.0, "before": {}}
+    for trial, lr in (("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0000", 0.3)):
+        history.append(trial=trial, after={"optimizer.lr": lr}, **common)
+    history.forget_unbegun({"trial-0000": {"optimizer.lr": 0.1}, "trial-0001": {}, "trial-0002": {"optimizer.lr": 0.2}})
+    assert [(one.trial, one.after["optimizer.lr"]) for one in history.read()] == [("trial-0000", 0.1), ("trial-0002", 0.2)]

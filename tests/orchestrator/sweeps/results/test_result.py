@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import UsageError, open_run, open_sweep, run, sweep
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.sweeps.results.result import Sweep
+from tests.tasks import described
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": {"optimizer.lr": {"grid": [0.01, 0.2]}}}
+    return sweep(described(sweep=settings), tmp_path_factory.mktemp("runs"), local=True)
+
+
+def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
+    """A sweep whose trials reported the given accuracies."""
+    folder = RunFolder.create(root, "sweep", "", {"sweep": {"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)}})
+    for name, values in accuracies.items():
+        trial = RunFolder.create(f"{folder}/trials", name, "hooks: {}\n", {"values": {"hooks.ema": {"decay": 0.5}}})
+        trial.begin_attempt(None, None, {})
+        for step, value in enumerate(values, start=1):
+            trial.append_metrics({"attempt": 0, "epoch": step - 1, "step": step, "iteration": step, "val/accuracy": value, "val/loss": 1 / step})
+    return Sweep(folder)
+
+
+def test_a_sweep_is_opened_again(outcome: Sweep) -> None:
+    again = open_sweep(outcome.path)
+    assert (again.name, again.status, again.objective) == ("points", "finished", ("val/accuracy", "max"))
+    assert repr(again) == f"Sweep({outcome.path!r}, status='finished')"
+    assert again.trials["val/accuracy"].tolist() == outcome.trials["val/accuracy"].tolist()
+    assert again.best.path == outcome.best.path
+
+
+def test_the_table_of_trials_says_what_each_cost(outcome: Sweep) -> None:
+    for name, trial in outcome.trials.iterrows():
+        stats = open_run(f"{outcome.path}/trials/{name}").stats
+        training = stats[stats["phase"] == "train"]
+        assert trial["step_s"] == training["step_s"].median()
+        assert trial["train_s"] == pytest.approx(training["step_s"].sum())
+        assert trial["peak_rss_bytes"] == stats["rss_bytes"].max()
+        assert trial["data_wait_share"] == pytest.approx(training["data_wait_s"].sum() / training["step_s"].sum())
+        assert trial["samples_per_s"] == pytest.approx(2 * 52 / training["step_s"].sum())
+        assert (trial["ranks"], trial["reports"]) == (1, 2)
+
+
+def test_the_stats_of_all_trials_have_the_trial_first(outcome: Sweep) -> None:
+    stats = outcome.stats
+    assert list(stats.columns[:7]) == ["trial", "rank", "node", "phase", "epoch", "iteration", "step"]
+    for trial in outcome.runs:
+        own = stats[stats["trial"] == trial.name]
+        assert own["loss"].tolist() == trial.stats["loss"].tolist()
+    assert len(stats) == sum(len(trial.stats) for trial in outcome.runs)
+
+
+def test_a_single_run_is_no_sweep(tmp_path: Path) -> None:
+    done = run(described(epochs=1), tmp_path, local=True)
+    with pytest.raises(UsageError, match="is a single run, not a sweep; open it with open_run"):
+        open_sweep(done.path)
+    with pytest.raises(UsageError, match="is no run"):
+        open_sweep(tmp_path / "nothing")
+
+
+def test_a_sweep_is_no_single_run(outcome: Sweep) -> None:
+    with pytest.raises(UsageError, match=r"is a sweep, not a single run; its trials are runs: .*/trials/trial-0000"):
+        open_run(outcome.path)
+
+
+@pytest.mark.parametrize(("mode", "best", "value", "epoch"), [("max", "b", 0.9, 1), ("min", "c", 0.1, 0)])
+def test_a_trial_is_judged_by_its_best_report_not_its_last(tmp_path: Path, mode: str, best: str, value: float, epoch: int) -> None:
+    made = crafted(tmp_path, mode, a=[0.5, 0.6, 0.7], b=[0.3, 0.9, 0.2], c=[0.1, 0.8])
+    assert made.best.name == best
+    row = made.trials.loc[best]
+    assert (row["val/accuracy"], row["epoch"]) == (value, epoch)
+    assert row["val/loss"] == 1 / (epoch + 1)
+    assert row["last/val/accuracy"] == (0.2 if best == "b" else 0.8)
+
+
+def test_values_that_are_no_numbers_are_not_judged(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", a=[float("nan"), 0.2], b=[None, float("nan")], c=[])
+    assert made.best.name == "a"
+    assert made.trials["val/accuracy"].isna().tolist() == [False, True, True]
+    assert made.trials["reports"].tolist() == [2, 2, 0]
+
+
+def test_without_a_report_there_is_no_best(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", a=[])
+    with pytest.raises(UsageError, match=r"no trial of .* has reported val/accuracy yet"):
+        _ = made.best
+
+
+def test_a_value_that_is_a_mapping_stands_as_text(tmp_path: Path) -> None:
+    cell: Any = crafted(tmp_path, "max", a=[0.5]).trials["config/hooks.ema"].item()
+    assert json.loads(cell) == {"decay": 0.5}
+
+
+def test_a_sweep_just_begun_has_empty_tables(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max")
+    assert (len(made.trials), len(made.stats), made.runs) == (0, 0, [])
+    assert made.status == "running"
+
+
+# What a trial took and where it ended
+
+
+def test_every_metric_stands_at_the_best_report_and_as_last_reported(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", a=[0.3, 0.9, 0.2], b=[])
+    trial = made.runs[0].folder
+    trial.append_metrics({"attempt": 0, "epoch": 2, "step": 3, "iteration": 3, "test/accuracy": 0.25})
+    row = made.trials.loc["a"]
+    assert row[["val/accuracy", "val/loss", "last/val/accuracy", "last/val/loss"]].tolist() == [0.9, 1 / 2, 0.2, 1 / 3]
+    assert row["last/test/accuracy"] == 0.25
+    other = made.trials.loc["b"]
+    assert (other["reports"], other["ranks"], other["status"]) == (0, 0, "running")
+    assert other[["val/accuracy", "last/val/loss", "stopped", "error", "total_s"]].isna().all()
+
+
+def test_how_a_trial_ended_and_how_long_it_took_stand_in_its_row(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", a=[0.3], b=[0.2], c=[])
+    times = {"started": "2026-01-31T23:59:30Z", "ended": "2026-02-01T00:01:00Z"}
+    a, b, _ = (run.folder for run in made.runs)
+    a.update(status="stopped", stopped=["it is good", "it is late"], **times)
+    b.update(status="failed", error="it broke", **times)
+    table = made.trials
+    assert table.loc["a", "stopped"] == "it is good; it is late"
+    assert table["stopped"].isna().tolist() == [False, True, True]
+    assert table.loc["b", "error"] == "it broke"
+    assert table["total_s"].tolist()[:2] == [90, 90]
+    assert table["total_s"].isna().tolist() == [False, False, True]
+
+
+def test_off_is_a_value_and_not_drawn_is_none(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", a=[0.5], b=[0.5])
+    first, second = (run.folder for run in made.runs)
+    first.update(values={"hooks.ema": None})
+    second.update(values={"hooks.ema": {}, "hooks.ema.decay": 0.5})
+    table = made.trials
+    assert table["config/hooks.ema"].tolist() == ["null", "{}"]
+    assert table["config/hooks.ema.decay"].isna().tolist() == [True, False]
+
+
+# Rows of some trials
+
+
+def test_rows_are_read_by_trial_column_and_condition(outcome: Sweep) -> None:
+    whole = outcome.stats
+    part = outcome.load_stats(trials=[1], columns=["loss", "rank"], where="phase == 'train' and epoch == 1")
+    expected = whole.query("trial == 'trial-0001' and phase == 'train' and epoch == 1")
+    assert [*part.columns] == ["trial", "loss", "rank"]
+    assert part["loss"].tolist() == expected["loss"].tolist()
+    assert len(part) == 7
+    assert len(outcome.load_stats(["trial-0000", 1])) == len(whole)
+    assert len(outcome.load_stats(trials=[])) == 0
+
+
+def test_a_column_that_one_trial_lacks_is_empty_there(tmp_path: Path) -> None:
+    settings = {"metric": "val/loss", "search": "grid", "space": {"hooks.gradient_clip": {"grid": [None, {"max_norm": 1.0}]}}}
+    made = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
+    norms = made.load_stats(columns=["grad_norm"], where="phase == 'train'")
+    assert norms.groupby("trial", observed=True)["grad_norm"].count().tolist() == [0, 7]
+    assert norms.groupby("trial", observed=True).size().tolist() == [7, 7]
+    assert set(made.load_stats(columns=["loss"], where="grad_norm > 0")["trial"]) == {"trial-0001"}
+    with pytest.raises(UsageError, match="there is no column 'grad_nrm': did you mean 'grad_norm'"):
+        made.load_stats(columns=["grad_nrm"])
+    with pytest.raises(UsageError, match="no_column"):
+        made.load_stats(where="no_column > 0")
+
+
+# One trial
+
+
+def test_a_trial_is_found_by_number_and_name(outcome: Sweep) -> None:
+    assert outcome.trial(1).path == outcome.trial("trial-0001").path == f"{outcome.path}/trials/trial-0001"
+    with pytest.raises(UsageError, match="has no trial 'trial-0007'"):
+        outcome.trial(7)
+
+
+def test_a_trial_taken_out_is_the_run_it_was(outcome: Sweep, tmp_path: Path) -> None:
+    experiment = outcome.experiment(1)
+    assert (experiment.name, experiment.sweep) == ("points-trial-0001", None)
+    again = run(experiment, tmp_path, local=True)
+    assert again.name == "points-trial-0001"
+    assert again.stats["loss"].tolist() == outcome.trial(1).stats["loss"].tolist()
+    assert again.metrics["val/accuracy"].tolist() == outcome.trial(1).metrics["val/accuracy"].tolist()
+
+
+def test_values_that_did_not_go_together_are_no_experiment(tmp_path: Path) -> None:
+    space = {"hooks.nan_guard.action": {"grid": ["raise", "skip"]}, "hooks.nan_guard.interval": {"grid": [1, 2]}}
+    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": space}
+    made = sweep(described(epochs=1, hooks={"nan_guard": {}}, sweep=settings), tmp_path, local=True)
+    (failed,) = made.trials.index[made.trials["status"] == "failed"]
+    with pytest.raises(UsageError, match=r"never was an experiment: .*interval=2 has to be 1"):
+        made.experiment(failed)
+
+
+# Metrics that are statistics of rows
+
+
+def test_trials_can_be_judged_by_a_statistic_of_their_rows(tmp_path: Path) -> None:
+    """The largest loss of an epoch's rows is none of the phase's own metrics."""
+    space = {"optimizer.lr": {"grid": [0.001, 0.3]}}
+    settings = {"metric": "stats/loss/max", "mode": "min", "search": "grid", "space": space, "stop": {"max_reports": 2}}
+    made = sweep(described(epochs=4, sweep=settings), tmp_path, local=True)
+    for trial in made.runs:
+        losses = trial.stats.query("phase == 'train'").groupby("epoch")["loss"].max()
+        assert trial.metrics["stats/loss/max"].tolist() == losses.tolist()
+        assert made.trials.loc[trial.name, "stats/loss/max"] == losses.min()
+        assert len(losses) == 2
+    assert made.experiment(0).hooks["row_stats"] == {"type": "row_stats", "report": ["loss/max"]}
+
+
+# What the trials tell together
+
+
+def test_the_front_is_of_the_sweep_s_metrics_and_of_any_column(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", a=[0.9], b=[0.8, 0.1], c=[0.9, 0.1], d=[])
+    assert [*made.pareto().index] == ["a", "c"]
+    assert [*made.pareto("val/accuracy", "reports", modes={"reports": "max"}).index] == ["c"]
+    with pytest.raises(UsageError, match="is more or less of reports better"):
+        made.pareto("val/accuracy", "reports")
+    with pytest.raises(UsageError, match="there is no column 'val/acuracy': did you mean 'val/accuracy'"):
+        made.pareto("val/acuracy", modes={"val/acuracy": "max"})
+
+
+def test_importance_takes_ten_trials(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", **{f"t{index}": [index / 10] for index in range(10)}, none=[])
+    for index, trial in enumerate(made.runs[1:]):
+        trial.folder.update(values={"optimizer.lr": index / 100, "seed": index % 2})
+    shares = made.importance(method="variance")
+    assert shares.idxmax() == "optimizer.lr"
+    with pytest.raises(UsageError, match="method='fanova' is none of ped_anova, variance"):
+        made.importance(method="fanova")
+    few = crafted(tmp_path / "few", "max", a=[0.5])
+    with pytest.raises(UsageError, match=r"1 trials of .* have val/accuracy; what mattered takes 10 to tell"):
+        few.importance()

@@ -1,0 +1,137 @@
+"""The searches against each other, on a known function, without a single trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from orchestrator.config.sweep import Sweep
+from orchestrator.sweeps.results.previous_trials import Past
+from orchestrator.sweeps.search.search import TRIAL, Draws, param_space, search_algorithm
+
+SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
+
+
+def bowl(values: dict[str, Any]) -> float:
+    """Best, with 0, at decay 0.7 and lr 0.01."""
+    return -(((values["hooks.ema.decay"] - 0.7) * 4) ** 2) - (math.log10(values["optimizer.lr"]) + 2) ** 2
+
+
+def sweep(**more: Any) -> Sweep:
+    return Sweep.model_validate({"metric": "val/score", "trials": 40, "space": SPACE, **more})
+
+
+def searched(settings: Sweep, function: Callable[[dict[str, Any]], dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    draws, found = Draws(settings), []
+    for number, values in draws:
+        found.append((values, function(values)))
+        draws.over(number, found[-1][1])
+    return found
+
+
+def best(settings: Sweep) -> float:
+    return max(result["val/score"] for _, result in searched(settings, lambda values: {"val/score": bowl(values)}))
+
+
+def test_optuna_finds_better_than_random_draws_with_the_same_budget() -> None:
+    pytest.importorskip("optuna")
+    found = {search: mean(best(sweep(search=search, seed=seed)) for seed in range(4)) for search in ("random", "optuna")}
+    assert found["optuna"] > found["random"] / 2  # scores are negative: less than half the distance from the optimum
+
+
+def test_optuna_with_the_same_seed_suggests_the_same() -> None:
+    pytest.importorskip("optuna")
+    one, same, other = (
+        [values for values, _ in searched(sweep(search="optuna", trials=15, seed=seed), lambda v: {"val/score": bowl(v)})] for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+def test_optuna_draws_what_lies_inside_a_choice_only_where_that_is_on() -> None:
+    pytest.importorskip("optuna")
+    space = {**SPACE, "hooks.ema": {"choice": [None, {}, {"decay": 0}]}, "hooks.ema.interval": {"randint": [1, 5]}}
+    found = searched(sweep(search="optuna", space=space, trials=30), lambda values: {"val/score": values.get("hooks.ema.decay", 0.5)})
+    kinds = {str(values["hooks.ema"]): ("hooks.ema.decay" in values, "hooks.ema.interval" in values) for values, _ in found}
+    assert kinds == {"None": (False, False), "{}": (True, True), "{'decay': 0}": (False, True)}
+    # What is better with the hook on is searched with the hook on.
+    assert sum(values["hooks.ema"] == {} for values, _ in found[10:]) > 12
+
+
+def test_optuna_tries_points_first_and_learns_from_them() -> None:
+    pytest.importorskip("optuna")
+    space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
+    points = [{"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 32}, {"optimizer.lr": 0.5}]
+    settings = sweep(search="optuna", space=space, points=points, trials=3)
+    draws = Draws(settings)
+    (_, first), (_, second), _ = draws
+    assert first == points[0]
+    assert second["optimizer.lr"] == 0.5
+    assert draws._optuna._optuna._ot_study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
+
+
+def test_optuna_weighs_two_metrics_against_each_other() -> None:
+    """Accuracy wants a high decay, speed a low one: the front spreads between both ends."""
+    pytest.importorskip("optuna")
+    settings = sweep(search="optuna", metric=["val/score", "train/iteration_s"], mode=["max", "min"])
+    draws = Draws(settings)
+    for number, values in draws:
+        decay = values["hooks.ema.decay"]
+        draws.over(number, {"val/score": decay, "train/iteration_s": decay**2 + abs(math.log10(values["optimizer.lr"]) + 2)})
+    front = sorted(trial.params["hooks.ema.decay"] for trial in draws._optuna._optuna._ot_study.best_trials)
+    assert [str(direction.name) for direction in draws._optuna._optuna._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert len(front) >= 4
+    assert front[0] < 0.3
+    assert front[-1] > 0.8
+
+
+def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
+    """Of eight begun, five reported, one failed, one is under way and one (6) was suggested but never begun."""
+    pytest.importorskip("optuna")
+    space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
+    settings = sweep(search="optuna", space=space, trials=12)
+    known = dict(Draws(settings))
+    past = {
+        number: Past(number, known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},))
+        for number in (0, 1, 2, 3, 4, 5, 7)
+    }
+    draws = Draws(settings, past)
+    study = draws._optuna._optuna._ot_study
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + ["FAIL", "RUNNING", "RUNNING"]
+    assert study.best_value == max(bowl(known[number]) for number in range(5))
+    assert [trial.params["hooks.ema.decay"] for trial in study.trials if trial.number != 6] == [
+        known[number]["hooks.ema.decay"] for number in past
+    ]
+    drawn = {}
+    for number, values in draws:
+        drawn[number] = values
+        draws.over(number, {"val/score": bowl(values)})
+    assert list(drawn) == [6, 7, 8, 9, 10, 11]
+    assert drawn[7] == known[7]
+    # The seed goes on instead of giving the first draws again.
+    assert all(values != known[number] for values in drawn.values() for number in range(6))
+    assert [trial.state.name for trial in study.trials].count("COMPLETE") == 11
+
+
+def test_a_failed_trial_does_not_hold_optuna_up() -> None:
+    pytest.importorskip("optuna")
+    draws = Draws(sweep(search="optuna", trials=5))
+    for number, values in draws:
+        draws.over(number, None if number % 2 else {"val/score": bowl(values)})
+    assert [trial.state.name for trial in draws._optuna._optuna._ot_study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
+
+
+def test_tune_is_handed_every_trial_of_a_search_that_knows_them() -> None:
+    given = param_space(sweep(trials=3), {})[TRIAL]["grid_search"]
+    assert [one["number"] for one in given] == [0, 1, 2]
+    assert [one["values"] for one in given] == [values for _, values in Draws(sweep(trials=3))]
+    assert param_space(sweep(search="optuna"), {}) == {}
+
+
+def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once() -> None:
+    assert search_algorithm(sweep(), 2, {}).max_concurrent == 2
+    for kind in ("pbt", "pb2", "hyperband"):
+        assert search_algorithm(sweep(scheduler=kind), 2, {}).max_concurrent == 0

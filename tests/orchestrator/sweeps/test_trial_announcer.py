@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config.sweep import Sweep
+from orchestrator.sweeps.results.previous_trials import Past
+from orchestrator.sweeps.trial_announcer import LiveTable, Watcher
+from orchestrator.terminal.display import TerminalDisplay
+from tests.orchestrator.terminal.test_run_frame import drawn
+from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
+
+SETTINGS = Sweep(metric="val/accuracy", trials=3, space={"optimizer.lr": {"uniform": [0.0, 1.0]}})
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Any:
+    return lambda: capsys.readouterr().err.splitlines()
+
+
+def test_each_event_of_a_trial_is_a_line(lines: Any) -> None:
+    with TerminalDisplay() as display:
+        watcher = Watcher(display, SETTINGS, {})
+        watcher.begins("trial-0000", {"optimizer.lr": 0.123456})
+        watcher.reported("trial-0000", {"val/accuracy": 0.9})
+        watcher.reported("trial-0000", {"val/accuracy": 0.8})
+        watcher.recovers("trial-0000", "rank 1: its process died")
+        watcher.begins("trial-0000", {"optimizer.lr": 0.123456})
+        watcher.ended("trial-0000", {"optimizer.lr": 0.123456})
+        watcher.recovers("trial-0001", "the trial's process died")
+        watcher.ended("trial-0001", {"optimizer.lr": 0.5}, "rank 0: broken")
+    assert lines() == [
+        "trial-0000 begins: optimizer.lr=0.1235",
+        "trial-0000: rank 1: its process died; it goes on from its newest checkpoint on new processes",
+        "trial-0000 [1/3] optimizer.lr=0.1235: val/accuracy 0.9",
+        "trial-0001: the trial's process died; it begins on new processes",
+        "trial-0001 [2/3] optimizer.lr=0.5: failed: rank 0: broken",
+    ]
+
+
+def test_what_an_earlier_life_reported_counts(lines: Any) -> None:
+    past = {0: Past(0, {"optimizer.lr": 0.1}, over=True, reports=({"val/accuracy": 0.7},)), 1: Past(1, {"optimizer.lr": 0.2}, over=False, reports=({"val/accuracy": 0.6},))}
+    with TerminalDisplay() as display:
+        watcher = Watcher(display, SETTINGS, past)
+        watcher.reported("trial-0001", {"val/accuracy": 0.5})
+        watcher.ended("trial-0001", {"optimizer.lr": 0.2})
+    assert lines() == ["trial-0001 [2/3] optimizer.lr=0.2: val/accuracy 0.6"]
+
+
+def test_the_live_table_is_the_frame_of_the_files(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path)
+    trial(sweep, 0, 0.5)
+    lines = drawn(LiveTable(sweep)(24))
+    assert lines[1].startswith("0 of 8 trials over")
+    assert lines[-1].startswith("trial-0000")
+
+
+def test_a_table_that_cannot_be_read_ends_nothing(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path)
+    table = LiveTable(sweep)
+    (tmp_path / "sweep/run.json").write_text('{"half')
+    assert table(24) == ""

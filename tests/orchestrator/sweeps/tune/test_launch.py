@@ -1,0 +1,45 @@
+"""How the driver of a sweep ends the trials that Tune gives up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.tune.experiment import Trial
+
+from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.sweep import Sweep
+from orchestrator.records.sweep_folder import trial_folder
+from orchestrator.sweeps.search.search import trial_config
+from orchestrator.sweeps.stopping_rules import Stopping
+from orchestrator.sweeps.tune.launch import _Ending, _Watching
+from tests.orchestrator.config.samples import TEXT
+
+SETTINGS = {"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uniform": [0, 1]}}}
+
+
+class Hears:
+    """A watcher that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+
+    def ended(self, trial: str, values: dict[str, Any], error: str | None = None) -> None:
+        self.ends.append(trial)
+
+
+def watching(folder: Path, watcher: Hears) -> _Watching:
+    ending = _Ending(Stopping(Sweep.model_validate(SETTINGS)), lambda: False, fail_fast=False)
+    return _Watching(str(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), watcher, ending)
+
+
+@pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
+def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Path, lr: float, error: str) -> None:
+    watcher = Hears()
+    watching(tmp_path, watcher).on_trial_error(0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr})))
+    about = trial_folder(str(tmp_path), 4).about()
+    assert (about["status"], about["values"]) == ("failed", {"optimizer.lr": lr})
+    assert error in about["error"]
+    assert watcher.ends == ["trial-0004"]

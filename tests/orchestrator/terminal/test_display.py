@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.storage import Storage
+from orchestrator.terminal.display import TerminalDisplay, say
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_go_to_stderr_as_they_are_and_to_the_log_with_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 300
+    with TerminalDisplay(Storage(tmp_path)) as display:
+        display.line("epoch 0 [bold]is no markup[/bold] 1/2")
+        display.line(long)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"epoch 0 [bold]is no markup[/bold] 1/2\n{long}\n"
+    log = (tmp_path / "log.txt").read_text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d epoch 0 \[bold\]is no markup\[/bold\] 1/2", log[0])
+    assert log[1].endswith(f" {long}")
+    assert len(log) == 2
+
+
+def test_the_log_grows_while_the_run_goes_on_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    for _ in range(2):
+        with TerminalDisplay(Storage(tmp_path)) as display:
+            for number in range(45):
+                display.line(str(number))
+            assert len((tmp_path / "log.txt").read_text().splitlines()) % 45 == 40
+    assert len((tmp_path / "log.txt").read_text().splitlines()) == 90
+
+
+def test_the_log_is_written_also_when_the_run_fails(tmp_path: Path) -> None:
+    display = TerminalDisplay(Storage(tmp_path))
+    with pytest.raises(RuntimeError), display:
+        fail_after_a_line(display)
+    assert "the last words" in (tmp_path / "log.txt").read_text()
+
+
+def fail_after_a_line(display: TerminalDisplay) -> None:
+    display.line("the last words")
+    raise RuntimeError
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    time = Time()
+    with TerminalDisplay(clock=time) as display:
+        for done in range(100):
+            time.now = done
+            display.progress("train", done, 100, "loss 0.5")
+            display.progress("val", done, 10)
+    assert capsys.readouterr().err.splitlines() == [
+        line for done in (30, 60, 90) for line in (f"train {done}/100 loss 0.5", f"val {done}/10")
+    ]
+
+
+def test_on_a_terminal_there_is_a_bar_for_each_label_until_it_is_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with TerminalDisplay() as display:
+        display.progress("train", 1, 10)
+        display.progress("val", 1, 5, "now")
+        display.progress("train", 4, 10, "loss 0.5")
+        bars = {task.description: (task.completed, task.total, task.fields["text"]) for task in display._progress.tasks}
+        assert bars == {"train": (4, 10, "loss 0.5"), "val": (1, 5, "now")}
+        display.progress("train", 10, 10)
+        assert [task.description for task in display._progress.tasks] == ["val"]
+        display.progress("train", 1, 10)
+        assert len(display._progress.tasks) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_on_a_terminal_a_frame_stands_in_for_the_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with TerminalDisplay(frame=lambda lines: "three of eight" if lines > 1 else "") as display:
+        display.progress("trials", 3, 8)
+        display.line("one is over")
+    shown = capsys.readouterr().err
+    assert "three of eight" in shown
+    assert "one is over" in shown
+    assert "3/8" not in shown
+
+
+def test_without_a_terminal_a_frame_is_never_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    def frame(lines: int) -> str:
+        pytest.fail("there is nothing to draw on")
+
+    with TerminalDisplay(frame=frame) as display:
+        display.line("one is over")
+    assert capsys.readouterr().err == "one is over\n"
+
+
+def test_talk_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    say("hello")
+    assert capsys.readouterr() == ("", "hello\n")

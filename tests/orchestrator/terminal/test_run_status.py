@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats.tables import compact
+from orchestrator.terminal.run_status import QUIET_S, LiveRun, RunView
+from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
+from tests.orchestrator.stats.insight.runs import slower, training
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """Two ranks, of which rank 1 takes 20 ms more in each forward pass, after 200 of 400 iterations."""
+    made = written_run(tmp_path)
+    rows = training(2, 200, slower("forward_s", 1, 0.02), loss=0.5, batch_size=8, samples=0, rss_bytes=2**20)
+    rows_of(made, rows)
+    made.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:00Z", "epoch": 0, "step": 100, "iteration": 100, "val/accuracy": 0.75})
+    return made
+
+
+def test_a_run_under_way_says_how_far_and_how_fast_it_is(folder: RunFolder) -> None:
+    view = LiveRun(folder).look()
+    rows = training(2, 200, slower("forward_s", 1, 0.02))
+    assert (view.status, view.reports, view.report["val/accuracy"], view.attempts) == ("running", 1, 0.75, 1)
+    assert (view.progress.phase, view.progress.iteration, view.progress.share) == ("train", 200, 200 / 400)
+    assert view.speed.loss == 0.5
+    assert view.speed.step_s == pytest.approx(rows.groupby("rank").tail(50)["step_s"].median())
+    assert view.progress.eta_s == pytest.approx(200 * view.speed.step_s)
+    assert view.notice is None
+    assert view.row_age_s is not None
+
+
+def test_ranks_are_rows_and_the_slow_one_is_told_by_its_own_work(folder: RunFolder) -> None:
+    view = LiveRun(folder).look()
+    assert [(rank.rank, rank.node, rank.iteration, rank.rss_bytes) for rank in view.ranks] == [(0, "node0", 200, 2**20), (1, "node0", 200, 2**20)]
+    assert slow_ranks(view) == [1]
+    assert [verdict.kind for verdict in view.verdicts] == ["straggler"]
+    assert view.verdicts[0].numbers["rank"] == 1
+
+
+def test_new_rows_and_reports_come_with_the_next_look(folder: RunFolder) -> None:
+    live = LiveRun(folder)
+    live.look()
+    more = training(2, 250).query("iteration > 200")
+    begun(folder)
+    assert (live.look().attempts, live.look().ranks) == (2, ()), "another attempt has ranks of its own"
+    rows_of(folder, more, attempt=1)
+    folder.append_metrics({"attempt": 1, "time": "2026-01-01T00:00:10Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.9})
+    view = live.look()
+    assert (view.progress.iteration, view.reports, view.report["val/accuracy"]) == (250, 1, 0.9), "the first report came again"
+    assert view.status == "running"
+    folder.end("failed", error="rank 1: out of memory")
+    ended = live.look()
+    assert (ended.status, ended.error, ended.progress.eta_s, ended.progress.phase) == ("failed", "rank 1: out of memory", None, None)
+
+
+def test_ranks_are_compared_now_and_then(tmp_path: Path) -> None:
+    folder, now = written_run(tmp_path), [time.time()]
+    live = LiveRun(folder, lambda: now[0], diagnosed=False)
+    rows_of(folder, training(2, 100, slower("forward_s", 1, 0.02), samples=0))
+    assert slow_ranks(live.look()) == [1]
+    begun(folder)
+    rows_of(folder, training(2, 100, slower("forward_s", 0, 0.02), samples=0), attempt=1)
+    assert slow_ranks(live.look()) == [0], "the ranks of another attempt are others"
+    rows_of(folder, training(3, 100, slower("forward_s", 2, 0.05), samples=0).query("rank == 2"), attempt=1)
+    assert slow_ranks(live.look()) == [0]
+    now[0] += 60
+    assert slow_ranks(live.look()) == [2]
+    assert live.look().verdicts == (), "the doctor was not asked"
+
+
+def slow_ranks(view: RunView) -> list[int]:
+    return [rank.rank for rank in view.ranks if rank.standing and rank.standing.slowest]
+
+
+def test_before_the_first_row_it_says_that_there_is_none(tmp_path: Path) -> None:
+    folder = written_run(tmp_path)
+    view = LiveRun(folder).look()
+    assert (view.progress.share, view.ranks, view.notice) == (0.0, (), None)
+    later = LiveRun(folder, lambda: time.time() + 2 * QUIET_S + 5).look()
+    assert later.notice is not None
+    assert later.notice.startswith("no row yet, 2 min after it began")
+
+
+def test_a_run_that_stands_still_is_said_to(folder: RunFolder) -> None:
+    assert LiveRun(folder, age(folder, 30)).look().notice is None
+    took = training(2, 200, slower("forward_s", 1, 0.02)).groupby("rank").tail(50)["step_s"].median()
+    told = f"no row for 3 min, where an iteration took {1000 * took:.3g} ms: it hangs, or does something else that takes long"
+    assert LiveRun(folder, age(folder, 180)).look().notice == told
+
+
+def test_iterations_that_take_long_make_no_quiet_run(tmp_path: Path) -> None:
+    folder = written_run(tmp_path)
+    rows = training(1, 20, samples=0)
+    rows_of(folder, rows.assign(step_s=30.0))
+    assert LiveRun(folder, age(folder, 300)).look().notice is None, "ten iterations"
+    assert "no row for 11 min, where an iteration took 30 s" in str(LiveRun(folder, age(folder, 660)).look().notice)
+
+
+def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
+    folder.update(pid=NOBODY)
+    view = LiveRun(folder, age(folder, 40)).look()
+    assert view.status == "lost"
+    assert f"(process {NOBODY} on " in str(view.notice)
+    assert "is gone; its newest row is 40 s old" in str(view.notice)
+
+
+def test_of_a_driver_elsewhere_it_says_what_cannot_be_seen(folder: RunFolder) -> None:
+    folder.update(host="another.machine", pid=NOBODY)
+    assert LiveRun(folder).look().notice is None
+    view = LiveRun(folder, age(folder, 300)).look()
+    assert view.status == "running"
+    assert f"(process {NOBODY} on another.machine) lives cannot be seen from here" in str(view.notice)
+
+
+def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> None:
+    compact(folder.storage, folder.attempts())
+    folder.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8})
+    folder.end("finished")
+    view = LiveRun(folder).look()
+    assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == ("finished", 1.0, None, None)
+    assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (0.5, [200, 200])
+    assert slow_ranks(view) == [1]
+
+
+def test_a_run_that_is_joined_while_it_is_watched_stays_in_view(folder: RunFolder) -> None:
+    live = LiveRun(folder)
+    before = live.look()
+    compact(folder.storage, folder.attempts())
+    folder.end("finished")
+    after = live.look()
+    assert (after.status, after.speed) == ("finished", before.speed)
+    assert [rank.iteration for rank in after.ranks] == [200, 200]

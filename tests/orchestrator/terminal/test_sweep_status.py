@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.terminal.sweep_status import LiveSweep
+from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
+from tests.orchestrator.stats.insight.runs import training
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def written_sweep(root: Path, mode: str = "max", trials: int = 8, **about: Any) -> RunFolder:
+    settings = {"metric": "val/accuracy", "mode": mode, "trials": trials}
+    return RunFolder.create(root, "sweep", "hooks: {}\n", {"sweep": settings, **about})
+
+
+def trial(sweep: RunFolder, number: int, *accuracies: float, **about: Any) -> RunFolder:
+    """A trial that has reported, with 50 of its 400 iterations done for each report."""
+    values: Mapping[str, Any] = {"optimizer.lr": number / 10, "hooks.ema": {"decay": 0.5}}
+    folder = written_run(sweep.storage / "trials", f"trial-{number:04d}", {"values": values})
+    rows_of(folder, training(1, 50 * len(accuracies), samples=0))
+    for epoch, value in enumerate(accuracies):
+        line = {"attempt": 0, "time": ago(5), "epoch": epoch, "step": 50 * epoch + 50, "iteration": 50 * epoch + 50}
+        folder.append_metrics({**line, "val/accuracy": value})
+    if about:
+        folder.end(**about)
+    return folder
+
+
+def test_trials_in_order_with_what_runs_first_and_failures_last(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path)
+    trial(sweep, 0, 0.5, 0.7, status="finished")
+    trial(sweep, 1, 0.2, status="failed", error="rank 0: broken")
+    trial(sweep, 2, 0.9, 0.8, status="stopped", stopped=["the scheduler ended the trial"])
+    trial(sweep, 3, 0.4)
+    (tmp_path / "sweep/trials/trial-0004").mkdir()
+    view = LiveSweep(sweep).look()
+    assert [(one.name[-1], one.status, one.best, one.last) for one in view.trials] == [
+        ("3", "running", 0.4, 0.4),
+        ("2", "stopped", 0.9, 0.8),
+        ("0", "finished", 0.7, 0.7),
+        ("1", "failed", 0.2, 0.2),
+    ]
+    assert (view.status, view.total, view.best, view.failed) == ("running", 8, "trial-0002", 1)
+    assert view.counts == {"running": 1, "stopped": 1, "finished": 1, "failed": 1}
+    assert view.trials[0].run is not None
+    assert view.trials[0].run.progress.share == 50 / 400
+    assert view.trials[3].error == "rank 0: broken"
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", "trial-0001"), ("min", "trial-0000")])
+def test_the_best_may_still_run(tmp_path: Path, mode: str, best: str) -> None:
+    sweep = written_sweep(tmp_path, mode)
+    trial(sweep, 0, 0.3, 0.6, status="finished")
+    trial(sweep, 1, 0.8, 0.4)
+    trial(sweep, 2, float("nan"))
+    assert LiveSweep(sweep).look().best == best
+
+
+def test_the_time_to_come_is_at_the_pace_so_far(tmp_path: Path) -> None:
+    """Three and an eighth of eight trials in 100 seconds."""
+    sweep = written_sweep(tmp_path, started=ago(100))
+    for number in range(3):
+        trial(sweep, number, 0.5, status="finished")
+    trial(sweep, 3, 0.5)
+    view = LiveSweep(sweep).look()
+    assert view.share == 3.125 / 8
+    assert view.eta_s == pytest.approx(100 * 4.875 / 3.125, rel=0.05)
+    sweep.end("interrupted")
+    assert LiveSweep(sweep).look().eta_s is None
+
+
+def test_the_pace_is_that_of_the_present_life(tmp_path: Path) -> None:
+    """Two trials were over before; one of the four left took 50 seconds."""
+    sweep = written_sweep(tmp_path, trials=5, started=ago(9000), resumed=[ago(50)])
+    for number in range(2):
+        trial(sweep, number, 0.5, status="finished").update(ended=ago(8000))
+    trial(sweep, 2, 0.5, status="finished")
+    assert LiveSweep(sweep).look().eta_s == pytest.approx(2 * 50, rel=0.05)
+
+
+def test_trials_that_are_over_are_read_once_and_again_when_the_sweep_is_taken_up(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path)
+    done = trial(sweep, 0, 0.5, status="interrupted")
+    failed = trial(sweep, 1, 0.5, status="failed", error="lost")
+    live = LiveSweep(sweep)
+    assert live.look().counts == {"interrupted": 1, "failed": 1}
+    for folder in (done, failed):
+        folder.update(status="running")
+    assert live.look().counts == {"interrupted": 1, "running": 1}, "Tune starts a failed trial anew"
+    sweep.update(resumed=[ago(0)])
+    assert live.look().counts == {"running": 2}
+
+
+def test_a_sweep_whose_driver_is_gone_is_dead(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path)
+    trial(sweep, 0, 0.5).update(pid=NOBODY)
+    sweep.update(pid=NOBODY)
+    view = LiveSweep(sweep).look()
+    assert (view.status, view.trials[0].status, view.failed) == ("lost", "lost", 1)
+    assert f"the sweep is dead: its driver (process {NOBODY} on " in str(view.notice)
+
+
+def test_new_trials_come_with_the_next_look(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path)
+    live = LiveSweep(sweep, time.time)
+    assert (live.look().trials, live.look().best, live.look().eta_s) == ((), None, None)
+    trial(sweep, 0, 0.5)
+    assert [one.name for one in live.look().trials] == ["trial-0000"]
