@@ -81,10 +81,10 @@ class Rhythm:
 def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     """Makes an event within an iteration reach its hook only at the pace in one of the hook's fields.
 
-    The field holds a number of iterations of the phase, or a Rhythm in steps (one in epochs is never due within an
-    iteration). An idle hook is not called, and so costs nothing. The iteration or step that is asked about is the one
-    under way, whether the counters have counted it yet or not: with 10, the handlers of `on_forward` and of `on_step`
-    are called in the same iterations, the 10th, the 20th ...
+    The field holds a number of iterations, or a Rhythm in steps (one in epochs is never due within an iteration). Both
+    count over the whole run, iterations of train, val and test each apart. An idle hook is not called, and so costs
+    nothing. The iteration or step that is asked about is the one under way, whether the counters have counted it yet or
+    not: with 10, the handlers of `on_forward` and of `on_step` are called in the same iterations, the 10th, the 20th ...
     """
 
     def mark(handler: _Handler) -> _Handler:
@@ -97,7 +97,7 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
 def under_way(pace: Rhythm | int, state: State, *, counted: bool) -> bool:
     """Whether the present iteration is one of a pace; `counted` says if the counters include it already."""
     if isinstance(pace, int):
-        return (state.phase_iteration + (not counted)) % pace == 0
+        return (state.iterations_before + state.phase_iteration + (not counted)) % pace == 0
     if pace.unit == "epochs" or pace.count == 0 or state.phase != "train":
         return False
     if counted:

@@ -90,6 +90,8 @@ class State:
     samples: int = 0
     phase_iteration: int = 0
     """Iterations completed in the present phase."""
+    iterations_before: int = 0
+    """Iterations of its kind (train, val or test) that the run had completed before the present phase."""
     phase_length: int = 0
     """Iterations the present phase has on this rank."""
     max_epochs: int | None = None

@@ -79,8 +79,9 @@ class Console(Hook):
     def on_phase_end(self, state: State) -> None:
         self._remaining.phase_ended(state)
         done = iterations_done(state)
-        if self._windows.unwritten() and self._wording.wants_rest(state, self.interval):
+        if self._wording.wants_rest(state, self.interval) and self._windows.unwritten():
             self._show(state, done, {})
+        self._windows.catch_up()
         prefix = f"{state.phase}/"
         metrics = {key.removeprefix(prefix): value for key, value in state.metrics.items() if key.startswith(prefix)}
         rates = self._rates if state.phase == "train" else {}

@@ -28,7 +28,7 @@ class JsonLines(Hook):
 
     Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples`, `lr`, the
     means of `loss`, times and gradient norms since the line before, and the newest of every other numeric column. There
-    is one every `interval` iterations of an epoch and one for what is left at the end of training's phase, so that each
+    is one every `interval` iterations and one for what is left at the end of training's phase, so that each
     iteration is in a line. A line at the end of a phase has the phase's `metrics` instead. What is not finite is null, so each line is valid JSON, and each is flushed.
     A resumed run goes on behind the last line its checkpoint knew. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """

@@ -35,7 +35,7 @@ class TensorBoard(Hook):
 
     Runs on the master. Each point of training holds the mean of `train/loss`, of gradient norms and of times (under
     `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
-    There is one every `interval` iterations of an epoch, and one for what is left as training's phase ends. Metrics keep
+    There is one every `interval` iterations, and one for what is left as training's phase ends. Metrics keep
     their names, except that a phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>`
     for the hyperparameter table, which in a sweep begins with what trials differ in and what they are judged by. What a
     hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is drawn with the next point, under

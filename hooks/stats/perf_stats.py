@@ -41,7 +41,7 @@ class PerfStats(Hook):
     def __post_init__(self) -> None:
         self._began = 0.0
         self._before = (0, 0)
-        self._counted = 0
+        self._counted, self._looked = 0, 0
         self._totals: dict[str, _Total] = {}
 
     def on_start(self, state: State) -> None:
@@ -50,13 +50,14 @@ class PerfStats(Hook):
 
     def on_phase_start(self, state: State) -> None:
         self._before = (state.samples, state.iteration)
-        self._counted = 0
+        self._counted, self._looked = 0, 0
         self._began = perf_counter()
 
     @paced_by("reach")
     def on_step(self, state: State) -> None:
         if state.phase != "train":
-            self._counted += state.batch_size + _samples(state, self.reach - 1)
+            self._counted += state.batch_size + _samples(state, state.phase_iteration - self._looked - 1)
+            self._looked = state.phase_iteration
 
     def on_phase_end(self, state: State) -> None:
         total = self._totals.setdefault(state.phase, _Total())
@@ -76,7 +77,7 @@ class PerfStats(Hook):
         """Samples and iterations of the phase that ends: training has counters, evaluation only its rows."""
         if state.phase == "train":
             return state.samples - self._before[0], state.iteration - self._before[1]
-        return self._counted + _samples(state, state.phase_iteration % self.reach), state.phase_iteration
+        return self._counted + _samples(state, state.phase_iteration - self._looked), state.phase_iteration
 
 
 def _samples(state: State, rows: int) -> int:

@@ -29,7 +29,7 @@ class EmptyCache(Hook):
     after_iter: bool = False
     """Whether to do so after iterations."""
     interval: Annotated[int, Ge(1)] = 1
-    """With `after_iter`: after every how many iterations of a phase."""
+    """With `after_iter`: after every how many iterations."""
 
     priority: ClassVar[Priority] = Priority.LOWEST
     """After hooks that may hold memory until then."""

@@ -18,14 +18,14 @@ class GarbageCollection(Hook):
     """Switches Python's automatic garbage collection off and collects every few iterations instead.
 
     Left alone, each rank collects when its own count of objects says so, and all others wait for it in the next
-    all-reduce; here all collect in the same iterations of a phase, and wait once. No communication. Objects without
+    all-reduce; here all collect in the same iterations, and wait once. No communication. Objects without
     cycles are freed at once as ever. What is there at the start (modules, classes) is frozen: going through it would be
     nearly all of the work. Both are the process's own settings; the hook puts back what it found, also when the run
     fails. Source: torchtnt GarbageCollector.
     """
 
     interval: Annotated[int, Ge(1)] = 1000
-    """Iterations of a phase between two collections; there is one at the start, too."""
+    """Iterations between two collections; there is one at the start, too."""
 
     def __post_init__(self) -> None:
         self._disabled = self._frozen = False

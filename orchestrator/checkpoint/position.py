@@ -34,6 +34,8 @@ class Position:
     """Iterations of the present epoch that each rank has completed."""
     eval_iterations: int = 0
     """Validation iterations completed since the present epoch began."""
+    val_iterations: int = 0
+    """Validation iterations completed since the run began."""
     stage: Stage = Stage.TRAIN
     stepped: bool = True
     """Whether the last iteration made its step, or left it out."""

@@ -32,6 +32,7 @@ class Evaluation:
         begun, trained = progress.eval_iterations if phase == "val" else 0, state.phase_iteration
         epoch = progress.epoch_label
         state.phase_iteration, state.phase_length = 0, len(loader) * len(state.evaluations)
+        state.iterations_before = progress.val_iterations if phase == "val" else 0
         self._plan.fire("on_phase_start", state)
         for label, weights in state.evaluations.items():
             meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
@@ -45,6 +46,7 @@ class Evaluation:
             state.metrics |= self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
         if phase == "val":
             progress.eval_iterations = begun + state.phase_iteration
+            progress.val_iterations += state.phase_iteration
         self._plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = trained, progress.epoch_length
 

@@ -235,7 +235,7 @@ class Loop:
         self.changes.advance()
         progress.stage = Stage.TRAIN
         state.phase, state.epoch_completed, state.stepped = "train", False, False
-        state.phase_length = progress.epoch_length
+        state.phase_length, state.iterations_before = progress.epoch_length, state.iteration - state.phase_iteration
         if self._batches is None and state.phase_iteration == 0:
             progress.eval_iterations = 0
         state.module.train()

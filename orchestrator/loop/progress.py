@@ -25,6 +25,8 @@ class Progress:
         """Training iterations of the present epoch on each rank, less than a whole one's after a change of ranks."""
         self.eval_iterations = 0
         """Validation iterations completed since the present epoch began."""
+        self.val_iterations = 0
+        """Validation iterations completed since the run began."""
 
     @property
     def epoch_label(self) -> int:
@@ -56,6 +58,7 @@ class Progress:
             offset=self.consumed() if state.phase_iteration else 0,
             phase_iteration=state.phase_iteration,
             eval_iterations=self.eval_iterations,
+            val_iterations=self.val_iterations,
             stage=self.stage,
             stepped=state.stepped,
         )
@@ -68,7 +71,8 @@ class Progress:
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
         state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"
-        self.eval_iterations, self.stage = position.eval_iterations, position.stage
+        self.eval_iterations, self.val_iterations = position.eval_iterations, position.val_iterations
+        self.stage = position.stage
         if world_size != self._world_size and position.phase_iteration:
             self._continue_epoch_with_other_ranks(position.offset)
 

@@ -59,8 +59,9 @@ def run_phase(
     state.phase_length = length if length is not None else len(rows)
     if train:
         state.epoch_completed = False
+        state.iterations_before = state.iteration - trained
     else:
-        state.phase_iteration = 0
+        state.phase_iteration = state.iterations_before = 0
     state.row = {}
     plan.fire("on_phase_start", state)
     for index, row in enumerate(rows):

@@ -14,7 +14,7 @@ from hooks import Plan, State
 from hooks.logs import console
 from hooks.logs.console import Console
 from hooks.parts.logs import eta as remaining
-from hooks.parts.logs.window_statistics import Windows
+from hooks.parts.logs.window_statistics import Size, Windows
 from tests.hooks.phases import Screen, Ticks, check_tensors_are_read_every_third_time, loss_rows, run_phase
 
 
@@ -54,6 +54,17 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
     screen = Screen()
     run_phase(Console(interval=4), State(display=screen), "train", loss_rows(1, 1, 1))
     assert len(screen.lines) == 1, "a short phase has the line of its end only"
+
+
+@pytest.mark.parametrize(("window", "mean"), [("line", 3.0), (4, 3.5), ("epoch", 4.5)])
+def test_short_phases_have_a_line_every_interval_too_and_it_leaves_nothing_out(window: Size, mean: float) -> None:
+    """Epochs of three iterations and a line every fifth: the losses since the last line, the last four, those of the epoch."""
+    screen, hook = Screen(), Console(interval=5, window=window)
+    state = State(display=screen)
+    for losses in ((1, 1, 4), (4, 5, 7), (7, 7, 7)):
+        run_phase(hook, state, "train", loss_rows(*losses))
+    (line,) = [line for line in screen.lines if "done" not in line]
+    assert line.split("  ")[1:4] == ["epoch 1", "2/3", f"loss {mean:g}"]
 
 
 def test_what_a_line_says(ticks: Ticks) -> None:

@@ -63,17 +63,17 @@ def _near(line: dict[str, Any]) -> Any:
 
 
 def test_lines_and_curves_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    """Epochs of seven iterations, points after four and seven, and the run goes on from step 5: between two points."""
+    """Epochs of seven iterations, points every fourth and as an epoch ends, and the run goes on from step 5: between two points."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     _live(whole)
     shutil.copytree(whole, resumed)
     _live(resumed, restore="step-00000005")
     expected = _lines(whole)
-    assert [line["iteration"] for line in expected if "loss" in line] == [4, 7, 11, 14]
+    assert [line["iteration"] for line in expected if "loss" in line] == [4, 7, 8, 12, 14]
     assert _lines(resumed) == [_near(line) for line in expected]
     for tag in ("train/loss", "train/loss_epoch", "train/loss_run", "train/loss_median", "val/accuracy"):
         assert _curve(resumed, tag) == pytest.approx(_curve(whole, tag))
-    assert list(_curve(resumed, "train/loss")) == [4, 7, 11, 14]
+    assert list(_curve(resumed, "train/loss")) == [4, 7, 8, 12, 14]
 
 
 def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:

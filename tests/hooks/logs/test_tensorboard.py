@@ -272,7 +272,7 @@ def test_what_is_left_at_the_end_of_training_has_a_point(start: Start, tmp_path:
     for losses in ((1, 3, 9), (2, 2, 8)):
         run_phase(hook, state, "train", loss_rows(*losses))
     hook.on_end(state)
-    assert _points(tmp_path, "train/loss") == [(2, 2.0), (3, 9.0), (5, 2.0), (6, 8.0)]
+    assert _points(tmp_path, "train/loss") == [(2, 2.0), (3, 9.0), (4, 2.0), (6, 5.0)]
 
 
 def test_nothing_is_called_between_two_points(start: Start) -> None:
