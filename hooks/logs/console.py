@@ -6,13 +6,13 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from time import perf_counter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.parts.logs.console_lines import FORMATS, Moment, iterations_done
 from hooks.parts.logs.eta import Remaining
 from hooks.parts.logs.readings import learning_rates
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
@@ -25,6 +25,8 @@ logger = logging.getLogger("hookyard")
 _RATE = re.compile(r"lr(_\d+)?")
 _SHOWN = ("loss", "lr", "lr_1", "lr_2", "lr_3", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
 """Columns a line may show by itself."""
+_MOST_RATES = 4
+"""Learning rates that are listed; more are a range."""
 
 
 @dataclass
@@ -50,10 +52,6 @@ class Console(Hook):
     """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`; all
     are printed. One with a column's name stands in for it."""
 
-    format: Literal["hookyard", "mmengine", "vissl", "classy", "imix"] = "hookyard"
-    """Whose way of wording lines: as MMEngine's LogProcessor, VISSL's LogLossLrEtaHook, ClassyVision's
-    LossLrMeterLoggingHook or iMIX's CommonMetricLoggerHook print them, for what reads their logs."""
-
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
@@ -61,10 +59,7 @@ class Console(Hook):
         columns = {*_SHOWN, *self.columns, *(statistic.column for statistic in self.statistics.values())}
         self._windows = Windows(self.window, self.statistics, columns)
         self._remaining = Remaining()
-        self._wording = FORMATS[self.format]
-        self._rates: Mapping[str, float] = {}
         self._memory: float | None = None
-        self._first = True
         self._phase_began = 0.0
 
     def on_phase_start(self, state: State) -> None:
@@ -78,16 +73,15 @@ class Console(Hook):
 
     def on_phase_end(self, state: State) -> None:
         self._remaining.phase_ended(state)
-        done = iterations_done(state)
-        if self._wording.wants_rest(state, self.interval) and self._windows.unwritten():
-            self._show(state, done, {})
+        if state.phase_length > self.interval and self._windows.unwritten():
+            # The counter of training begins again where the phase completed the epoch.
+            whole = state.phase == "train" and state.epoch_completed
+            self._show(state, state.phase_length if whole else state.phase_iteration, {})
         self._windows.catch_up()
         prefix = f"{state.phase}/"
-        metrics = {key.removeprefix(prefix): value for key, value in state.metrics.items() if key.startswith(prefix)}
-        rates = self._rates if state.phase == "train" else {}
+        metrics = [f"{name.removeprefix(prefix)} {value:.4g}" for name, value in state.metrics.items() if name.startswith(prefix)]
         seconds = perf_counter() - self._phase_began
-        for line in self._wording.end(Moment(state, done, rates, {}, {}, metrics=metrics, seconds=seconds)):
-            self._print(state, line)
+        self._print(state, "  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._remaining.saving()
@@ -105,27 +99,39 @@ class Console(Hook):
     def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:
         """Prints how things are, with the columns that the row under way has so far."""
         values = self._windows.look(row)
-        training = state.phase == "train"
-        if not training and not self._wording.evaluation:
-            return
-        if training:
-            self._rates = {name: value for name, value in {**learning_rates(state), **values}.items() if _RATE.fullmatch(name)}
         self._memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory))
-        moment = Moment(
-            state,
-            iteration,
-            rates=self._rates if training else {},
-            values={name: values[name] for name in ("loss", *self.columns, *self.statistics) if name in values},
-            times={name: values[name] for name in ("step_s", "data_wait_s") if name in values},
-            memory=self._memory,
-            eta=self._remaining.seconds(state) if training else None,
-            first=self._first,
-        )
-        self._first = False
-        self._print(state, self._wording.within(moment))
+        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}/{state.phase_length}"]
+        if state.phase == "train":
+            parts += self._of_training(state, values)
+        parts += [f"{name} {values[name]:.4g}" for name in ("loss", *self.columns, *self.statistics) if name in values]
+        if "step_s" in values:
+            waiting = f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
+            parts.append(f"{1000 * values['step_s']:.1f} ms{waiting}")
+        remaining = self._remaining.seconds(state) if state.phase == "train" else None
+        if remaining is not None:
+            parts.append(f"eta {timedelta(seconds=round(remaining))}")
+        if self._memory is not None:
+            parts.append(f"memory {self._memory / 2**20:.0f} MiB")
+        self._print(state, "  ".join(parts))
+
+    def _of_training(self, state: State, values: Mapping[str, float]) -> list[str]:
+        """The step, where the run's length is in steps, and the learning rates that differ; many are a range."""
+        step = [] if state.max_steps is None else [f"step {state.step}/{state.max_steps}"]
+        known = {**learning_rates(state), **values}
+        rates = list(dict.fromkeys(rate for name, rate in known.items() if _RATE.fullmatch(name)))
+        if not rates:
+            return step
+        if len(rates) > _MOST_RATES:
+            return [*step, f"lr {min(rates):.4g} to {max(rates):.4g}"]
+        return [*step, f"lr {', '.join(f'{rate:.4g}' for rate in rates)}"]
 
     def _print(self, state: State, line: str) -> None:
         if state.display is None:
             logger.info("%s", line)
         else:
             state.display.line(line)
+
+
+def _epoch(state: State) -> int:
+    """The epoch under way, or the last one after its end."""
+    return state.epoch - state.epoch_completed
