@@ -88,6 +88,8 @@ class State:
     iteration: int = 0
     step: int = 0
     samples: int = 0
+    world_samples: int = 0
+    """Training samples of all ranks, whose batches are taken to be as large as this rank's."""
     phase_iteration: int = 0
     """Iterations completed in the present phase."""
     iterations_before: int = 0

@@ -26,10 +26,11 @@ FILE = "scalars.jsonl"
 class JsonLines(Hook):
     """Writes training's numbers and each phase's metrics to `scalars.jsonl`, one JSON object a line.
 
-    Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples`, `lr`, the
-    means of `loss`, times and gradient norms since the line before, and the newest of every other numeric column. There
-    is one every `interval` iterations and one for what is left at the end of training's phase, so that each
-    iteration is in a line. A line at the end of a phase has the phase's `metrics` instead. What is not finite is null, so each line is valid JSON, and each is flushed.
+    Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all
+    ranks), `lr`, the means of `loss`, times and gradient norms since the line before, and the newest of every other
+    numeric column. There is one every `interval` iterations and one for what is left at the end of training's phase, so
+    that each iteration is in a line. A line at the end of a phase has the phase's `metrics` instead. What is not finite
+    is null, so each line is valid JSON, and each is flushed.
     A resumed run goes on behind the last line its checkpoint knew. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """
 
@@ -88,7 +89,7 @@ class JsonLines(Hook):
         if self._file is None:
             return
         epoch = state.epoch - state.epoch_completed
-        where = {"epoch": epoch, "iteration": state.iteration, "step": state.step, "samples": state.samples}
+        where = {"epoch": epoch, "iteration": state.iteration, "step": state.step, "samples": state.world_samples}
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"phase": state.phase, "time": now, **where, **{name: _finite(value) for name, value in values.items()}}
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")

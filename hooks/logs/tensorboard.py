@@ -27,6 +27,8 @@ logger = logging.getLogger("hookyard")
 FOLDER = "tensorboard"
 _HYPER = "hp/"
 """Before the names of metrics in the table of hyperparameters."""
+_COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "samples": "world_samples"}
+"""What each axis counts."""
 
 
 @dataclass
@@ -56,7 +58,7 @@ class TensorBoard(Hook):
     """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`. One
     with a column's name stands in for it."""
     axis: Literal["step", "iteration", "epoch", "samples"] = "step"
-    """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the master's samples."""
+    """What the curves are drawn over: optimizer steps, iterations, completed epochs, or the samples of all ranks."""
     histograms: Rhythm = Rhythm(0, "steps")
     """How often to draw the distributions of parameters and gradients, such as `500 steps`; 0 is never. Gradients are
     those the optimizer gets, parameters are those after its step."""
@@ -136,18 +138,18 @@ class TensorBoard(Hook):
         self._curves.load_state_dict(state["curves"])
 
     def _place(self, state: State) -> int:
-        return int(getattr(state, self.axis))
+        return int(getattr(state, _COUNTERS[self.axis]))
 
     def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
         """Draws the finite values of each tensor at the step under way, which is not counted yet."""
         if self._writer is None:
             return
-        coming = {"step": state.step + 1, "iteration": state.iteration + 1, "samples": state.samples + state.batch_size, "epoch": state.epoch}
+        coming = {"step": 1, "iteration": 1, "samples": state.batch_size * state.world_size, "epoch": 0}
         for name, tensor in tensors.items():
             values = (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()).float().cpu()
             finite = values[values.isfinite()]
             if finite.numel():
-                self._writer.add_histogram(f"{group}/{name}", finite, coming[self.axis])
+                self._writer.add_histogram(f"{group}/{name}", finite, self._place(state) + coming[self.axis])
 
     def _draw_graph(self, writer: SummaryWriter, state: State) -> None:
         try:

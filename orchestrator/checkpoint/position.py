@@ -28,6 +28,7 @@ class Position:
     step: int = 0
     iteration: int = 0
     samples: int = 0
+    world_samples: int = 0
     offset: int = 0
     """Samples of the present epoch that all ranks together have consumed."""
     phase_iteration: int = 0

@@ -143,6 +143,7 @@ class Iterations:
             state.iteration += 1
             state.phase_iteration += 1
             state.samples += state.batch_size
+            state.world_samples += state.batch_size * state.world_size
             state.step += state.stepped
             t_cleared = mark()
             if on_step:

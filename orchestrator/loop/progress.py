@@ -55,6 +55,7 @@ class Progress:
             step=state.step,
             iteration=state.iteration,
             samples=state.samples,
+            world_samples=state.world_samples,
             offset=self.consumed() if state.phase_iteration else 0,
             phase_iteration=state.phase_iteration,
             eval_iterations=self.eval_iterations,
@@ -68,6 +69,7 @@ class Progress:
         state = self._state
         state.epoch, state.step, state.iteration = position.epoch, position.step, position.iteration
         state.samples, state.phase_iteration = position.samples, position.phase_iteration
+        state.world_samples = position.world_samples
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
         state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"

@@ -77,6 +77,7 @@ def run_phase(
             state.iteration += 1
             state.step += state.stepped
             state.samples += state.batch_size
+            state.world_samples += state.batch_size * state.world_size
         plan.fire("on_step", state)
         place = {"phase": phase, "iteration": state.iteration if train else state.phase_iteration}
         state.row.update(place, epoch=state.epoch - state.epoch_completed, batch_size=state.batch_size, **close())

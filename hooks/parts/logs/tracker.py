@@ -28,6 +28,7 @@ class Point:
     epoch: int
     iteration: int
     samples: int
+    """Those of all ranks."""
     time_s: float
     """Since 1970."""
 
@@ -108,7 +109,7 @@ class Tracker(ABC):
 
     def _send(self, state: State, values: Mapping[str, float]) -> None:
         if values:
-            self._put(partial(self.log, values, Point(state.step, state.epoch, state.iteration, state.samples, time())))
+            self._put(partial(self.log, values, Point(state.step, state.epoch, state.iteration, state.world_samples, time())))
 
     def _put(self, job: Callable[[], object]) -> None:
         if self._outbox is not None:

@@ -18,6 +18,7 @@ from hooks.parts.logs.window_statistics import Statistic
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
@@ -76,9 +77,33 @@ def test_lines_and_curves_go_on_as_if_nothing_had_happened(tmp_path: Path) -> No
     assert list(_curve(resumed, "train/loss")) == [4, 7, 8, 12, 14]
 
 
-def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:
-    from orchestrator.loop.world import World
+def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str | None = None) -> None:
+    hooks: dict[str, Hook] = {
+        "checkpoint": Checkpoint(),
+        "json_lines": JsonLines(interval=2),
+        "tensorboard": TensorBoard(interval=2, axis="samples", histograms=Rhythm(3, "steps")),
+    }
+    store = CheckpointStore(Storage(root), master=rank == 0)
+    fields = {"epochs": epochs, "batch_size": 8 if world_size == 2 else 13}
+    loop = Loop(Points(val=0), experiment(**fields), hooks, world=World(rank, world_size, rank), store=store, artifacts=Path(root, str(world_size)))
+    if restore:
+        loop.restore(restore)
+    for _ in loop.run():
+        pass
 
+
+def test_samples_are_those_of_all_ranks_also_after_a_change_of_their_number(tmp_path: Path) -> None:
+    """Of 52 samples each of two ranks has batches of 8, 8, 8 and 2; then one has four of 13."""
+    on_ranks(_two_epochs, 2, str(tmp_path), 1)
+    _two_epochs(0, 1, str(tmp_path), 2, "epoch-0001")
+    for life, points, samples, histogram in (("2", [32, 52], [32, 52], 48), ("1", [52, 78, 104], [78, 104], 78)):
+        assert list(_curve(tmp_path / life, "train/loss")) == points
+        assert [line["samples"] for line in _lines(tmp_path / life) if "loss" in line] == samples
+        events = EventAccumulator(str(tmp_path / life / FOLDER)).Reload()
+        assert [drawn.step for drawn in events.Histograms("parameters/0.bias")] == [histogram]
+
+
+def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:
     folder = Path(root) / str(rank)
     folder.mkdir()
     loop = Loop(

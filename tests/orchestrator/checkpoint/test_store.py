@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -67,6 +68,14 @@ def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
     assert store.manifest("step-00000030")["metrics"] == {"val/accuracy": 0.1 + 0.2}
     assert store.files("step-00000030") == ["model.pt"]
     assert store.path("step-00000030") == f"{store.storage}/step-00000030"
+
+
+def test_the_samples_of_all_ranks_are_known_of_older_checkpoints_too(store: CheckpointStore) -> None:
+    store.commit("epoch-0001", {}, Position(samples=480), {"world_size": 2, "metrics": {}})
+    manifest = store.manifest("epoch-0001")
+    del manifest["position"]["world_samples"]
+    store.storage.write("epoch-0001/manifest.json", json.dumps(manifest).encode())
+    assert store.position("epoch-0001").world_samples == 960
 
 
 def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:
