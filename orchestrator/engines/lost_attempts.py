@@ -17,14 +17,14 @@ from orchestrator.records.run_folder import RunFolder
 class TellLoss(UserCallback):
     """Tells the driver, in one line, which rank an attempt was lost with, and where it was; Ray Train starts another."""
 
-    def __init__(self, collector: str, location: str) -> None:
-        self._collector, self._location = collector, location
+    def __init__(self, mailbox: str, location: str) -> None:
+        self._mailbox, self._location = mailbox, location
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Sends the line, and does not wait. Where that cannot be, the run goes on all the same."""
         with suppress(HookyardError, OSError, ValueError):
             line = told(first_of(worker_exceptions), RunFolder(self._location).attempts())
-            ray.get_actor(self._collector).show.remote([("line", line)])
+            ray.get_actor(self._mailbox).post.remote(("line", line))
 
 
 def told(failure: RankFailed, attempts: list[dict[str, Any]]) -> str:

@@ -21,7 +21,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import Attempt, RunFolder, now
-from orchestrator.stats.recorder import Recorder, Sink
+from orchestrator.stats.recorder import Recorder
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Assignment:
     import_paths: tuple[str, ...]
     location: str
     """The run's folder."""
-    collector: str | None = None
-    """The name of the run's collector actor."""
+    mailbox: str | None = None
+    """The name of rank 0's mailbox, where it has one."""
     checkpoint: str | None = None
     """The path of a stored checkpoint to go on from, of this run or of another; its newest where it is not said."""
     sweep: dict[str, Any] | None = None
@@ -56,13 +56,12 @@ class Session:
         assignment: Assignment,
         world: World,
         *,
-        sink: Sink | None = None,
         display: Display | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._sink, self._display, self._stop_asked = sink, display, stop_asked
+        self._display, self._stop_asked = display, stop_asked
         self._loop: Loop | None = None
         self._store: CheckpointStore | None = None
 
@@ -95,7 +94,7 @@ class Session:
         self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
         attempt = _begin_attempt(folder, store, world, self.assignment.checkpoint, self._display)
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
-        recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity, self._sink)
+        recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity)
         artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
         artifacts.mkdir(parents=True, exist_ok=True)
         self._loop = loop = Loop(
@@ -133,12 +132,11 @@ def reports(
     assignment: Assignment,
     world: World,
     *,
-    sink: Sink | None = None,
     display: Display | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> Generator[Report, None, None]:
     """The reports of a new session."""
-    return Session(assignment, world, sink=sink, display=display, stop_asked=stop_asked).reports()
+    return Session(assignment, world, display=display, stop_asked=stop_asked).reports()
 
 
 def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:

@@ -25,21 +25,23 @@ def train_on_worker(assignment: Assignment) -> None:
     """Trains as one rank of a Ray Train worker group. Each report of the loop becomes one of Ray's."""
     import ray.train
 
-    from orchestrator.engines.collector import CollectorLink
+    from orchestrator.engines.mailbox import MailboxLink
     from orchestrator.engines.session import reports
 
-    assert assignment.collector is not None
+    assert assignment.mailbox is not None
     world = this_rank()
-    link = CollectorLink(assignment.collector, world.rank, world.world_size)
-    display = link if world.is_master else None
+    # Ranks agree among themselves on when to stop, so that one of them asks the driver.
+    link = MailboxLink(assignment.mailbox) if world.is_master else None
+    training = reports(assignment, world, display=link, stop_asked=link.stop_asked) if link else reports(assignment, world)
     try:
-        for report in reports(assignment, world, sink=link, display=display, stop_asked=link.stop_asked):
+        for report in training:
             ray.train.report(report.metrics)
-            if report.stopped and world.is_master:
+            if link and report.stopped:
                 link.ended(report.stopped, report.interrupted)
     except Exception as error:
         raise RankFailed.told(world.rank, error) from error
-    link.finish()
+    if link:
+        link.finish()
 
 
 def this_rank() -> World:
@@ -87,7 +89,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bo
             name=f"ray-{uuid.uuid4().hex[:8]}",
             storage_path=f"{folder.storage.root}/{SCRATCH}",
             storage_filesystem=folder.storage.filesystem,
-            callbacks=[EndOnMistake(), *([TellLoss(assignment.collector, assignment.location)] if assignment.collector else [])],
+            callbacks=[EndOnMistake(), *([TellLoss(assignment.mailbox, assignment.location)] if assignment.mailbox else [])],
             failure_config=FailureConfig(max_failures=experiment["max_failures"], controller_failure_limit=3 if lean else _STARTS),
         ),
     )

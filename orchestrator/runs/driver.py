@@ -118,28 +118,27 @@ def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
 
 def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str | None) -> Run:
     assignment = Assignment(resolved(experiment), experiment.import_paths, folder.location)
-    pushed: dict[str, list[bytes]] = {}
     try:
         with TerminalDisplay(folder.storage) as display, Interrupts(resume_command(folder)) as interrupts:
             if local:
                 outcome = _in_process(assignment, display, interrupts)
             else:
-                outcome, pushed = _on_ray(assignment, display, interrupts, address, experiment.workers)
+                outcome = _on_ray(assignment, display, interrupts, address, experiment.workers)
     except BaseException as error:
-        _end(folder, "failed", pushed, error=str(error) or type(error).__name__)
+        _end(folder, "failed", error=str(error) or type(error).__name__)
         keep_traceback(folder, error)
         if isinstance(error, HookyardError) or not isinstance(error, Exception):
             raise
         raise RunError(f"{type(error).__name__}: {error}") from error
-    _end(folder, outcome.status, pushed, stopped=list(outcome.stopped))
+    _end(folder, outcome.status, stopped=list(outcome.stopped))
     if outcome.interrupted:
         say(f"Interrupted after a checkpoint. To go on: {resume_command(folder)}")
     return Run(folder)
 
 
-def _end(folder: RunFolder, status: str, pushed: dict[str, list[bytes]], **about: Any) -> None:
+def _end(folder: RunFolder, status: str, **about: Any) -> None:
     if status in ENDED:
-        compact(folder.storage, folder.attempts(), pushed)
+        compact(folder.storage, folder.attempts())
     folder.end(status, attempts=len(folder.attempts()), **about)
 
 
@@ -155,24 +154,23 @@ def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: In
 
 def _on_ray(
     assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts, address: str | None, workers: Workers
-) -> tuple[Outcome, dict[str, list[bytes]]]:
+) -> Outcome:
     display.line(way_to_ray(address))
     with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from orchestrator.engines.collector import Collector
+        from orchestrator.engines.mailbox import Mailbox
         from orchestrator.engines.train_worker import fit, train_on_worker
 
         name = f"hookyard-{uuid.uuid4().hex[:12]}"
         # Here, as a node that goes down would take along what is to be told of it.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        collector = ray.remote(Collector).options(num_cpus=0, name=name, max_restarts=-1, scheduling_strategy=here).remote()
+        mailbox = ray.remote(Mailbox).options(num_cpus=0, name=name, max_restarts=-1, scheduling_strategy=here).remote()
         display.line(f"training with Ray Train on {workers.in_words('worker')}")
-        work = _Background(lambda: fit(train_on_worker, replace(assignment, collector=name), lean=address is None))
-        outcome = _watch(ray, collector, work, display, interrupts)
-        pushed = {table: _answer(ray, collector.batches.remote(table)) for table in ("rows", "costs")}
+        work = _Background(lambda: fit(train_on_worker, replace(assignment, mailbox=name), lean=address is None))
+        outcome = _watch(ray, mailbox, work, display, interrupts)
         work.result()
-    return outcome, pushed
+    return outcome
 
 
 class _Background:
@@ -200,18 +198,15 @@ class _Background:
             raise self._error
 
 
-def _watch(ray: Any, collector: Any, work: _Background, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
+def _watch(ray: Any, mailbox: Any, work: _Background, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
     """Shows what rank 0 has to show until the work is over, and hands on a wish to stop."""
-    outcome, told, over = Outcome(), False, False
+    outcome, over = Outcome(), False
     asked: list[Any] = []
     while not over:
         over = work.over(POLL_S)
-        if interrupts.asked and not told:
-            collector.stop.remote()
-            told = True
-        asked.append(collector.drain.remote())
+        asked.append(mailbox.collect.remote(interrupts.asked))
         ready, asked = ray.wait(asked, num_returns=len(asked), timeout=5 if over else 2)
-        for kind, *news in chain.from_iterable(_answer(ray, drained) for drained in ready):
+        for kind, *news in chain.from_iterable(_answer(ray, call) for call in ready):
             if kind == "line":
                 display.line(*news)
             elif kind == "progress":
@@ -222,7 +217,7 @@ def _watch(ray: Any, collector: Any, work: _Background, display: TerminalDisplay
 
 
 def _answer(ray: Any, call: Any) -> list[Any]:
-    """What a call of the collector's gives: nothing where it died, and is started again empty; the files have the rows."""
+    """What the mailbox held: nothing where it died, and is started again empty."""
     try:
         found: list[Any] = ray.get(call)
         return found

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 class Run:
     """One run, under way or over. Reads files alone; each table is read when it is asked for."""
 
-    def __init__(self, folder: RunFolder, pushed: dict[str, list[bytes]] | None = None) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self._pushed = pushed or {}
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, status={self.status!r})"
@@ -67,14 +66,14 @@ class Run:
         """
         from orchestrator.stats.tables import load
 
-        return load(self.folder.storage, self.folder.attempts(), columns, where, self._pushed.get("rows", ()))
+        return load(self.folder.storage, self.folder.attempts(), columns, where)
 
     @property
     def hook_costs(self) -> pd.DataFrame:
         """Calls and seconds of each hook at each event on each rank."""
         from orchestrator.stats.tables import costs_table, read_recorded
 
-        return costs_table(read_recorded(self.folder.storage, "costs", self._pushed.get("costs", ())), self.folder.attempts())
+        return costs_table(read_recorded(self.folder.storage, "costs"), self.folder.attempts())
 
     @property
     def metrics(self) -> pd.DataFrame:

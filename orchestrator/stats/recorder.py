@@ -8,20 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
 from orchestrator.stats.rows import Batch, Batches, Layout, NoNumbers
 from orchestrator.storage import Storage
-
-
-class Sink(Protocol):
-    """Where batches of rows go besides the rank's own files: the collector, for the live view."""
-
-    def push(self, table: str, batch: bytes) -> None:
-        """Takes an Arrow IPC stream of one batch, without making the training wait."""
 
 
 @dataclass
@@ -38,12 +31,12 @@ class _Table:
 
 
 class Recorder:
-    """Buffers the rows of one rank and flushes them as Arrow to its own files, and to a sink. Worker process.
+    """Buffers the rows of one rank and flushes them as Arrow to its own files. Worker process.
 
     A row is a line of numbers, whose meaning `begin` tells, and a dict of what hooks added: numbers, short strings,
     tensors of one element (read when the row is flushed, so that recording never waits for a device) or spans between
     CUDA events. Files are Arrow streams that are appended to; a new file begins where a new column appears. A file that
-    a kill cut short is read up to its last whole batch. Without a folder and a sink, rows are dropped, but the last
+    a kill cut short is read up to its last whole batch. Without a storage rows are dropped, but the last
     ones can be looked back on in `recent`.
     """
 
@@ -52,13 +45,12 @@ class Recorder:
         storage: Storage | None = None,
         folder: str = "",
         identity: Mapping[str, Any] | None = None,
-        sink: Sink | None = None,
         *,
         flush_rows: int = 512,
         flush_s: float = 1.0,
         recent: int = 1000,
     ) -> None:
-        self._storage, self._folder, self._sink = storage, folder, sink
+        self._storage, self._folder = storage, folder
         self._identity = dict(identity or {})
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
@@ -66,7 +58,7 @@ class Recorder:
         self._batch = Batch({}, NoNumbers())
         self._waiting: deque[Batch] = deque()
         self._cost_rows: list[dict[str, Any]] = []
-        self._idle = storage is None and sink is None
+        self._idle = storage is None
         self.recent = Batches(recent)
         self.recent.begin(self._batch)
 
@@ -125,11 +117,7 @@ class Recorder:
             self._flush(self._rows, labels | numbers | added, batch.count)
 
     def _flush(self, table: _Table, arrays: dict[str, pa.Array], count: int) -> None:
-        batch = self._record_batch(table, arrays, count)
-        if self._storage is not None:
-            self._write(table, batch)
-        if self._sink is not None:
-            self._sink.push(table.name, _stream(batch))
+        self._write(table, self._record_batch(table, arrays, count))
 
     def _record_batch(self, table: _Table, arrays: dict[str, pa.Array], count: int) -> pa.RecordBatch:
         for name, array in arrays.items():
@@ -218,10 +206,3 @@ def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
         for index, number in zip(tensors, numbers, strict=True):
             plain[index] = number
     return [value.item() if hasattr(value, "item") else value for value in plain]
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())

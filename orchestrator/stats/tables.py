@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -37,18 +36,17 @@ def load(
     attempts: Sequence[Mapping[str, Any]],
     columns: Sequence[str] | None = None,
     where: str | None = None,
-    pushed: Sequence[bytes] = (),
 ) -> pd.DataFrame:
     """The columns and rows asked for, of the training that counted; the whole table where nothing is asked.
 
     `storage` is the run's folder, `attempts` what its attempts say of themselves, `where` a condition as `parse_where`
-    takes it, `pushed` what the collector holds. A run that is over, alive or was killed is read the same way: of the
-    compacted file only the columns and row groups that are needed, of the ranks' files only those of ranks that can
-    meet the condition. Raises UsageError for a column that no rank recorded and for a condition that cannot be read.
+    takes it. A run that is over, alive or was killed is read the same way: of the compacted file only the columns and
+    row groups that are needed, of the ranks' files only those of ranks that can meet the condition. Raises UsageError
+    for a column that no rank recorded and for a condition that cannot be read.
     """
     if columns is None and where is None:
-        return stats_table(read_recorded(storage, "rows", pushed), attempts)
-    schema = recorded_schema(storage, "rows", pushed)
+        return stats_table(read_recorded(storage, "rows"), attempts)
+    schema = recorded_schema(storage, "rows")
     conditions = parse_where(where, schema) if where else []
     if schema is None:
         return pd.DataFrame(columns=list(columns or FIRST))
@@ -59,20 +57,19 @@ def load(
     # While reading, only what names a row is asked: Parquet knows a row group's smallest and largest number, but not
     # whether it has NaNs beside them.
     names = [one for one in conditions if one.columns <= set(KEY)]
-    recorded = read_recorded(storage, "rows", pushed, read, names)
+    recorded = read_recorded(storage, "rows", read, names)
     assert recorded is not None
     return _frame(counted(recorded, attempts, conditions=conditions).select(asked))
 
 
-def recorded_schema(storage: Storage, table: str, pushed: Iterable[bytes] = ()) -> pa.Schema | None:
+def recorded_schema(storage: Storage, table: str) -> pa.Schema | None:
     """Every column that any rank of a run recorded, and what it holds; None where nothing is recorded."""
     schemas = []
     if storage.exists(COMPACTED[table]):
         with storage.open(COMPACTED[table]) as file:
             schemas.append(pq.read_schema(file).remove_metadata())
-    streams = [storage.open(file) for file in _files(storage, table)] + [pa.BufferReader(stream) for stream in pushed]
-    for stream in streams:
-        with stream, suppress(pa.ArrowInvalid, OSError):
+    for file in _files(storage, table):
+        with storage.open(file) as stream, suppress(pa.ArrowInvalid, OSError):
             schemas.append(pa.ipc.open_stream(stream).schema)
     schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive") if schemas else None
     return schema and pa.schema([field for field in schema if field.name != "superseded"])
@@ -101,11 +98,10 @@ def _places(stream: bytes, columns: Collection[str] | None) -> list[int] | None:
 def read_recorded(
     storage: Storage,
     table: str,
-    pushed: Iterable[bytes] = (),
     schema: pa.Schema | None = None,
     conditions: Sequence[Condition] = (),
 ) -> pa.Table | None:
-    """Every row recorded for a run: from its compacted file, its ranks' files, and what was pushed to the collector.
+    """Every row recorded for a run: from its compacted file and its ranks' files.
 
     `storage` is the run's folder, `table` is `rows` or `costs`. A row that came twice is here twice. With a schema, its
     columns alone; with conditions, which need one, fewer of the rows that do not meet them.
@@ -116,8 +112,7 @@ def read_recorded(
             names = None if schema is None else schema.names
             tables.append(pq.read_table(file, columns=names, filters=meeting(conditions), schema=schema).replace_schema_metadata())
     columns = None if schema is None else set(schema.names)
-    streams = chain(map(storage.read, _files(storage, table, conditions)), pushed)
-    batches = [read_batches(stream, columns) for stream in streams]
+    batches = [read_batches(storage.read(file), columns) for file in _files(storage, table, conditions)]
     tables += [pa.Table.from_batches(own) for own in batches if own]
     if schema is not None:
         tables.append(schema.empty_table())
@@ -266,13 +261,13 @@ def costs_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]]
     return rows.groupby(["rank", "hook", "event"], as_index=False)[["calls", "seconds"]].sum()[columns]
 
 
-def compact(storage: Storage, attempts: Sequence[Mapping[str, Any]], pushed: Mapping[str, Sequence[bytes]] | None = None) -> None:
+def compact(storage: Storage, attempts: Sequence[Mapping[str, Any]]) -> None:
     """Joins what the ranks wrote into `stats.parquet` and `hooks.parquet`, then removes the ranks' files. Driver.
 
     Superseded rows stay, marked. A kill in between leaves rows in both places; reading drops the doubles.
     """
     for table in ("rows", "costs"):
-        recorded = read_recorded(storage, table, (pushed or {}).get(table, ()))
+        recorded = read_recorded(storage, table)
         if recorded is None:
             continue
         if table == "rows":

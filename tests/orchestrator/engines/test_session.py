@@ -89,31 +89,6 @@ def test_what_is_wrong_with_an_experiment_is_said_before_an_attempt_is_made(tmp_
     assert RunFolder(given.location).attempts() == []
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.tables: list[str] = []
-
-    def push(self, table: str, batch: bytes) -> None:
-        self.tables.append(table)
-
-
-class Screen:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def line(self, text: str) -> None:
-        self.lines.append(text)
-
-    def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
-
-
-def test_sink_and_display_get_their_share(tmp_path: Path) -> None:
-    sink, screen = Sink(), Screen()
-    list(reports(assignment(tmp_path), World(), sink=sink, display=screen))
-    assert set(sink.tables) == {"rows", "costs"}
-    assert any("val" in line for line in screen.lines)
-
-
 def _session_on_rank(rank: int, world_size: int, given: Assignment, stop_at: int | None) -> list[tuple[int, bool]]:
     taken = []
     for report in reports(given, World(rank, world_size, rank)):

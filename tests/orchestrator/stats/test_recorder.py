@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -310,35 +309,3 @@ def test_on_an_object_store_each_sync_is_a_file_that_can_be_read() -> None:
         assert [row["n"] for batch in batches for row in batch.to_pylist()] == list(range(n + 1))
     taken.close()
     storage.delete("")
-
-
-# The sink
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.pushed: list[tuple[str, bytes]] = []
-
-    def push(self, table: str, batch: bytes) -> None:
-        self.pushed.append((table, batch))
-
-
-def test_the_sink_gets_what_the_files_get(tmp_path: Path) -> None:
-    sink = Sink()
-    taken = recorder(tmp_path, identity={"rank": 1}, sink=sink)
-    for n in range(3):
-        taken.append({"n": n})
-        taken.sync()
-    taken.append_costs([{"hook": "ema"}])
-    taken.close()
-    rows = [row for table, data in sink.pushed if table == "rows" for b in read_batches(data) for row in b.to_pylist()]
-    assert rows == read(tmp_path) == [{"rank": 1, "n": n} for n in range(3)]
-    assert [table for table, _ in sink.pushed] == ["rows", "rows", "rows", "costs"]
-
-
-def test_a_sink_alone_is_enough() -> None:
-    sink = Sink()
-    taken = Recorder(sink=sink, flush_rows=1)
-    taken.append({"n": 1})
-    (batch,) = read_batches(sink.pushed[0][1])
-    assert batch.schema == pa.schema([("n", pa.int64())])

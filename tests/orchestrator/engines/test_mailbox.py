@@ -1,0 +1,125 @@
+"""The mailbox and rank 0's link to it, without Ray: calls are answered when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.engines import mailbox
+from orchestrator.engines.mailbox import ASK_EVERY_S, Mailbox, MailboxLink
+
+
+class ActorDied(Exception):
+    """Ray's error where the actor is gone."""
+
+
+class Cluster:
+    """Stands in for Ray: calls lie in a queue until `serve`; `now` is the time."""
+
+    exceptions = SimpleNamespace(RayActorError=ActorDied)
+
+    def __init__(self) -> None:
+        self.mailbox = Mailbox()
+        self.queue: list[tuple[int, Callable[[], Any]]] = []
+        self.answers: dict[int, Any] = {}
+        self.calls = 0
+        self.now = 0.0
+
+    def get_actor(self, name: str) -> Any:
+        return SimpleNamespace(post=SimpleNamespace(remote=self._call))
+
+    def _call(self, *given: Any) -> int:
+        self.calls += 1
+        self.queue.append((self.calls, lambda: self.mailbox.post(*given)))
+        return self.calls
+
+    def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        return [call for call in calls if call in self.answers], [call for call in calls if call not in self.answers]
+
+    def get(self, call: int) -> Any:
+        if isinstance(self.answers[call], Exception):
+            raise self.answers[call]
+        return self.answers[call]
+
+    def serve(self, count: int | None = None) -> None:
+        for call, work in self.queue[:count]:
+            self.answers[call] = work()
+        del self.queue[:count]
+
+    def die(self) -> None:
+        self.answers.update({call: ActorDied() for call, _ in self.queue})
+        self.queue.clear()
+        self.mailbox = Mailbox()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(mailbox, "ray", made)
+    monkeypatch.setattr(mailbox, "monotonic", lambda: made.now)
+    return made
+
+
+def heard(cluster: Cluster, link: MailboxLink) -> bool:
+    """What rank 0 has heard a while later."""
+    cluster.now += ASK_EVERY_S
+    return link.stop_asked()
+
+
+def test_a_wish_to_stop_is_heard_though_there_is_nothing_to_show(cluster: Cluster) -> None:
+    link = MailboxLink("run")
+    assert not link.stop_asked()
+    cluster.serve()
+    cluster.mailbox.collect(True)
+    assert not heard(cluster, link), "asked before the wish was there"
+    cluster.serve()
+    assert heard(cluster, link)
+    cluster.serve()
+    assert heard(cluster, link)
+
+
+def test_it_is_heard_with_whatever_was_shown(cluster: Cluster) -> None:
+    link = MailboxLink("run")
+    cluster.mailbox.collect(True)
+    link.line("on the way")
+    cluster.serve()
+    assert heard(cluster, link)
+
+
+def test_asking_in_every_iteration_is_one_call_now_and_then_and_none_behind_a_stuck_mailbox(cluster: Cluster) -> None:
+    link = MailboxLink("run")
+    for _ in range(100):
+        link.stop_asked()
+    assert cluster.calls == 1
+    assert not any(heard(cluster, link) for _ in range(100))
+    assert cluster.calls == 1
+
+
+def test_a_mailbox_that_died_is_told_of_the_wish_again(cluster: Cluster) -> None:
+    link = MailboxLink("run")
+    cluster.mailbox.collect(True)
+    link.stop_asked()
+    cluster.die()
+    assert not heard(cluster, link)
+    cluster.die()
+    cluster.mailbox.collect(True)
+    assert not heard(cluster, link)
+    cluster.serve()
+    assert heard(cluster, link)
+
+
+def test_lines_are_collected_once_and_progress_is_left_out_behind_a_stuck_mailbox(cluster: Cluster) -> None:
+    link = MailboxLink("run")
+    link.line("first")
+    for number in range(20):
+        link.progress("train", number, 20)
+    link.line("second")
+    link.ended(["enough"], False)
+    cluster.serve()
+    news = cluster.mailbox.collect(False)
+    bars = [("progress", "train", n, 20, "") for n in range(7)]
+    assert news == [("line", "first"), *bars, ("line", "second"), ("ended", ["enough"], False)]
+    assert cluster.mailbox.collect(False) == []
