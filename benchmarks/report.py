@@ -53,7 +53,7 @@ REPORTS = 30
 
 
 def large_run(place: Path, ranks: int, iterations: int) -> RunFolder:
-    folder = RunFolder.create(place, "large", "hooks: {}\n", {})
+    folder = RunFolder.create(place, "large", "hooks: {}\n")
     write(folder, ranks, iterations, flush=512)
     compact(folder.storage, folder.attempts())
     folder.end("finished")
@@ -65,7 +65,7 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
     draw = np.random.default_rng(0)
     settings = {"metric": "val/accuracy", "mode": "max", "trials": trials}
     folder = RunFolder.create(
-        place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", {"sweep": settings}
+        place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", sweep=settings
     )
     for number in range(trials):
         rate, width = float(10 ** draw.uniform(-3, 0)), int(draw.choice([16, 32, 64]))
@@ -73,9 +73,9 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
             f"{folder}/trials",
             f"trial-{number:04d}",
             "hooks: {}\n",
-            {"values": {"optimizer.lr": rate, "task_args.width": width}},
+            values={"optimizer.lr": rate, "task_args.width": width},
         )
-        trial.begin_attempt(None, None, {})
+        trial.begin_attempt()
         reached = np.maximum.accumulate(draw.random(REPORTS)) * rate
         lines = [
             {

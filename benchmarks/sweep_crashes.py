@@ -126,7 +126,7 @@ def told(found: Sweep) -> dict[str, Any]:
     stats = found.stats
     return {
         "status": (found.status, found.trials["status"].tolist()),
-        "values": [run.folder.about()["values"] for run in found.runs],
+        "values": [run.folder.metadata().values for run in found.runs],
         "reports": [[{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")] for run in found.runs],
         "rows": (len(stats), int(stats.duplicated(KEY).sum())),
     }

@@ -264,7 +264,7 @@ def differences(found: Outcome, undisturbed: Outcome, ranks: int) -> list[str]:
 
 
 def chosen(sweep: Sweep) -> dict[str, Any]:
-    return {run.name: run.folder.about()["values"] for run in sweep.runs}
+    return {run.name: run.folder.metadata().values for run in sweep.runs}
 
 
 def reported(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:

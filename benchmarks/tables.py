@@ -86,7 +86,7 @@ def measure(path: str, call: str) -> tuple[float, float, float, float, int]:
 
 def main(ranks: int = 1024, iterations: int = 1000, flush: int = 512) -> None:
     with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder.create(Path(place), "large", "hooks: {}\n", {})
+        folder = RunFolder.create(Path(place), "large", "hooks: {}\n")
         write(folder, ranks, iterations, flush)
         found = {}
         for state in ("alive", "compacted"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Self
 
 
 class Stage(IntEnum):
@@ -40,3 +42,9 @@ class Position:
     stage: Stage = Stage.TRAIN
     stepped: bool = True
     """Whether the last iteration made its step, or left it out."""
+
+    @classmethod
+    def read(cls, entries: Mapping[str, Any]) -> Self:
+        """From a manifest, which names the stage, or an `attempt.json`, which numbers it."""
+        stage = entries["stage"]
+        return cls(**{**entries, "stage": Stage[stage.upper()] if isinstance(stage, str) else Stage(stage)})

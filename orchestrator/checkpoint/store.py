@@ -295,5 +295,4 @@ class CheckpointStore:
 def _position_in(manifest: Mapping[str, Any]) -> Position:
     found = manifest["position"]
     # What older versions wrote has no count of all ranks' samples.
-    world_samples = found.get("world_samples", found["samples"] * manifest["world_size"])
-    return Position(**{**found, "world_samples": world_samples, "stage": Stage[found["stage"].upper()]})
+    return Position.read({"world_samples": found["samples"] * manifest["world_size"], **found})

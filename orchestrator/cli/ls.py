@@ -15,13 +15,13 @@ def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
     rows: list[dict[str, Any]] = [
         {
             "name": folder.name,
-            "kind": "sweep" if "sweep" in about else "run",
-            "status": status_of(about),
-            "started": about.get("started", ""),
-            "ended": about.get("ended", ""),
+            "kind": "sweep" if run.sweep else "run",
+            "status": status_of(run),
+            "started": run.started,
+            "ended": run.ended or "",
             "path": str(folder),
         }
-        for folder, about in list_runs(storage)
+        for folder, run in list_runs(storage)
     ]
     if as_json:
         return print_json(rows)

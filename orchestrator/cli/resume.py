@@ -34,16 +34,16 @@ def resume(
     from orchestrator.runs.result import Run
 
     folder = RunFolder.open(run)
-    about = folder.about()
-    if "sweep" not in about and (failed or accept_changes):
+    metadata = folder.metadata()
+    if metadata.sweep is None and (failed or accept_changes):
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
-    if "sweep" in about and workers is not None:
+    if metadata.sweep and workers is not None:
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
-    experiment = experiment_from_dict(Run(folder).config, about["import_paths"])
+    experiment = experiment_from_dict(Run(folder).config, metadata.import_paths)
     if workers is not None:
         experiment = with_overrides(experiment, {"workers.count": workers})
-    cluster = checked_cluster(address, run, experiment, skip=about["local"] or skip_preflight)
-    if "sweep" in about:
+    cluster = checked_cluster(address, run, experiment, skip=metadata.local or skip_preflight)
+    if metadata.sweep:
         from orchestrator.sweeps import driver as sweeps
 
         with talk(), cluster:

@@ -28,7 +28,7 @@ def show(
     folder = RunFolder.open(run)
     if trial is None and as_yaml:
         return typer.echo(folder.storage.read("experiment.yaml").decode(), nl=False)
-    if trial is not None or "sweep" in folder.about():
+    if trial is not None or folder.metadata().sweep:
         from orchestrator.sweeps.results.result import open_sweep
 
         sweep = open_sweep(run)
@@ -48,17 +48,17 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     from orchestrator.records.reports import counted_reports
     from orchestrator.records.run_folder import status_of
 
-    about = folder.about()
+    run = folder.metadata()
     reports = counted_reports(folder.reports(), folder.attempts())
     return {
         "name": folder.name,
         "path": str(folder),
-        "status": status_of(about),
-        "started": about.get("started"),
-        "ended": about.get("ended"),
+        "status": status_of(run),
+        "started": run.started,
+        "ended": run.ended,
         "attempts": len(folder.attempts()),
-        "stopped": about.get("stopped") or [],
-        "error": about.get("error"),
+        "stopped": list(run.stopped),
+        "error": run.error,
         "reports": len(reports),
         "metrics": dict(reports[-1]) if reports else {},
         "checkpoints": [name for name in folder.storage.names("checkpoints") if not name.startswith((".", "index"))],
@@ -67,14 +67,14 @@ def brief(folder: RunFolder) -> dict[str, Any]:
 
 def show_brief(folder: RunFolder) -> None:
     """Prints a run in a few words."""
-    about = brief(folder)
-    typer.echo(f"{about['path']}: {about['status']}, {about['reports']} reports, {about['attempts']} attempt(s)")
+    known = brief(folder)
+    typer.echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
     for label in ("error", "stopped"):
-        if about[label]:
-            typer.echo(f"{label}: {about[label] if label == 'error' else ', '.join(about[label])}")
-    if about["checkpoints"]:
-        typer.echo(f"checkpoints: {', '.join(about['checkpoints'])}")
-    rows = [(name, cell(name, value)) for name, value in about["metrics"].items() if name not in ("attempt", "time")]
+        if known[label]:
+            typer.echo(f"{label}: {known[label] if label == 'error' else ', '.join(known[label])}")
+    if known["checkpoints"]:
+        typer.echo(f"checkpoints: {', '.join(known['checkpoints'])}")
+    rows = [(name, cell(name, value)) for name, value in known["metrics"].items() if name not in ("attempt", "time")]
     if rows:
         print_table(("last report", ""), rows)
 

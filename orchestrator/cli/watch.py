@@ -35,7 +35,7 @@ def watch(
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
-    look, frame = _sweep(folder) if "sweep" in folder.about() else _run(folder)
+    look, frame = _sweep(folder) if folder.metadata().sweep else _run(folder)
     view = look()
     if as_json:
         print_json(asdict(view))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +12,7 @@ from ray.train import UserCallback
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.train_worker import first_of
 from orchestrator.errors import HookyardError
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 
 
@@ -27,10 +29,10 @@ class TellLoss(UserCallback):
             ray.get_actor(self._mailbox).post.remote(("line", line))
 
 
-def told(failure: RankFailed, attempts: list[dict[str, Any]]) -> str:
+def told(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
     """The line, from the failure that the others followed from and the attempts made so far."""
     words = failure.words.splitlines()[0]
     if not attempts:
         return f"lost before it began: rank {failure.rank}: {words}"
-    places = {host["rank"]: host["node"] for host in attempts[-1]["hosts"]}
-    return f"attempt {attempts[-1]['attempt']} lost: rank {failure.rank} on {places.get(failure.rank, 'no node')}: {words}"
+    places = {host.rank: host.node for host in attempts[-1].hosts}
+    return f"attempt {attempts[-1].number} lost: rank {failure.rank} on {places.get(failure.rank, 'no node')}: {words}"

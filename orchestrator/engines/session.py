@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from orchestrator.errors import UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import Attempt, RunFolder, now
+from orchestrator.records.metadata import Attempt, Host
+from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.stats.recorder import Recorder
 
 
@@ -111,7 +112,7 @@ class Session:
             stop_asked=self._stop_asked,
         )
         if world.is_master:
-            folder.describe_attempt(attempt.number, epoch_iterations=loop.data.epoch_length())
+            folder.write_attempt(replace(attempt, epoch_iterations=loop.data.epoch_length()))
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
         return loop, attempt
@@ -146,13 +147,12 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, give
         if checkpoint and not given and not folder.attempts():
             raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None
-        begun = folder.begin_attempt(checkpoint, position, {"hosts": hosts, "world_size": world.world_size})
+        begun = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
         if display is not None and begun.number:
-            display.line(_told(begun, [host["node"] for host in hosts]))
+            display.line(_told(begun, [host.node for host in hosts]))
         return begun
 
-    mine = {"rank": world.rank, "node": world.node, "local_rank": world.local_rank, "device": str(world.device)}
-    hosts = world.gather({**mine, "torch": torch.__version__})
+    hosts = world.gather(Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__))
     attempt: Attempt = world.broadcast(begin)
     return attempt
 

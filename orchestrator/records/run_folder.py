@@ -6,13 +6,14 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.checkpoint.position import Position
 from orchestrator.errors import StorageError, UsageError
+from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.storage import Storage
 
 DEFAULT_STORAGE = "runs"
@@ -23,19 +24,6 @@ ENDED = ("finished", "stopped")
 def now() -> str:
     """The time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One life of a worker group: which number it has and where it began."""
-
-    number: int
-    checkpoint: str | None = None
-    position: Position | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """As kept in `attempt.json`."""
-        return {"attempt": self.number, "checkpoint": self.checkpoint, "position": asdict(self.position) if self.position else None}
 
 
 class RunFolder:
@@ -59,7 +47,7 @@ class RunFolder:
         return self.storage.location
 
     @classmethod
-    def create(cls, storage: str | Path | Storage, name: str, experiment: str, about: Mapping[str, Any]) -> RunFolder:
+    def create(cls, storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
         """Makes a new run; raises UsageError where the name is taken, so that nothing is resumed or lost by accident."""
         folder = cls(storage, name)
         if folder.storage.names():
@@ -68,15 +56,17 @@ class RunFolder:
                 "To start another run beside it, give a --name."
             )
         try:
-            folder.begin(experiment, about)
+            folder.begin(experiment, **metadata)
         except StorageError as error:
             raise UsageError(f"{error}. Nothing was started.") from error
         return folder
 
-    def begin(self, experiment: str, about: Mapping[str, Any]) -> None:
-        """Writes the first files of a run; `run.json` comes last, and without it there is none."""
+    def begin(self, experiment: str, **metadata: Any) -> None:
+        """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it there is none."""
+        entries = {"name": self.name, "status": "running", "started": now(), **driver_identity(), **metadata}
+        RunMetadata(**entries)
         self.storage.write("experiment.yaml", experiment)
-        self.write_about({"name": self.name, "status": "running", "started": now(), **driver_identity(), **about})
+        self._write(entries)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -89,28 +79,31 @@ class RunFolder:
 
     # run.json
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> RunMetadata:
         """What `run.json` says."""
+        return RunMetadata.read(self._entries())
+
+    def _entries(self) -> dict[str, Any]:
         return cast(dict[str, Any], json.loads(self.storage.read("run.json")))
 
-    def write_about(self, about: Mapping[str, Any]) -> None:
-        """Replaces `run.json`."""
-        self.storage.write("run.json", json.dumps(about, indent=1, default=str))
+    def _write(self, entries: Mapping[str, Any]) -> None:
+        self.storage.write("run.json", json.dumps(entries, indent=1, default=str))
 
     def update(self, **changes: Any) -> None:
-        """Changes entries of `run.json`."""
-        self.write_about({**self.about(), **changes})
+        """Changes entries of `run.json`, by their names in RunMetadata."""
+        replace(self.metadata(), **changes)
+        self._write({**self._entries(), **changes})
 
-    def end(self, status: str, **about: Any) -> None:
+    def end(self, status: str, **metadata: Any) -> None:
         """Writes down how the run ended, with what its workers knew of it."""
         info = {"info": json.loads(self.storage.read("info.json"))} if self.storage.exists("info.json") else {}
-        self.update(status=status, ended=now(), **info, **self._places(), **about)
+        self.update(status=status, ended=now(), **info, **self._places(), **metadata)
 
     def _places(self) -> dict[str, Any]:
         """How many ranks the last attempt had, and on which hosts."""
         last = self.attempts()[-1:]
-        hosts = sorted({host["node"] for host in last[0].get("hosts", [])}) if last else []
-        return {"ranks": last[0]["world_size"], "hosts": hosts} if hosts else {}
+        hosts = sorted({host.node for host in last[0].hosts}) if last else []
+        return {"ranks": last[0].world_size, "hosts": hosts} if hosts else {}
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Keeps the plain values of `state.info` in `info.json`, until `run.json` has them. Rank 0."""
@@ -120,45 +113,43 @@ class RunFolder:
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
-        return status_of(self.about())
+        return status_of(self.metadata())
 
     def refuse_if_driven(self, take_over: bool) -> None:
         """Raises UsageError where another driver has the run. One on another machine cannot be seen from here; with
         `take_over` it is said to be gone."""
-        about = self.about()
-        if status_of(about) != "running":
+        metadata = self.metadata()
+        if status_of(metadata) != "running":
             return
-        if about.get("host") == socket.gethostname():
-            raise UsageError(f"{self} is still running (process {about['pid']}); end that first")
+        if metadata.host == socket.gethostname():
+            raise UsageError(f"{self} is still running (process {metadata.pid}); end that first")
         if not take_over:
             raise UsageError(
-                f"{self} is run by process {about['pid']} on {about.get('host')}, and whether that still lives cannot be seen "
+                f"{self} is run by process {metadata.pid} on {metadata.host}, and whether that still lives cannot be seen "
                 f"from here. End it there; where it is gone: hookyard resume {self} --take-over"
             )
 
     # Attempts
 
-    def attempts(self) -> list[dict[str, Any]]:
+    def attempts(self) -> list[Attempt]:
         """Every attempt made, oldest first; one that was killed before it was written down is none."""
         numbers = [int(name.split("=")[1]) for name in self.storage.names("stats") if name.startswith("attempt=")]
         files = [f"stats/attempt={number}/attempt.json" for number in sorted(numbers)]
-        return [json.loads(self.storage.read(file)) for file in files if self.storage.exists(file)]
+        return [Attempt.read(json.loads(self.storage.read(file))) for file in files if self.storage.exists(file)]
 
-    def begin_attempt(self, checkpoint: str | None, position: Position | None, about: Mapping[str, Any]) -> Attempt:
+    def begin_attempt(
+        self, checkpoint: str | None = None, position: Position | None = None, hosts: Sequence[Host] = (), world_size: int = 1
+    ) -> Attempt:
         """Numbers a new attempt and writes down where it begins. Rank 0."""
-        numbers = [entry["attempt"] for entry in self.attempts()]
-        attempt = Attempt(max(numbers, default=-1) + 1, checkpoint, position)
-        self._describe_attempt(attempt.number, {**attempt.describe(), "started": now(), **about})
+        number = max((attempt.number for attempt in self.attempts()), default=-1) + 1
+        attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
+        self.write_attempt(attempt)
         self._end_last_line()
         return attempt
 
-    def describe_attempt(self, number: int, **about: Any) -> None:
-        """Adds what has become known of an attempt. Rank 0."""
-        known = next(attempt for attempt in self.attempts() if attempt["attempt"] == number)
-        self._describe_attempt(number, {**known, **about})
-
-    def _describe_attempt(self, number: int, description: Mapping[str, Any]) -> None:
-        self.storage.write(f"stats/attempt={number}/attempt.json", json.dumps(description, indent=1))
+    def write_attempt(self, attempt: Attempt) -> None:
+        """Writes down what is known of an attempt. Rank 0."""
+        self.storage.write(f"stats/attempt={attempt.number}/attempt.json", json.dumps(attempt.entries(), indent=1))
 
     @staticmethod
     def rank_folder(attempt: int, rank: int) -> str:
@@ -221,13 +212,12 @@ def _boot() -> str | None:
         return None
 
 
-def status_of(about: Mapping[str, Any]) -> str:
+def status_of(run: RunMetadata) -> str:
     """A run's status from its `run.json`; `lost` where its driver is gone."""
-    status = str(about["status"])
-    if status != "running" or about.get("host") != socket.gethostname():
-        return status
-    restarted = about.get("boot", _boot()) != _boot()
-    return "running" if not restarted and _alive(int(about["pid"])) else "lost"
+    if run.status != "running" or run.host != socket.gethostname() or run.pid is None:
+        return run.status
+    restarted = run.boot is not None and run.boot != _boot()
+    return "running" if not restarted and _alive(run.pid) else "lost"
 
 
 def _alive(pid: int) -> bool:
@@ -240,12 +230,12 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def list_runs(storage: str | Path) -> list[tuple[RunFolder, dict[str, Any]]]:
+def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata]]:
     """The runs and sweeps in a storage, newest last."""
     found, around = [], Storage(storage)
     around.reach()
     for name in around.names():
         folder = RunFolder(around, name)
         if folder.storage.exists("run.json"):
-            found.append((folder, folder.about()))
-    return sorted(found, key=lambda entry: str(entry[1].get("started")))
+            found.append((folder, folder.metadata()))
+    return sorted(found, key=lambda entry: entry[1].started)

@@ -34,13 +34,13 @@ def taking_over(folder: RunFolder, given: str | None) -> str | None:
     if given is not None:
         folder.update(takes_over={"checkpoint": given, "attempts": attempts})
         return given
-    before = folder.about().get("takes_over")
+    before = folder.metadata().takes_over
     return str(before["checkpoint"]) if before and before["attempts"] == attempts else None
 
 
 def end_trial(folder: RunFolder, status: str, reason: str) -> None:
     """Writes down how a trial ended that was still under way; one that has said so itself is left alone. Driver."""
-    if folder.about()["status"] == "running":
+    if folder.metadata().status == "running":
         folder.end(status, stopped=[reason])
 
 
@@ -53,6 +53,6 @@ def trial_folders(sweep: RunFolder) -> list[RunFolder]:
 def open_sweep_folder(path: str | Path) -> RunFolder:
     """A sweep that exists; raises UsageError where there is none."""
     folder = RunFolder.open(path)
-    if "sweep" not in folder.about():
+    if folder.metadata().sweep is None:
         raise UsageError(f"{path} is a single run, not a sweep; open it with open_run")
     return folder

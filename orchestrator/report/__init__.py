@@ -12,7 +12,7 @@ def report(folder: RunFolder) -> str:
     """The page of a run or of a sweep, under way or over."""
     from orchestrator.records.run_folder import now
 
-    if "sweep" in folder.about():
+    if folder.metadata().sweep:
         from orchestrator.report.sweep import read_sweep, sweep_page
         from orchestrator.sweeps.results.result import Sweep
 

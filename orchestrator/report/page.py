@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
+from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import palette
 from orchestrator.report.markup import Content, Markup, element, together
 from orchestrator.report.tables import Quantity, cell
@@ -96,13 +96,12 @@ def _tile(tile: Tile) -> Markup:
     )
 
 
-def headline(name: str, how: str, about: Mapping[str, Any], entries: Sequence[Tile]) -> Markup:
+def headline(name: str, how: str, run: RunMetadata, entries: Sequence[Tile]) -> Markup:
     """What stands above all sections: a name and a status, why it ended where `run.json` says so, and a few numbers."""
-    stopped = about.get("stopped")
     pieces = [
         element("h1", name, " ", status(how)),
-        element("p", f"Stopped: {'; '.join(map(str, stopped))}") if stopped else None,
-        failure("Error", about.get("error")),
+        element("p", f"Stopped: {'; '.join(run.stopped)}") if run.stopped else None,
+        failure("Error", run.error),
         tiles(entries),
     ]
     return together(pieces)

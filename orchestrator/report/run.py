@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.report import page, units
 from orchestrator.report.markup import Markup
 from orchestrator.report.page import Tile
@@ -38,11 +38,11 @@ class RunTables:
     name: str
     path: str
     status: str
-    about: Mapping[str, Any]
+    metadata: RunMetadata
     """What `run.json` says."""
     config: str
     """`experiment.yaml` as it stands."""
-    attempts: Sequence[Mapping[str, Any]]
+    attempts: Sequence[Attempt]
     reports: Sequence[Mapping[str, Any]]
     stats: pd.DataFrame
     hook_costs: pd.DataFrame
@@ -56,7 +56,7 @@ def read_run(run: Run) -> RunTables:
         run.name,
         run.path,
         run.status,
-        folder.about(),
+        folder.metadata(),
         config,
         folder.attempts(),
         run.reports(),
@@ -74,7 +74,7 @@ def run_page(run: RunTables, made: str) -> str:
         memory(run.stats),
         hooks(run.hook_costs, run.stats),
         recorded(run.stats),
-        experiment(run.config, run.about, run.attempts),
+        experiment(run.config, run.metadata, run.attempts),
     ]
     return page.page(
         f"{run.name} - Hookyard", headline(run), sections, f"Made by hookyard report at {made} from {run.path}."
@@ -83,7 +83,7 @@ def run_page(run: RunTables, made: str) -> str:
 
 def headline(run: RunTables) -> Markup:
     """How the run went, what it reached and what it cost."""
-    return page.headline(run.name, run.status, run.about, [*_reached(run.reports), *_cost(run.about, run.stats)])
+    return page.headline(run.name, run.status, run.metadata, [*_reached(run.reports), *_cost(run.metadata, run.stats)])
 
 
 def _reached(reports: Sequence[Mapping[str, Any]]) -> list[Tile]:
@@ -103,9 +103,9 @@ def _reached(reports: Sequence[Mapping[str, Any]]) -> list[Tile]:
     ]
 
 
-def _cost(about: Mapping[str, Any], stats: pd.DataFrame) -> list[Tile]:
+def _cost(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
     tiles: list[Tile] = []
-    wall = wall_s(about)
+    wall = metadata.wall_s
     if wall is not None:
         tiles.append(Tile("wall time", Quantity("wall_s", wall), "from start to end, in whole seconds"))
     if not len(stats):
@@ -136,14 +136,14 @@ def _cost(about: Mapping[str, Any], stats: pd.DataFrame) -> list[Tile]:
 
 def _peaks(stats: pd.DataFrame) -> list[Tile]:
     columns = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
-    known = {name: what for name, what in columns.items() if name in stats and stats[name].notna().any()}
+    metadata = {name: what for name, what in columns.items() if name in stats and stats[name].notna().any()}
     return [
         Tile(
             what,
             Quantity(name, float(stats[name].max())),
             f"rank {stats['rank'].to_numpy()[int(np.nanargmax(stats[name].to_numpy(dtype=float)))]}",
         )
-        for name, what in known.items()
+        for name, what in metadata.items()
     ]
 
 
@@ -157,10 +157,3 @@ def slowest_rank(stats: pd.DataFrame) -> tuple[int, float] | None:
     rank = rank_of_most(medians)
     others = float(medians.drop(rank).median())
     return (rank, float(medians[rank]) / others - 1) if others > 0 else None
-
-
-def wall_s(about: Mapping[str, Any]) -> float | None:
-    """From the start to the end of a run, as its run.json has them; None while it has none."""
-    if not about.get("ended") or not about.get("started"):
-        return None
-    return (datetime.fromisoformat(about["ended"]) - datetime.fromisoformat(about["started"])).total_seconds()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
+from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page, units
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.page import Tile
-from orchestrator.report.run import wall_s
 from orchestrator.report.tables import Quantity, table
 from orchestrator.report.views.comparison import coordinates, front, mattered, progress, spending
 from orchestrator.report.views.experiment import experiment
@@ -34,7 +34,7 @@ class SweepTables:
     name: str
     path: str
     status: str
-    about: Mapping[str, Any]
+    metadata: RunMetadata
     """What `run.json` says."""
     config: str
     """`experiment.yaml` as it stands."""
@@ -62,7 +62,7 @@ def read_sweep(sweep: Sweep) -> SweepTables:
     ordered = best_first(sweep.trials, objectives)
     spans = mean_spans(sweep, list(map(str, ordered.index[:BARS])))
     return SweepTables(
-        sweep.name, sweep.path, sweep.status, sweep.folder.about(), config, objectives, ordered, reports, history, spans
+        sweep.name, sweep.path, sweep.status, sweep.folder.metadata(), config, objectives, ordered, reports, history, spans
     )
 
 
@@ -91,7 +91,7 @@ def sweep_page(sweep: SweepTables, made: str) -> str:
         spending(sweep.spans),
         *([_population(sweep.history)] if sweep.history else []),
         details(ordered, sweep.objectives, sweep.path),
-        experiment(sweep.config, sweep.about),
+        experiment(sweep.config, sweep.metadata),
     ]
     return page.page(
         f"{sweep.name} - Hookyard",
@@ -119,8 +119,8 @@ def _headline(sweep: SweepTables) -> Markup:
     counts = sweep.trials["status"].value_counts() if len(sweep.trials) else pd.Series(dtype=int)
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     trials = Tile("trials", Quantity("", len(sweep.trials)), told)
-    entries = [*_best(sweep.trials, sweep.objectives), trials, *_cost(sweep.about, sweep.trials)]
-    return page.headline(sweep.name, sweep.status, sweep.about, entries)
+    entries = [*_best(sweep.trials, sweep.objectives), trials, *_cost(sweep.metadata, sweep.trials)]
+    return page.headline(sweep.name, sweep.status, sweep.metadata, entries)
 
 
 def _best(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
@@ -136,9 +136,9 @@ def _best(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), values)]
 
 
-def _cost(about: Mapping[str, Any], trials: pd.DataFrame) -> list[Tile]:
+def _cost(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
     entries: list[Tile] = []
-    wall = wall_s(about)
+    wall = metadata.wall_s
     if wall is not None:
         entries.append(Tile("wall time", Quantity("wall_s", wall), "of the whole sweep"))
     if "train_s" in trials:

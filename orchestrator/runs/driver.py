@@ -71,13 +71,13 @@ def run(
     Storage(storage).reach()
     if not local:
         _refuse_unless_fits(experiment, address)
-    about = {
+    metadata = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
         "import_paths": list(experiment.import_paths),
         "local": local,
         "seed": experiment.seed,
     }
-    folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), about)
+    folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), **metadata)
     return _drive(folder, experiment, local, address)
 
 
@@ -88,21 +88,21 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
     nothing to go on with, or where the run is still under way, or may be on another machine; `take_over` says it is not.
     """
     folder = RunFolder.open(path)
-    if "sweep" in folder.about():
+    if folder.metadata().sweep:
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
     folder.refuse_if_driven(take_over)
-    about, address = folder.about(), chosen_address(address)
-    if about["status"] in ENDED:
-        raise UsageError(f"{folder} has {about['status']}; there is nothing to resume")
-    experiment = experiment_from_dict(Run(folder).config, about["import_paths"])
+    metadata, address = folder.metadata(), chosen_address(address)
+    if metadata.status in ENDED:
+        raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
+    experiment = experiment_from_dict(Run(folder).config, metadata.import_paths)
     if workers is not None:
         experiment = with_overrides(experiment, {"workers.count": workers})
-    if not about["local"]:
+    if not metadata.local:
         _refuse_unless_fits(experiment, address)
     if workers is not None:
         folder.storage.write("experiment.yaml", to_yaml(experiment))
-    folder.update(status="running", error=None, resumed=[*about.get("resumed", []), now()], **driver_identity())
-    return _drive(folder, experiment, about["local"], address)
+    folder.update(status="running", error=None, resumed=[*metadata.resumed, now()], **driver_identity())
+    return _drive(folder, experiment, metadata.local, address)
 
 
 def resume_command(folder: RunFolder) -> str:
@@ -136,10 +136,10 @@ def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str 
     return Run(folder)
 
 
-def _end(folder: RunFolder, status: str, **about: Any) -> None:
+def _end(folder: RunFolder, status: str, **metadata: Any) -> None:
     if status in ENDED:
         compact(folder.storage, folder.attempts())
-    folder.end(status, attempts=len(folder.attempts()), **about)
+    folder.end(status, attempts=len(folder.attempts()), **metadata)
 
 
 def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:

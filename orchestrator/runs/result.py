@@ -44,8 +44,7 @@ class Run:
     @property
     def error(self) -> str | None:
         """Why the run failed, where it did."""
-        error: str | None = self.folder.about().get("error")
-        return error
+        return self.folder.metadata().error
 
     @property
     def config(self) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def _training_unless_said(where: str | None) -> str:
 def open_run(path: str | Path) -> Run:
     """Opens a run that exists; raises UsageError where there is none, StorageError where its storage does not answer."""
     folder = RunFolder.open(path)
-    if "sweep" in folder.about():
+    if folder.metadata().sweep:
         raise UsageError(f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000")
     return Run(folder)
 

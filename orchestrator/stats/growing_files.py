@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orchestrator.records.metadata import Attempt
 from orchestrator.stats.tables import COMPACTED, load
 from orchestrator.storage import FileState, Storage
 
@@ -145,7 +146,7 @@ class AttemptTail:
         for tail in self._ranks.values():
             tail.look()
 
-    def take_joined(self, attempts: Sequence[Mapping[str, Any]], iteration: int) -> None:
+    def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:
         """Takes the last training rows of a run whose ranks' files are joined; `iteration` is the one it ended with."""
         if not self._storage.exists(COMPACTED["rows"]):
             return

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orchestrator.checkpoint.position import Stage
+from orchestrator.records.metadata import Attempt
 from orchestrator.stats.row_filter import Condition, check_columns, meeting, parse_where
 from orchestrator.stats.usage import with_usage
 from orchestrator.storage import Storage
@@ -33,7 +34,7 @@ ROW_GROUP = 2**17
 
 def load(
     storage: Storage,
-    attempts: Sequence[Mapping[str, Any]],
+    attempts: Sequence[Attempt],
     columns: Sequence[str] | None = None,
     where: str | None = None,
 ) -> pd.DataFrame:
@@ -140,7 +141,7 @@ def _files(storage: Storage, table: str, conditions: Sequence[Condition] = ()) -
     ]
 
 
-def superseded(rows: Mapping[str, NDArray[Any]], attempts: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
+def superseded(rows: Mapping[str, NDArray[Any]], attempts: Sequence[Attempt]) -> NDArray[np.bool_]:
     """Which rows were done again by a later attempt, which began at a checkpoint before them.
 
     A training row is superseded where its iteration lies past a later attempt's start; an evaluation row where the
@@ -150,21 +151,20 @@ def superseded(rows: Mapping[str, NDArray[Any]], attempts: Sequence[Mapping[str,
     gone = np.zeros(len(rows["attempt"]), dtype=bool)
     training, test = rows["phase"] == PHASES.index("train"), rows["phase"] == PHASES.index("test")
     for attempt in attempts:
-        start = attempt["position"] or {"iteration": 0, "samples": 0, "stage": Stage.TRAIN}
-        earlier = rows["attempt"] < attempt["attempt"]
+        start, earlier = attempt.position, rows["attempt"] < attempt.number
         if not earlier.any():
             continue
-        past = training & (rows["iteration"] > start["iteration"])
-        past |= ~training & (rows["samples"] > start["samples"])
-        if start["stage"] <= Stage.TRAINED:
-            past |= ~training & (rows["samples"] == start["samples"])
+        past = training & (rows["iteration"] > start.iteration)
+        past |= ~training & (rows["samples"] > start.samples)
+        if start.stage <= Stage.TRAINED:
+            past |= ~training & (rows["samples"] == start.samples)
         gone |= earlier & (past | test)
     return gone
 
 
 def counted(
     recorded: pa.Table,
-    attempts: Sequence[Mapping[str, Any]],
+    attempts: Sequence[Attempt],
     *,
     conditions: Sequence[Condition] = (),
     keep_superseded: bool = False,
@@ -223,7 +223,7 @@ def _ends(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
     return np.concatenate([_changes(columns), np.ones(min(1, len(columns[0])), dtype=bool)])
 
 
-def stats_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]], *, keep_superseded: bool = False) -> pd.DataFrame:
+def stats_table(recorded: pa.Table | None, attempts: Sequence[Attempt], *, keep_superseded: bool = False) -> pd.DataFrame:
     """One row per rank, phase, epoch and iteration of the training that counted."""
     if recorded is None:
         return pd.DataFrame(columns=FIRST)
@@ -249,19 +249,18 @@ def _narrow(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def costs_table(recorded: pa.Table | None, attempts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def costs_table(recorded: pa.Table | None, attempts: Sequence[Attempt]) -> pd.DataFrame:
     """What each hook cost at each event on each rank: calls and seconds."""
     columns = ["rank", "hook", "event", "calls", "seconds"]
     if recorded is None:
         return pd.DataFrame(columns=columns)
     rows: pd.DataFrame = recorded.to_pandas().drop_duplicates()
     for attempt in attempts:
-        start = attempt["position"] or {"iteration": 0}
-        rows = rows[~((rows["attempt"] < attempt["attempt"]) & (rows["iteration"] > start["iteration"]))]
+        rows = rows[~((rows["attempt"] < attempt.number) & (rows["iteration"] > attempt.position.iteration))]
     return rows.groupby(["rank", "hook", "event"], as_index=False)[["calls", "seconds"]].sum()[columns]
 
 
-def compact(storage: Storage, attempts: Sequence[Mapping[str, Any]]) -> None:
+def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Joins what the ranks wrote into `stats.parquet` and `hooks.parquet`, then removes the ranks' files. Driver.
 
     Superseded rows stay, marked. A kill in between leaves rows in both places; reading drops the doubles.

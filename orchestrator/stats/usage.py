@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from orchestrator.records.metadata import Attempt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,7 @@ def usage(stats: pd.DataFrame) -> dict[str, float]:
     return {name: value if name == "ranks" else float(value) for name, value in found.items() if value == value}
 
 
-def with_usage(rows: pa.Table, attempts: Sequence[Mapping[str, Any]]) -> pa.Table:
+def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     """Compacted rows, of which those that are superseded are marked, with what the others come to in the file's
     metadata, so that a table of a thousand trials reads a thousand footers and no row."""
     counted = rows.select([name for name in (*_COLUMNS, "superseded") if name in rows.column_names])
@@ -54,7 +56,7 @@ def with_usage(rows: pa.Table, attempts: Sequence[Mapping[str, Any]]) -> pa.Tabl
     return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _KEY: kept})
 
 
-def kept_usage(file: Any, attempts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+def kept_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
     """What `with_usage` kept in an open Parquet file; None where it did not, or an attempt has begun since."""
     text = (pq.read_schema(file).metadata or {}).get(_KEY)
     kept = json.loads(text) if text else None

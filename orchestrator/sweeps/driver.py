@@ -75,7 +75,7 @@ def sweep(
     _refuse_what_is_missing(settings, local)
     if starts_ray(address) and not local:
         refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
-    about = {
+    metadata = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
         "import_paths": list(experiment.import_paths),
         "source": experiment.source,
@@ -83,7 +83,7 @@ def sweep(
         "fail_fast": fail_fast,
         "sweep": _described(settings),
     }
-    folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), about)
+    folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), **metadata)
     return _carry_out(folder, experiment, {}, address)
 
 
@@ -104,32 +104,32 @@ def resume_sweep(
     """
     folder = open_sweep_folder(path)
     folder.refuse_if_driven(take_over)
-    about = folder.about()
+    metadata = folder.metadata()
     experiment = _as_it_stands(folder, accept_changes)
     settings = experiment.sweep
     assert settings is not None
     past = left_behind(folder, settings, failed_again=failed)
     if not count_left(settings, past):
-        if about["status"] in ("running", "interrupted"):
+        if metadata.status in ("running", "interrupted"):
             say(f"All {len(past)} trials of {folder} are over; nothing is left but to write that down.")
             return _concluded(folder, experiment)
         tried = sum(trial.failed for trial in past.values())
         hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
         raise UsageError(f"all {len(past)} trials of {folder} are over; there is nothing to resume{hint}")
-    _refuse_what_is_missing(settings, about["local"])
+    _refuse_what_is_missing(settings, metadata.local)
     _wait_for_orphans(folder)
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in past.items()})
     folder.storage.write("experiment.yaml", to_yaml(experiment))
-    again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*about.get("resumed", []), now()]}
+    again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
     folder.update(**again, **driver_identity())
     return _carry_out(folder, experiment, past, chosen_address(address))
 
 
 def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
     """The sweep as it was begun, or as its file says now where that is accepted."""
-    about = folder.about()
-    begun = experiment_from_dict(yaml.safe_load(folder.storage.read("experiment.yaml")), about["import_paths"])
-    file, overrides = about.get("source") or (None, ())
+    metadata = folder.metadata()
+    begun = experiment_from_dict(yaml.safe_load(folder.storage.read("experiment.yaml")), metadata.import_paths)
+    file, overrides = metadata.source or (None, ())
     if file is None or not Path(file).exists():
         return begun
     present = load_experiment(file, overrides)
@@ -151,9 +151,9 @@ def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
 def _wait_for_orphans(folder: RunFolder) -> None:
     """Waits until the trials of a driver that is gone have gone too: two processes must not write one trial."""
     until = monotonic() + _ORPHANS_S
-    while alive := [trial for trial in trial_folders(folder) if trial.status() == "running" and trial.about().get("host") == gethostname()]:
+    while alive := [trial for trial in trial_folders(folder) if trial.status() == "running" and trial.metadata().host == gethostname()]:
         if monotonic() > until:
-            raise UsageError(f"{alive[0]} is still being trained by process {alive[0].about()['pid']}; end that first")
+            raise UsageError(f"{alive[0]} is still being trained by process {alive[0].metadata().pid}; end that first")
         sleep(0.5)
 
 
@@ -184,7 +184,7 @@ def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = Fa
     if isinstance(experiment.sweep.scheduler, Population):
         _write_replay(folder, experiment)
     done = Sweep(folder)
-    ended_by_failure = folder.about()["fail_fast"] and failed_trials(done) > 0
+    ended_by_failure = folder.metadata().fail_fast and failed_trials(done) > 0
     folder.update(status="interrupted" if interrupted else "failed" if ended_by_failure else "finished", ended=now())
     return done
 
@@ -192,7 +192,7 @@ def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = Fa
 def _join_rows(sweep: RunFolder) -> None:
     """Joins what the ranks of each trial that is over have written, where that has not been done."""
     for folder in trial_folders(sweep):
-        if folder.about()["status"] in ENDED and not folder.storage.exists(COMPACTED["rows"]):
+        if folder.metadata().status in ENDED and not folder.storage.exists(COMPACTED["rows"]):
             compact(folder.storage, folder.attempts())
 
 
@@ -228,18 +228,18 @@ def _drive(
     folder: RunFolder, experiment: Experiment, settings: Settings, past: Mapping[int, Past], address: str | None
 ) -> bool:
     """Runs the sweep; True where it was interrupted."""
-    about = folder.about()
+    metadata = folder.metadata()
     # Tune would take Ctrl-C for itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = f"hookyard resume {shlex.quote(str(folder))}"
     words = "Each trial ends at its next report; it will go on from its newest checkpoint."
     with TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
         watcher = Watcher(display, settings, past)
-        if about["local"]:
+        if metadata.local:
             from orchestrator.sweeps.in_process import run_trials
 
             run_trials(
-                experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=about["fail_fast"]
+                experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=metadata.fail_fast
             )
         else:
             _on_ray(folder, experiment, settings, past, address, display, watcher, interrupts)
@@ -272,7 +272,7 @@ def _on_ray(
             folder.location,
             at_once,
             past=past,
-            fail_fast=folder.about()["fail_fast"],
+            fail_fast=folder.metadata().fail_fast,
             watcher=watcher,
             stop_asked=lambda: interrupts.asked,
         )
@@ -293,4 +293,4 @@ def _concurrency(nodes: Sequence[Mapping[str, float]], experiment: Experiment, s
 
 def failed_trials(outcome: Sweep) -> int:
     """How many trials of a sweep that is over failed, or died without a word."""
-    return sum(folder.about()["status"] not in (*ENDED, "interrupted") for folder in trial_folders(outcome.folder))
+    return sum(folder.metadata().status not in (*ENDED, "interrupted") for folder in trial_folders(outcome.folder))

@@ -28,6 +28,5 @@ def open_or_create_trial(location: str, number: int, experiment: Experiment, val
         folder.storage.write("experiment.yaml", to_yaml(experiment))
         folder.update(status="running", error=None, values=values, **driver_identity())
         return folder
-    about = {"trial": folder.name, "values": values, "import_paths": list(experiment.import_paths), "local": False}
-    folder.begin(to_yaml(experiment), about)
+    folder.begin(to_yaml(experiment), trial=folder.name, values=values, import_paths=list(experiment.import_paths), local=False)
     return folder

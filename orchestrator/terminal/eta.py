@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from orchestrator.records.metadata import Attempt
+
 _REPORTS, _APART_S = 10, 10.0
 """The time to come is reckoned from the last reports once they are so far apart: their times are whole seconds."""
 
@@ -38,28 +40,27 @@ class Progress(Place):
 
 
 def progress(
-    experiment: Mapping[str, Any], attempt: Mapping[str, Any], place: Place, reports: Sequence[Mapping[str, Any]], step_s: float | None
+    experiment: Mapping[str, Any], attempt: Attempt | None, place: Place, reports: Sequence[Mapping[str, Any]], step_s: float | None
 ) -> Progress:
-    """How far a run is. `experiment` is its resolved experiment, `attempt` the present one as `attempt.json` has it,
+    """How far a run is. `experiment` is its resolved experiment, `attempt` the present one None where none has begun,
     `reports` those that count, `step_s` what an iteration takes."""
     to_come = _iterations_to_come(experiment, attempt, place)
     total = None if to_come is None else place.iteration + to_come
     share = place.iteration / total if total else None
-    pace = _seconds_per_iteration([report for report in reports if report["attempt"] == attempt["attempt"]], step_s)
+    pace = _seconds_per_iteration([report for report in reports if attempt and report["attempt"] == attempt.number], step_s)
     eta_s = None if to_come is None or pace is None else to_come * pace
     return Progress(place.phase, place.epoch, place.step, place.iteration, experiment["epochs"], experiment["steps"], share, eta_s)
 
 
-def _iterations_to_come(experiment: Mapping[str, Any], attempt: Mapping[str, Any], place: Place) -> int | None:
+def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, place: Place) -> int | None:
     if experiment["steps"] is not None:
         return int(max(0, experiment["steps"] - place.step) * experiment["accumulate"])
-    length = attempt.get("epoch_iterations")
-    if length is None:
+    if attempt is None or attempt.epoch_iterations is None:
         return None
-    start = attempt["position"] or {"epoch": 0, "offset": 0, "iteration": 0}
+    length, start = attempt.epoch_iterations, attempt.position
     # Another number of ranks may have begun the epoch: what they consumed is counted in samples.
-    begun = start["epoch"] * length + start["offset"] // (experiment["batch_size"] * attempt["world_size"])
-    return max(0, int(experiment["epochs"] * length - begun - (place.iteration - start["iteration"])))
+    begun = start.epoch * length + start.offset // (experiment["batch_size"] * attempt.world_size)
+    return max(0, int(experiment["epochs"] * length - begun - (place.iteration - start.iteration)))
 
 
 def _seconds_per_iteration(reports: Sequence[Mapping[str, Any]], step_s: float | None) -> float | None:

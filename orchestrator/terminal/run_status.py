@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import ENDED, RunFolder, status_of
 from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
@@ -87,8 +88,8 @@ class LiveRun:
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
         self.folder, self._clock, self._diagnosed = folder, clock, diagnosed
-        self._about: dict[str, Any] = {}
-        self._about_state: FileState | None = None
+        self._metadata: RunMetadata | None = None
+        self._metadata_state: FileState | None = None
         self._line_tail = LineTail(folder.storage, "metrics.jsonl")
         self._lines: list[dict[str, Any]] = []
         self._experiment: dict[str, Any] = {}
@@ -98,22 +99,22 @@ class LiveRun:
         self._verdicts: tuple[Verdict, ...] = ()
         self._compare_at = float("-inf")
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> RunMetadata:
         """What `run.json` says, read again where it has changed; takes new reports on the way."""
         files = self.folder.storage.files()
-        if not self._about or files.get("run.json") != self._about_state:
-            self._about, self._about_state = self.folder.about(), files.get("run.json")
+        if self._metadata is None or files.get("run.json") != self._metadata_state:
+            self._metadata, self._metadata_state = self.folder.metadata(), files.get("run.json")
         self._lines += self._line_tail.look(files.get("metrics.jsonl"))
-        return self._about
+        return self._metadata
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """The reports that count, of those that `about` or `look` has taken."""
+        """The reports that count, of those that `metadata` or `look` has taken."""
         return counted_reports(self._lines, self.folder.attempts())
 
     def look(self) -> RunView:
         """The run as it stands."""
-        about, attempts = self.about(), self.folder.attempts()
-        status, present = status_of(about), attempts[-1] if attempts else _NO_ATTEMPT
+        metadata, attempts = self.metadata(), self.folder.attempts()
+        status, present = status_of(metadata), attempts[-1] if attempts else None
         reports = counted_reports(self._lines, attempts)
         tails, rows = self._look_at_rows(attempts, status in ENDED, reports)
         self._compare(rows)
@@ -122,29 +123,29 @@ class LiveRun:
             name=self.folder.name,
             path=str(self.folder),
             status=status,
-            started=about.get("started"),
-            ended=about.get("ended"),
-            error=about.get("error"),
-            stopped=tuple(about.get("stopped") or ()),
+            started=metadata.started,
+            ended=metadata.ended,
+            error=metadata.error,
+            stopped=tuple(metadata.stopped),
             progress=self._progress(status, present, tails, reports, pace.step_s),
             speed=pace,
             reports=len(reports),
             report=reports[-1] if reports else {},
             attempts=len(attempts),
-            began_at=present["checkpoint"],
+            began_at=present.checkpoint if present else None,
             row_age_s=min((rank.row_age_s for rank in ranks if rank.row_age_s is not None), default=None),
             ranks=ranks,
             verdicts=self._verdicts,
         )
-        return replace(view, notice=_notice(view, about, present, self._clock()))
+        return replace(view, notice=_notice(view, metadata, present, self._clock()))
 
     def _look_at_rows(
-        self, attempts: Sequence[Mapping[str, Any]], over: bool, reports: Sequence[Mapping[str, Any]]
+        self, attempts: Sequence[Attempt], over: bool, reports: Sequence[Mapping[str, Any]]
     ) -> tuple[dict[int, RankTail], pd.DataFrame]:
         """The newest attempt's ranks, which may be others than before, and their last training rows."""
         if not attempts:
             return {}, pd.DataFrame()
-        number = attempts[-1]["attempt"]
+        number = attempts[-1].number
         if self._rows is None or number != self._attempt:
             self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
             self._standings, self._verdicts, self._compare_at = {}, (), float("-inf")
@@ -171,14 +172,14 @@ class LiveRun:
     def _progress(
         self,
         status: str,
-        present: Mapping[str, Any],
+        present: Attempt | None,
         tails: Mapping[int, RankTail],
         reports: Sequence[Mapping[str, Any]],
         step_s: float | None,
     ) -> Progress:
         self._experiment = self._experiment or yaml.safe_load(self.folder.storage.read("experiment.yaml"))
-        begun = present["position"] or {"epoch": None, "step": 0, "iteration": 0}
-        place = Place(None, begun["epoch"], begun["step"], begun["iteration"])
+        begun = present.position if present and present.checkpoint else None
+        place = Place(None, begun.epoch, begun.step, begun.iteration) if begun else Place()
         if tails:
             first = next(iter(tails.values()))
             phase = first.newest["phase"] if status == "running" else None
@@ -202,24 +203,21 @@ def look_every_s(storage: Storage) -> float:
     return 1.0 if storage.local else 10.0
 
 
-_NO_ATTEMPT: Mapping[str, Any] = {"attempt": None, "checkpoint": None, "position": None}
-
-
-def _notice(view: RunView, about: Mapping[str, Any], present: Mapping[str, Any], now: float) -> str | None:
+def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: float) -> str | None:
     """What is to be said of a run that is dead, and of one that says it runs and writes nothing."""
-    driver = f"its driver (process {about.get('pid')} on {about.get('host')})"
+    driver = f"its driver (process {metadata.pid} on {metadata.host})"
     quiet_s = view.row_age_s
     last = "it has written no row" if quiet_s is None else f"its newest row is {duration(quiet_s)} old"
     if view.status == "lost":
         return f"the run is dead: {driver} is gone; {last}"
     if view.status != "running":
         return None
-    since = quiet_s if quiet_s is not None else now - _seconds(present.get("started") or view.started, now)
+    since = quiet_s if quiet_s is not None else now - _seconds((present and present.started) or view.started, now)
     if since < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)):
         return None
     what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
     usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""
-    unseen = "" if about.get("host") == gethostname() else f"; whether {driver} lives cannot be seen from here"
+    unseen = "" if metadata.host == gethostname() else f"; whether {driver} lives cannot be seen from here"
     return f"{what}{usual}: it hangs, or does something else that takes long{unseen}"
 
 

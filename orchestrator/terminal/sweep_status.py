@@ -10,6 +10,7 @@ from datetime import datetime
 from time import time
 from typing import Any
 
+from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.run_folder import ENDED, RunFolder, status_of
 from orchestrator.terminal.run_status import LiveRun, RunView
 
@@ -83,22 +84,24 @@ class LiveSweep:
 
     def look(self) -> SweepView:
         """The sweep as it stands."""
-        about = self._own.about()
-        lives = [about["started"], *about.get("resumed", ())]
+        metadata = self._own.metadata()
+        lives = [metadata.started, *metadata.resumed]
         if len(lives) != self._lives:
             # Trials that were over may be tried again in another life.
             self._lives, self._settled = len(lives), {}
-        objective = about["sweep"]["metric"], about["sweep"]["mode"]
+        sweep = metadata.sweep
+        assert sweep is not None
+        objective = sweep.metric, sweep.mode
         trials = sorted((self._trial(name, *objective) for name in self._begun()), key=lambda trial: _place(trial, objective[1]))
         judged = [trial for trial in trials if trial.best is not None]
         best = min(judged, key=lambda trial: _merit(trial, objective[1])) if judged else None
-        status, total = status_of(about), max(about["sweep"]["trials"], len(trials))
+        status, total = status_of(metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
         return SweepView(
             name=self.folder.name,
             path=str(self.folder),
             status=status,
-            error=about.get("error"),
+            error=metadata.error,
             metric=objective[0],
             mode=objective[1],
             total=total,
@@ -107,7 +110,7 @@ class LiveSweep:
             share=done / total,
             eta_s=self._eta(trials, total - done, lives[-1]) if status == "running" else None,
             trials=tuple(trials),
-            notice=_notice(about) if status == "lost" else None,
+            notice=_notice(metadata) if status == "lost" else None,
         )
 
     def _begun(self) -> list[str]:
@@ -122,19 +125,19 @@ class LiveSweep:
         if name in self._settled:
             return self._settled[name]
         run = self._runs[name]
-        about = run.about()
+        metadata = run.metadata()
         values = [report[metric] for report in run.reports() if _is_number(report.get(metric))]
         view = TrialView(
             name=name,
-            status=status_of(about),
-            values=about["values"],
+            status=status_of(metadata),
+            values=metadata.values,
             best=(max if mode == "max" else min)(values, default=None),
             last=values[-1] if values else None,
-            started=about["started"],
-            ended=about.get("ended"),
-            stopped=tuple(about.get("stopped") or ()),
-            error=about.get("error"),
-            run=run.look() if about["status"] == "running" else None,
+            started=metadata.started,
+            ended=metadata.ended,
+            stopped=tuple(metadata.stopped),
+            error=metadata.error,
+            run=run.look() if metadata.status == "running" else None,
         )
         if view.status in SETTLED:
             self._settled[name] = view
@@ -172,5 +175,5 @@ def _place(trial: TrialView, mode: str) -> tuple[int, float, str]:
     return 2 if trial.status in ("failed", "lost") else 1, _merit(trial, mode), trial.name
 
 
-def _notice(about: Mapping[str, Any]) -> str:
-    return f"the sweep is dead: its driver (process {about['pid']} on {about['host']}) is gone"
+def _notice(metadata: RunMetadata) -> str:
+    return f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone"

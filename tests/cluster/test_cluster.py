@@ -137,10 +137,10 @@ def test_a_job_that_is_stopped_saves_and_its_run_can_be_resumed(cluster: Cluster
     while len(open_run(str(folder)).metrics) <= done:
         assert command.poll() is None, command.stdout.read() if command.stdout else ""
         time.sleep(0.1)
-    cluster.head.run("kill", str(open_run(str(folder)).folder.about()["pid"]), check=True)
+    cluster.head.run("kill", str(open_run(str(folder)).folder.metadata().pid), check=True)
     said, _ = command.communicate()
     assert command.returncode == 130, said
-    assert [attempt["world_size"] for attempt in open_run(str(folder)).folder.attempts()] == [3, 2]
+    assert [attempt.world_size for attempt in open_run(str(folder)).folder.attempts()] == [3, 2]
 
 
 def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, undisturbed: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_run_whose_host_is_cut_off_goes_on_when_it_is_back(cluster: Cluster, u
     assert rows["loss"][before].equals(reference["loss"][before])
     # Three gradients are added in an order that depends on DDP's buckets, and a group that begins has other ones for a step.
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
-    checkpoint = run.folder.attempts()[1]["checkpoint"]
+    checkpoint = run.folder.attempts()[1].checkpoint
     assert re.fullmatch(f"attempt 0 lost: rank [012] on {victim}: died without a word: .*", told[0])
     assert re.fullmatch(f"attempt 1 goes on from {checkpoint}: 3 ranks on .*{victim}.*", told[1])
 
@@ -162,8 +162,8 @@ def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> 
     victim, run, told = disturbed(cluster, "dead", lambda name: cluster.hosts[name].kill(), overrides=["workers.count=[2, 3]"])
     left = [name for name in NAMES if name != victim]
     attempts = run.folder.attempts()
-    assert [attempt["world_size"] for attempt in attempts] == [3, 2]
-    assert sorted(host["node"] for host in attempts[1]["hosts"]) == left
+    assert [attempt.world_size for attempt in attempts] == [3, 2]
+    assert sorted(host.node for host in attempts[1].hosts) == left
     assert told[0].startswith("attempt 0 lost: rank ")
     assert re.fullmatch(f"attempt 1 goes on from {attempts[1]['checkpoint']}: 2 ranks on .*", told[1])
     # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as many each.

@@ -78,7 +78,7 @@ def test_a_killed_worker_is_replaced_a_killed_driver_resumed_and_nothing_differs
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")
     assert resumed.status == "finished"
-    assert [attempt["checkpoint"] for attempt in resumed.folder.attempts()] == [None, "step-00000006", "step-00000012"]
+    assert [attempt.checkpoint for attempt in resumed.folder.attempts()] == [None, "step-00000006", "step-00000012"]
     assert_each_row_once(resumed)
     assert_same_weights(resumed, undisturbed)
     assert resumed.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()

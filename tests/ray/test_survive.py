@@ -65,7 +65,7 @@ def losses(done: Sweep) -> list[list[float]]:
 
 
 def begun_from(done: Sweep) -> list[list[str | None]]:
-    return [[attempt["checkpoint"] for attempt in run.folder.attempts()] for run in done.runs]
+    return [[attempt.checkpoint for attempt in run.folder.attempts()] for run in done.runs]
 
 
 def test_a_trial_that_loses_a_rank_or_its_own_process_goes_on_from_its_checkpoint(ray_cluster: Any, outside: Path) -> None:
@@ -92,11 +92,11 @@ def test_a_killed_driver_leaves_a_sweep_that_ends_as_an_undisturbed_one(ray_clus
     left = open_sweep("runs/tough")
     assert left.status == "lost"
     assert left.runs[0].status == "finished"
-    about = left.runs[0].folder.about()
+    metadata = left.runs[0].folder.metadata()
 
     done = resume_sweep("runs/tough")
     assert done.trials["status"].tolist() == ["finished"] * 4
-    assert done.runs[0].folder.about() == about
+    assert done.runs[0].folder.metadata() == metadata
     assert begun_from(done) == [[None], [None, "step-00000012"], [None], [None]]
     # All four have the same configuration, but for the hook that killed: the same losses, disturbed or not.
     assert len({tuple(found) for found in losses(done)}) == 1

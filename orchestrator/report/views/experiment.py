@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.report import page
 from orchestrator.report.markup import together
 from orchestrator.report.tables import facts, table
 
 
-def experiment(config: str, about: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]] = ()) -> page.Section:
+def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) -> page.Section:
     """The resolved experiment as it stands in its file, and what `run.json` and the attempts say."""
-    git = about.get("git") or {}
+    git = run.git or {}
     entries = {
-        "command": shlex.join(map(str, about["argv"])) if about.get("argv") else None,
-        "started": about.get("started"),
-        "ended": about.get("ended"),
-        "host": about.get("host"),
-        "seed": str(about["seed"]) if "seed" in about else None,
+        "command": shlex.join(map(str, run.argv)) if run.argv else None,
+        "started": run.started,
+        "ended": run.ended,
+        "host": run.host,
+        "seed": None if run.seed is None else str(run.seed),
         "git commit": f"{git['commit']}{' and changes' if git.get('dirty') else ''}" if git.get("commit") else None,
-        "python": about.get("python"),
-        "platform": about.get("platform"),
-        **(about.get("versions") or {}),
-        **(about.get("environment") or {}),
-        **{f"known of it: {name}": str(value) for name, value in (about.get("info") or {}).items()},
+        "python": run.python,
+        "platform": run.platform,
+        **run.versions,
+        **run.environment,
+        **{f"known of it: {name}": str(value) for name, value in run.info.items()},
     }
     content = [
         page.preformatted("experiment.yaml", config, opened=True),
@@ -36,6 +37,6 @@ def experiment(config: str, about: Mapping[str, Any], attempts: Sequence[Mapping
     return page.Section("experiment", "Experiment", together(content))
 
 
-def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Any:
-    rows = [(str(one["attempt"]), one.get("started"), one.get("checkpoint") or "the beginning") for one in attempts]
+def _attempts(attempts: Sequence[Attempt]) -> Any:
+    rows = [(str(one.number), one.started, one.checkpoint or "the beginning") for one in attempts]
     return table("Lives of the worker group", ("attempt", "started", "from"), rows)

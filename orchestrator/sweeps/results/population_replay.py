@@ -19,7 +19,7 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     folder = RunFolder(sweep.storage / "trials", trial)
     if not folder.storage.exists("run.json"):
         raise UsageError(f"{sweep} has no trial '{trial}'")
-    first = exploits[0].before if exploits else folder.about()["values"]
+    first = exploits[0].before if exploits else folder.metadata().values
     single = resolved(with_overrides(experiment, first))
     changes = [
         {"at": f"{exploit.step} steps", "set": dict(differences(exploit.before, exploit.after))} for exploit in exploits

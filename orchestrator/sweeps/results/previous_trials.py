@@ -34,10 +34,10 @@ def left_behind(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False
     """Every trial begun so far, by number; those that failed are over, unless they are to be tried again."""
     past = {}
     for folder in trial_folders(sweep):
-        about, number = folder.about(), trial_number(folder)
-        failed = about["status"] == "failed"
-        over = about["status"] in ENDED or (failed and not failed_again)
-        past[number] = Past(number, about["values"], over, failed, tuple(judged_reports(folder, settings)))
+        metadata, number = folder.metadata(), trial_number(folder)
+        failed = metadata.status == "failed"
+        over = metadata.status in ENDED or (failed and not failed_again)
+        past[number] = Past(number, dict(metadata.values), over, failed, tuple(judged_reports(folder, settings)))
     return past
 
 
@@ -64,15 +64,15 @@ def count_left(settings: Sweep, past: Mapping[int, Past]) -> int:
 
 def seconds_of(folder: RunFolder) -> float:
     """How long a trial has trained so far: from the start of each attempt to its last report."""
-    starts = {attempt["attempt"]: _seconds(attempt["started"]) for attempt in folder.attempts()}
+    starts = {attempt.number: _seconds(attempt.started) for attempt in folder.attempts() if attempt.started}
     ends = {line["attempt"]: _seconds(line["time"]) for line in folder.reports()}
     return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 
 def seconds_used(sweep: RunFolder) -> float:
     """How long the earlier lives of a sweep took: from the start of each to the last report in it."""
-    about = sweep.about()
-    starts = [_seconds(about["started"]), *(_seconds(moment) for moment in about.get("resumed", []))]
+    metadata = sweep.metadata()
+    starts = [_seconds(metadata.started), *(_seconds(moment) for moment in metadata.resumed)]
     reported = [_seconds(line["time"]) for folder in trial_folders(sweep) for line in folder.reports()]
     lives = zip(starts, [*starts[1:], float("inf")], strict=True)
     return sum(_last(reported, start, end) - start for start, end in lives)

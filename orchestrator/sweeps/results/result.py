@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import yaml
 
 from orchestrator.config.imports import did_you_mean
 from orchestrator.errors import UsageError
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
@@ -57,8 +57,9 @@ class Sweep:
     @cached_property
     def objectives(self) -> list[tuple[str, str]]:
         """Each of the sweep's metrics, with `max` or `min`."""
-        about = self.folder.about()["sweep"]
-        return [(metric, mode) for metric, mode in about.get("objectives") or [(about["metric"], about["mode"])]]
+        sweep = self.folder.metadata().sweep
+        assert sweep is not None
+        return [(metric, mode) for metric, mode in sweep.objectives or [(sweep.metric, sweep.mode)]]
 
     @property
     def runs(self) -> list[Run]:
@@ -85,7 +86,7 @@ class Sweep:
         from orchestrator.sweeps.results.population_replay import replay
 
         chosen = self.trial(trial)
-        import_paths = self.folder.about().get("import_paths", ())
+        import_paths = self.folder.metadata().import_paths
         if lineage(History(self.folder).read(), chosen.name):
             written = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
             return replay(self.folder, experiment_from_dict(written, import_paths), chosen.name)
@@ -108,22 +109,22 @@ class Sweep:
 
     def _row(self, run: Run) -> dict[str, Any]:
         metric, _ = self.objective
-        about, attempts = run.folder.about(), run.folder.attempts()
+        metadata, attempts = run.folder.metadata(), run.folder.attempts()
         reports = counted_reports(run.folder.reports(), attempts)
         best = self._best_report(reports)
         return {
             "trial": run.name,
-            "status": status_of(about),
-            **{f"config/{path}": _cell(value) for path, value in about["values"].items()},
+            "status": status_of(metadata),
+            **{f"config/{path}": _cell(value) for path, value in metadata.values.items()},
             metric: best.get(metric),
             **_metrics(best),
             **{f"last/{name}": value for report in reports for name, value in _metrics(report).items()},
             "epoch": best.get("epoch"),
             "reports": len(reports),
             **_usage(run, attempts),
-            "total_s": _seconds(about),
-            "stopped": "; ".join(about.get("stopped") or []) or None,
-            "error": about.get("error"),
+            "total_s": metadata.wall_s,
+            "stopped": "; ".join(metadata.stopped) or None,
+            "error": metadata.error,
         }
 
     def _best_report(self, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -175,15 +176,15 @@ class Sweep:
 
         Equal trials stay together; a trial without a number in one of the columns is left out. `modes` is column to
         `max` or `min`; the sweep's own modes, less of seconds and bytes, and more of what is `_per_s` need not be said.
-        Raises UsageError for a column that is not there and one whose mode is not known.
+        Raises UsageError for a column that is not there and one whose mode is not metadata.
         """
         from orchestrator.stats.row_filter import check_columns
         from orchestrator.sweeps.results.analysis import default_mode, non_dominated
 
-        trials, known = self.trials, dict(self.objectives)
+        trials, metadata = self.trials, dict(self.objectives)
         chosen = {}
-        for name in columns or known:
-            mode = (modes or {}).get(name) or known.get(name) or default_mode(name)
+        for name in columns or metadata:
+            mode = (modes or {}).get(name) or metadata.get(name) or default_mode(name)
             if mode not in ("max", "min"):
                 raise UsageError(f"is more or less of {name} better? Say modes={{'{name}': 'max'}} or 'min'")
             chosen[name] = mode
@@ -238,7 +239,7 @@ def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | Non
         raise refused[0]
 
 
-def _usage(run: Run, attempts: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+def _usage(run: Run, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     """What a run took: as its joined file says, or from its rows."""
     from orchestrator.stats.tables import COMPACTED
     from orchestrator.stats.usage import kept_usage, usage
@@ -253,13 +254,6 @@ def _usage(run: Run, attempts: Sequence[Mapping[str, Any]]) -> Mapping[str, floa
 
 def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in report.items() if "/" in name}
-
-
-def _seconds(about: Mapping[str, Any]) -> float | None:
-    """From the start to the end of a run, as its run.json has them: whole seconds."""
-    if about["status"] == "running" or "ended" not in about:
-        return None
-    return (datetime.fromisoformat(about["ended"]) - datetime.fromisoformat(about["started"])).total_seconds()
 
 
 def _cell(value: Any) -> Any:

@@ -108,8 +108,8 @@ def _is_mistake(trial: RunFolder) -> bool:
     """Whether a trial has failed in a way that would come again."""
     if not trial.storage.exists("run.json"):
         return False
-    about = trial.about()
-    return about["status"] == "failed" and bool(about.get("mistake"))
+    metadata = trial.metadata()
+    return metadata.status == "failed" and metadata.mistake
 
 
 class _OfThisDriver:
@@ -191,7 +191,7 @@ class _Watching(_OfThisDriver, tune.Callback):
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
                 begin_trial(self._location, number, self._experiment, values)
-        if folder.about()["status"] == "running":
+        if folder.metadata().status == "running":
             folder.end("failed", error=error)
         give_back(folder)
         self._ending.failed(folder.name)
@@ -199,7 +199,7 @@ class _Watching(_OfThisDriver, tune.Callback):
 
     @staticmethod
     def _error(folder: RunFolder) -> str:
-        said = folder.about().get("error") if folder.storage.exists("run.json") else None
+        said = folder.metadata().error if folder.storage.exists("run.json") else None
         return said or f"the trial's process {DIED}"
 
 

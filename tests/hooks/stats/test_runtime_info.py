@@ -118,36 +118,36 @@ def test_a_failure_leaves_where_it_was() -> None:
 
 def _run(root: Path, **fields: Any) -> RunFolder:
     given = described(hooks={"runtime_info": {}, "model_complexity": {}}, **fields)
-    folder = RunFolder.create(root, "points", to_yaml(given), {"kept": 1})
+    folder = RunFolder.create(root, "points", to_yaml(given), seed=1)
     list(reports(Assignment(resolved(given), (), str(folder)), World()))
     return folder
 
 
 def test_run_json_has_it_at_the_end(tmp_path: Path) -> None:
     folder = _run(tmp_path, epochs=2)
-    assert "info" not in folder.about()
+    assert folder.metadata().info == {}
     folder.end("finished", attempts=1)
-    about = folder.about()
-    assert (about["status"], about["kept"], about["attempts"]) == ("finished", 1, 1)
-    assert about["info"]["iteration"] == 14
-    assert about["info"]["learning_rates"] == [0.1]
-    assert about["info"]["metrics"]["val/accuracy"] == folder.reports()[-1]["val/accuracy"]
-    assert about["info"]["parameters"] == 5 * 8 + 8 + 8 * 3 + 3
+    metadata = folder.metadata()
+    assert (metadata.status, metadata.seed, metadata.attempts) == ("finished", 1, 1)
+    assert metadata.info["iteration"] == 14
+    assert metadata.info["learning_rates"] == [0.1]
+    assert metadata.info["metrics"]["val/accuracy"] == folder.reports()[-1]["val/accuracy"]
+    assert metadata.info["parameters"] == 5 * 8 + 8 + 8 * 3 + 3
 
 
 def test_a_run_that_failed_says_where(tmp_path: Path) -> None:
     given = described(epochs=2, hooks={"runtime_info": {}, "breaks": {"type": "tests.tasks:Breaks", "iteration": 10}})
     with pytest.raises(RunError, match="broken on purpose"):
         run(given, tmp_path, local=True)
-    about = open_run(tmp_path / "points").folder.about()
-    assert about["status"] == "failed"
-    assert (about["info"]["phase"], about["info"]["epoch"], about["info"]["iteration"]) == ("train", 1, 9)
+    metadata = open_run(tmp_path / "points").folder.metadata()
+    assert metadata.status == "failed"
+    assert (metadata.info["phase"], metadata.info["epoch"], metadata.info["iteration"]) == ("train", 1, 9)
 
 
 def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Path) -> None:
     whole = _run(tmp_path / "whole", epochs=2)
     given = described(epochs=2, hooks={"runtime_info": {}, "model_complexity": {}})
-    folder = RunFolder.create(tmp_path, "points", to_yaml(given), {})
+    folder = RunFolder.create(tmp_path, "points", to_yaml(given))
     assignment = Assignment(resolved(given), (), str(folder))
     asked = iter([False] * 9)
     (*_, cut) = reports(assignment, World(), stop_asked=lambda: next(asked, True))
@@ -156,21 +156,21 @@ def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Pa
     list(reports(assignment, World()))
     for one in (whole, folder):
         one.end("finished")
-    assert folder.about()["info"] == whole.about()["info"]
+    assert folder.metadata().info == whole.metadata().info
 
 
 def test_values_on_a_device_are_left_out_of_run_json(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "run", "", {})
+    folder = RunFolder.create(tmp_path, "run", "")
     folder.write_info({"layers": {"0/mean": torch.ones(())}, "rate": 0.5, "classes": ("a", "b"), "data": {"train": None}})
     folder.end("finished")
-    assert folder.about()["info"] == {"rate": 0.5, "classes": ["a", "b"], "data": {"train": None}}
+    assert folder.metadata().info == {"rate": 0.5, "classes": ["a", "b"], "data": {"train": None}}
 
 
 def test_without_anything_known_nothing_is_written(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "run", "", {})
+    folder = RunFolder.create(tmp_path, "run", "")
     folder.write_info({})
     folder.end("failed", error="it broke")
-    assert "info" not in folder.about()
+    assert folder.metadata().info == {}
     assert folder.storage.names() == ["experiment.yaml", "run.json"]
 
 

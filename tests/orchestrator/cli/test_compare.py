@@ -16,13 +16,13 @@ from tests.orchestrator.stats.test_tables import FRESH, record, row
 
 
 def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
-    folder = RunFolder.create(place, name, f"name: {name}\noptimizer: {{type: SGD, lr: {lr}}}\nhooks: {{}}\n", {})
+    folder = RunFolder.create(place, name, f"name: {name}\noptimizer: {{type: SGD, lr: {lr}}}\nhooks: {{}}\n")
     times = step_s * (1 + 0.01 * np.random.default_rng(ranks).normal(size=(ranks, 60)))
     record(
         Storage(str(folder)),
         [row(0, "train", 0, n, n, rank, step_s=times[rank, n - 1], batch_size=8) for rank in range(ranks) for n in range(1, 61)],
     )
-    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH))
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH.entries()))
     folder.append_metrics({"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s})
     return str(folder)
 

@@ -15,7 +15,7 @@ from tests.orchestrator.stats.insight.runs import slower, training
 
 def made(folder: Path, stats: pd.DataFrame) -> str:
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"name": folder.name, "status": "finished"}))
+    (folder / "run.json").write_text(json.dumps({"name": folder.name, "status": "finished", "started": "2026-01-01T00:00:00Z"}))
     stats.assign(attempt=0, samples=stats["step"] * 32).to_parquet(folder / "stats.parquet")
     return str(folder)
 

@@ -21,14 +21,14 @@ from tests.orchestrator.stats.test_tables import FRESH, record, row
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two ranks; an iteration takes as many seconds as its number, and half as much again on rank 1."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n", {})
+    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n")
     steps = [
         row(0, "train", n // 3, n, n, rank, step_s=n * (1 + rank / 2), data_wait_s=0.25 * n, loss=float("nan") if n == 4 else 1.0 / n)
         for rank in (0, 1)
         for n in range(1, 6)
     ]
     record(Storage(str(folder)), [*steps, row(0, "val", 1, 1, 5, accuracy=0.5)])
-    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH))
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH.entries()))
     return str(folder)
 
 

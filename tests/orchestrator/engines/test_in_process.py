@@ -225,7 +225,7 @@ def test_a_run_interrupted_again_and_again_arrives(tmp_path: Path, interrupt_aft
     assert stored(cut) == stored(whole)
     assert each_row_once(cut.stats)
     assert len(cut.stats) == len(whole.stats)
-    assert cut.folder.about()["attempts"] > 3
+    assert cut.folder.metadata().attempts > 3
 
 
 def test_a_failed_run_goes_on_from_its_last_checkpoint_when_it_is_mended(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_step_left_out_at_the_end_of_an_epoch_neither_loses_nor_doubles_a_vali
     file = tmp_path / "cut/experiment.yaml"
     file.write_text(file.read_text().replace("iteration: 10\n", "iteration: 1000\n"))
     done = resume(tmp_path / "cut")
-    assert [attempt["checkpoint"] for attempt in done.folder.attempts()] == [None, "epoch-0001"]
+    assert [attempt.checkpoint for attempt in done.folder.attempts()] == [None, "epoch-0001"]
     columns = ["rank", "phase", "epoch", "iteration", "step", "loss"]
     pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
     told = ["epoch", "step", "iteration", "train/loss", "val/loss"]
@@ -284,7 +284,7 @@ def test_a_run_whose_driver_died_is_lost_and_can_be_resumed(tmp_path: Path, inte
     interrupt_after(None)
     done = resume(cut.path)
     assert done.status == "finished"
-    assert done.folder.about()["resumed"]
+    assert done.folder.metadata().resumed
     assert len(done.stats.query("phase == 'train'")) == 14
 
 
@@ -333,10 +333,10 @@ def test_more_workers_than_fit_are_refused_and_nothing_is_changed(
     interrupt_after(5)
     cut = run(described(), tmp_path, local=True)
     cut.folder.update(local=False)
-    before = cut.folder.storage.read("experiment.yaml"), cut.folder.about()
+    before = cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()
     with pytest.raises(UsageError, match="asks for 1000 CPUs, this machine has"):
         resume(cut.path, workers=1000)
-    assert (cut.folder.storage.read("experiment.yaml"), cut.folder.about()) == before
+    assert (cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()) == before
 
 
 def test_a_failure_says_where_in_the_task_and_its_traceback_is_in_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -357,8 +357,8 @@ class Wrong(Points):
 
 
 def test_the_end_says_how_many_ranks_there_were_and_where(finished: Run) -> None:
-    about = finished.folder.about()
-    assert (about["ranks"], about["hosts"]) == (1, [os.uname().nodename])
+    metadata = finished.folder.metadata()
+    assert (metadata.ranks, metadata.hosts) == (1, [os.uname().nodename])
 
 
 def test_what_is_over_is_not_resumed(finished: Run, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from orchestrator.engines.lost_attempts import TellLoss, told
 from orchestrator.engines.rank_failures import DIED, RankFailed
+from orchestrator.records.metadata import Attempt, Host
 
 GONE = RankFailed.died(1)
 ATTEMPTS = [
-    {"attempt": 0, "hosts": [{"rank": 0, "node": "alpha"}, {"rank": 1, "node": "beta"}]},
-    {"attempt": 1, "hosts": [{"rank": 0, "node": "alpha"}, {"rank": 1, "node": "gamma"}]},
+    Attempt(0, hosts=(Host(0, "alpha"), Host(1, "beta"))),
+    Attempt(1, hosts=(Host(0, "alpha"), Host(1, "gamma"))),
 ]
 
 

@@ -17,7 +17,7 @@ from tests.tasks import described
 
 def assignment(root: Path, **fields: Any) -> Assignment:
     experiment = described(**fields)
-    folder = RunFolder.create(root, "points", to_yaml(experiment), {})
+    folder = RunFolder.create(root, "points", to_yaml(experiment))
     return Assignment(resolved(experiment), (), str(folder))
 
 
@@ -39,7 +39,7 @@ def test_a_session_left_early_is_one_attempt_and_the_next_goes_on(tmp_path: Path
     first.close()
     assert [report.metrics["step"] for report in reports(given, World())] == [7, 14]
     run = Run(RunFolder(given.location))
-    assert [attempt["checkpoint"] for attempt in run.folder.attempts()] == [None, "epoch-0001"]
+    assert [attempt.checkpoint for attempt in run.folder.attempts()] == [None, "epoch-0001"]
     assert run.metrics[["attempt", "step"]].to_numpy().tolist() == [[1, 7], [1, 14]]
     # the checkpoint of the first epoch was made before its validation, which is done again
     assert run.stats.groupby(["phase", "epoch", "attempt"], observed=True).size().to_dict() == {
@@ -103,8 +103,8 @@ def test_two_ranks_share_one_run_and_its_attempts(tmp_path: Path) -> None:
     assert on_ranks(_session_on_rank, 2, given, 1) == [[(7, False)]] * 2
     assert on_ranks(_session_on_rank, 2, given, None) == [[(7, False), (14, True)]] * 2
     run = Run(RunFolder(given.location))
-    assert [(attempt["world_size"], attempt["epoch_iterations"]) for attempt in run.folder.attempts()] == [(2, 7), (2, 7)]
-    assert [(host["rank"], host["local_rank"]) for host in run.folder.attempts()[0]["hosts"]] == [(0, 0), (1, 1)]
+    assert [(attempt.world_size, attempt.epoch_iterations) for attempt in run.folder.attempts()] == [(2, 7), (2, 7)]
+    assert [(host.rank, host.local_rank) for host in run.folder.attempts()[0].hosts] == [(0, 0), (1, 1)]
     assert not run.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
     # 52 samples are 7 batches of 4 for each rank; 23 are 12 and 11, so 3 batches each
     assert run.stats.groupby(["phase", "rank"], observed=True).size().to_dict() == {

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 
 
@@ -10,11 +11,11 @@ def line(attempt: int, step: int, **values: Any) -> dict[str, Any]:
     return {"attempt": attempt, "step": step, "iteration": step, "val/loss": 0.0, **values}
 
 
-def attempt(number: int, step: int = 0, stage: Stage = Stage.TRAINED) -> dict[str, Any]:
-    return {"attempt": number, "position": {"step": step, "stage": stage, "iteration": step}}
+def attempt(number: int, step: int = 0, stage: Stage = Stage.TRAINED) -> Attempt:
+    return Attempt(number, position=Position(step=step, stage=stage, iteration=step))
 
 
-FRESH: dict[str, Any] = {"attempt": 0, "position": None}
+FRESH = Attempt(0)
 
 
 def test_one_attempt_counts_whole() -> None:
@@ -37,12 +38,12 @@ def test_a_report_at_the_start_is_made_again_unless_it_was_made_before_the_check
 
 def test_a_report_of_the_same_step_but_before_an_iteration_that_made_none_counts() -> None:
     lines = [line(0, 7, iteration=7), line(0, 7, iteration=8), line(1, 7, iteration=8)]
-    start = {"attempt": 1, "position": {"step": 7, "iteration": 8, "stage": Stage.TRAINED}}
+    start = Attempt(1, position=Position(step=7, iteration=8, stage=Stage.TRAINED))
     assert counted_reports(lines, [FRESH, start]) == [lines[0], lines[2]]
 
 
 def test_an_attempt_that_began_anew_leaves_nothing_of_those_before() -> None:
-    assert counted_reports([line(0, 5), line(1, 5)], [FRESH, {"attempt": 1, "position": None}]) == [line(1, 5)]
+    assert counted_reports([line(0, 5), line(1, 5)], [FRESH, Attempt(1)]) == [line(1, 5)]
 
 
 def test_any_later_attempt_may_supersede() -> None:

@@ -4,17 +4,19 @@ import os
 import socket
 import subprocess
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
+from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.run_folder import RunFolder, list_runs, now, status_of
 
 
-def make(storage: str | Path, name: str = "digits", **about: object) -> RunFolder:
-    return RunFolder.create(storage, name, "name: digits\n", about)
+def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
+    return RunFolder.create(storage, name, "name: digits\n", **metadata)
 
 
 def dead_pid() -> int:
@@ -31,15 +33,15 @@ def test_a_run_is_made_and_opened_again(tmp_path: Path, kind: str) -> None:
     assert again.name == "digits"
     assert str(again) == str(folder) == f"{storage}/digits"
     assert again.storage.read("experiment.yaml") == b"name: digits\n"
-    about = again.about()
-    assert (about["name"], about["status"], about["seed"], about["pid"], about["host"]) == (
+    metadata = again.metadata()
+    assert (metadata.name, metadata.status, metadata.seed, metadata.pid, metadata.host) == (
         "digits",
         "running",
         3,
         os.getpid(),
         socket.gethostname(),
     )
-    assert about["started"] <= now()
+    assert metadata.started <= now()
     folder.storage.delete("")
 
 
@@ -47,7 +49,7 @@ def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> No
     folder = make(tmp_path, seed=1)
     with pytest.raises(UsageError, match=f"exists already. To go on with it: hookyard resume {folder}\n.*--name"):
         make(tmp_path, seed=2)
-    assert folder.about()["seed"] == 1
+    assert folder.metadata().seed == 1
 
 
 def test_a_folder_that_is_no_run_is_not_written_into(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_the_status_is_what_is_written_while_the_driver_lives(tmp_path: Path) ->
     assert folder.status() == "running"
     folder.update(status="finished", ended="then")
     assert folder.status() == "finished"
-    assert folder.about()["ended"] == "then"
+    assert folder.metadata().ended == "then"
 
 
 def test_a_run_whose_driver_is_gone_is_lost(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_a_run_whose_driver_is_gone_is_lost(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_a_driver_on_another_machine() -> None:
-    assert status_of({"status": "running", "pid": dead_pid(), "host": "elsewhere"}) == "running"
+    assert status_of(RunMetadata("digits", "running", now(), dead_pid(), "elsewhere")) == "running"
 
 
 def test_a_driver_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,7 @@ def test_a_driver_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", forbidden)
-    assert status_of({"status": "running", "pid": 1, "host": socket.gethostname()}) == "running"
+    assert status_of(RunMetadata("digits", "running", now(), 1, socket.gethostname())) == "running"
 
 
 # Attempts
@@ -100,40 +102,37 @@ def test_a_driver_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None
 def test_attempts_are_numbered_and_say_where_they_began(tmp_path: Path) -> None:
     folder = make(tmp_path)
     assert folder.attempts() == []
-    first = folder.begin_attempt(None, None, {"world_size": 2})
+    first = folder.begin_attempt(world_size=2)
     position = Position(epoch=1, step=5, iteration=10, stage=Stage.TRAINED)
-    second = folder.begin_attempt("epoch-0001", position, {"world_size": 1})
+    second = folder.begin_attempt("epoch-0001", position)
     assert (first.number, second.number) == (0, 1)
     one, two = folder.attempts()
-    assert (one["attempt"], one["checkpoint"], one["position"], one["world_size"]) == (0, None, None, 2)
-    assert (two["attempt"], two["checkpoint"], two["world_size"]) == (1, "epoch-0001", 1)
-    assert two["position"]["iteration"] == 10
-    assert two["position"]["stage"] == Stage.TRAINED
+    assert (one.number, one.checkpoint, one.position, one.world_size) == (0, None, Position(), 2)
+    assert (two.number, two.checkpoint, two.world_size, two.position) == (1, "epoch-0001", 1, position)
 
 
 def test_what_becomes_known_of_an_attempt_is_added(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    for _ in range(2):
-        folder.begin_attempt(None, None, {"world_size": 2})
-    folder.describe_attempt(1, epoch_iterations=7)
+    begun = [folder.begin_attempt(world_size=2) for _ in range(2)]
+    folder.write_attempt(replace(begun[1], epoch_iterations=7))
     first, second = folder.attempts()
-    assert "epoch_iterations" not in first
-    assert (second["attempt"], second["world_size"], second["epoch_iterations"]) == (1, 2, 7)
+    assert first.epoch_iterations is None
+    assert (second.number, second.world_size, second.epoch_iterations) == (1, 2, 7)
 
 
 def test_attempts_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     folder = make(tmp_path)
     for _ in range(12):
-        folder.begin_attempt(None, None, {})
-    assert [attempt["attempt"] for attempt in folder.attempts()] == list(range(12))
+        folder.begin_attempt()
+    assert [attempt.number for attempt in folder.attempts()] == list(range(12))
 
 
 def test_an_attempt_killed_before_it_was_written_down_is_none(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    folder.begin_attempt(None, None, {})
+    folder.begin_attempt()
     (tmp_path / "digits/stats/attempt=1").mkdir()
-    assert [attempt["attempt"] for attempt in folder.attempts()] == [0]
-    assert folder.begin_attempt(None, None, {}).number == 1
+    assert [attempt.number for attempt in folder.attempts()] == [0]
+    assert folder.begin_attempt().number == 1
 
 
 # Metrics
@@ -155,7 +154,7 @@ def test_a_line_cut_short_by_a_kill_is_left_out_and_hurts_no_later_one(tmp_path:
     file = tmp_path / "digits/metrics.jsonl"
     file.write_bytes(file.read_bytes()[:-4])
     assert folder.reports() == [{"step": 1}]
-    folder.begin_attempt(None, None, {})
+    folder.begin_attempt()
     folder.append_metrics({"step": 3})
     assert folder.reports() == [{"step": 1}, {"step": 3}]
 

@@ -5,7 +5,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from orchestrator.report.run import RunTables, headline, run_page, slowest_rank, wall_s
+from orchestrator.records.metadata import Attempt, RunMetadata
+from orchestrator.report.run import RunTables, headline, run_page, slowest_rank
 from tests.orchestrator.report.reading import parsed, text_of
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
@@ -18,7 +19,7 @@ def tables(**changes: Any) -> RunTables:
         "name": "digits",
         "path": "runs/digits",
         "status": "finished",
-        "about": {"started": "2026-11-21T09:00:00Z", "ended": "2026-11-21T10:30:00Z"},
+        "metadata": RunMetadata("digits", "finished", "2026-11-21T09:00:00Z", ended="2026-11-21T10:30:00Z"),
         "config": "name: digits\n",
         "attempts": [],
         "reports": [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}],
@@ -62,7 +63,7 @@ def test_every_section_is_there_whatever_there_is_to_show() -> None:
         stats=pd.DataFrame(columns=["rank", "node", "phase", "epoch", "iteration", "step"]),
         reports=[],
         hook_costs=costs(),
-        about={},
+        metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z"),
         config="",
     )
     for run in (tables(), empty):
@@ -72,15 +73,14 @@ def test_every_section_is_there_whatever_there_is_to_show() -> None:
 
 
 def test_a_run_under_way_has_no_wall_time() -> None:
-    assert wall_s({"started": "2026-11-21T09:00:00Z"}) is None
-    assert "wall time" not in tiles(tables(about={"started": "2026-11-21T09:00:00Z"}))
+    assert "wall time" not in tiles(tables(metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z")))
 
 
 def test_whatever_text_there_is_stays_text() -> None:
     stats = tables().stats.rename(columns={"rss_bytes": f"{HOSTILE}_bytes"}).assign(**{HOSTILE: 1.0})
     run = tables(
-        name=HOSTILE, path=HOSTILE, status=HOSTILE, config=HOSTILE, attempts=[{"attempt": HOSTILE, "checkpoint": HOSTILE}] * 2, stats=stats,
-        about={"error": HOSTILE, "stopped": [HOSTILE], "argv": [HOSTILE], "host": HOSTILE, "info": {HOSTILE: HOSTILE}, "git": {"commit": HOSTILE, "diff": HOSTILE}},
+        name=HOSTILE, path=HOSTILE, status=HOSTILE, config=HOSTILE, attempts=[Attempt(0, HOSTILE, started=HOSTILE)] * 2, stats=stats,
+        metadata=RunMetadata(HOSTILE, HOSTILE, "2026-11-21T09:00:00Z", error=HOSTILE, stopped=[HOSTILE], argv=[HOSTILE], host=HOSTILE, info={HOSTILE: HOSTILE}, git={"commit": HOSTILE, "diff": HOSTILE}),
         reports=[{"step": 1, f"val/{HOSTILE}": 0.5}], hook_costs=costs((0, HOSTILE, HOSTILE, 1, 9.0)),
     )  # fmt: skip
     html = run_page(run, HOSTILE)

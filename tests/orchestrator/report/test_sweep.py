@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_a_failed_trial_s_words_stay_words(outcome: Sweep) -> None:
     tables = read_sweep(outcome)
     trials = tables.trials.assign(status="failed", error=error, **{"config/hooks": error})
     html = sweep_page(
-        SweepTables(**{**vars(tables), "trials": trials, "about": {**tables.about, "error": error}}), "now"
+        SweepTables(**{**vars(tables), "trials": trials, "metadata": replace(tables.metadata, error=error)}), "now"
     )
     assert html.count("<script") == 1
     assert text_of(parsed(main_of(html))).count(error) >= 3

@@ -79,7 +79,7 @@ def test_a_part_of_the_stats(done: Run) -> None:
 
 
 def test_a_run_just_begun_has_empty_tables(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, "new", "hooks: {}\n", {})
+    RunFolder.create(tmp_path, "new", "hooks: {}\n")
     new = open_run(tmp_path / "new")
     assert new.status == "running"
     assert (len(new.stats), len(new.metrics), len(new.hook_costs)) == (0, 0, 0)

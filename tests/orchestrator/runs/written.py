@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,16 @@ NOBODY = 2**22 + 1
 """A process number that Linux gives to no process by default."""
 
 
-def written_run(root: Path | str, name: str = "points", about: Mapping[str, Any] | None = None, **fields: Any) -> RunFolder:
+def written_run(root: Path | str, name: str = "points", metadata: Mapping[str, Any] | None = None, **fields: Any) -> RunFolder:
     """A run that has begun its first attempt, of epochs of 100 iterations."""
-    folder = RunFolder.create(root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), about or {})
+    folder = RunFolder.create(root, name, to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})), **(metadata or {}))
     begun(folder)
     return folder
 
 
-def begun(folder: RunFolder, **about: Any) -> None:
+def begun(folder: RunFolder, world_size: int = 2) -> None:
     """Writes down that an attempt has begun, and what is known of it since."""
-    attempt = folder.begin_attempt(None, None, {"world_size": 2, **about})
-    folder.describe_attempt(attempt.number, epoch_iterations=100)
+    folder.write_attempt(replace(folder.begin_attempt(world_size=world_size), epoch_iterations=100))
 
 
 def rows_of(folder: RunFolder, stats: pd.DataFrame, attempt: int = 0) -> None:

@@ -10,18 +10,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
+from orchestrator.records.metadata import Attempt
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.tables import compact, costs_table, load, read_recorded, stats_table
 from orchestrator.storage import Storage
 
-FRESH: dict[str, Any] = {"attempt": 0, "position": None}
+FRESH = Attempt(0)
 
 
-def attempt(number: int, iteration: int, step: int, stage: Stage, samples: int | None = None) -> dict[str, Any]:
-    place = {"iteration": iteration, "step": step, "samples": 8 * step if samples is None else samples}
-    return {"attempt": number, "position": {**place, "stage": int(stage)}}
+def attempt(number: int, iteration: int, step: int, stage: Stage, samples: int | None = None) -> Attempt:
+    seen = 8 * step if samples is None else samples
+    return Attempt(number, position=Position(iteration=iteration, step=step, samples=seen, stage=stage))
 
 
 def row(attempt: int, phase: str, epoch: int, iteration: int, step: int, rank: int = 0, **values: Any) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def test_a_test_phase_is_always_done_again() -> None:
 
 def test_an_attempt_that_began_anew_supersedes_all() -> None:
     rows = [row(0, "train", 0, 1, 0), row(0, "val", 0, 1, 0), row(1, "train", 0, 1, 0)]
-    stats = stats_table(table(rows), [FRESH, {"attempt": 1, "position": None}])
+    stats = stats_table(table(rows), [FRESH, Attempt(1)])
     assert keys(stats, "phase", "iteration", "attempt") == [("train", 1, 1)]
 
 

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from orchestrator.checkpoint.position import Position
+from orchestrator.records.metadata import Attempt
 from orchestrator.stats import tables
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.tables import COMPACTED, compact
@@ -55,11 +57,11 @@ def test_the_joined_file_keeps_it_without_the_rows_that_were_done_again(tmp_path
             place = {"phase": "train", "epoch": 0, "iteration": iteration, "step": iteration, "samples": iteration}
             recorder.append({**place, "step_s": step_s, "batch_size": 1})
         recorder.close()
-    begun = [{"attempt": 0, "position": None}, {"attempt": 1, "position": {"iteration": 1, "samples": 1, "stage": 0}}]
+    begun = [Attempt(0), Attempt(1, position=Position(iteration=1, samples=1))]
     compact(storage, begun)
     with storage.open(COMPACTED["rows"]) as file:
         kept = kept_usage(file, begun)
-        assert kept_usage(file, [*begun, {"attempt": 2, "position": None}]) is None
+        assert kept_usage(file, [*begun, Attempt(2)]) is None
     stats = tables.load(storage, begun)
     assert kept == usage(stats)
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}

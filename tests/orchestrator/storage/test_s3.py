@@ -159,7 +159,7 @@ def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_dow
     done = resume(f"{storage}/points{options}")
     whole = run(noisy(), tmp_path, local=True)
     assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
-    assert done.folder.about()["argv"][-1] == "s3://bucket/two" + options
+    assert done.folder.metadata().argv[-1] == "s3://bucket/two" + options
     files = {name: done.folder.storage.read(name) for name in every_file(done.folder.storage)}
     assert len(files) > 10
     assert [name for name, content in files.items() if SECRET.encode() in content] == []

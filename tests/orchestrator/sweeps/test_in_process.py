@@ -144,7 +144,7 @@ def test_rules_end_a_trial_and_say_why(tmp_path: Path) -> None:
     outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02]}}, epochs=4, stop=stop), tmp_path, local=True)
     assert outcome.trials["reports"].tolist() == [2, 2]
     assert outcome.trials["status"].tolist() == ["stopped", "stopped"]
-    assert [run.folder.about()["stopped"] for run in outcome.runs] == [["it has made max_reports=2 reports"]] * 2
+    assert [run.folder.metadata().stopped for run in outcome.runs] == [["it has made max_reports=2 reports"]] * 2
 
 
 def test_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_budget_of_samples_ends_the_sweep(tmp_path: Path) -> None:
     assert outcome.status == "finished"
     assert outcome.trials["reports"].tolist() == [3, 1]
     assert outcome.trials["status"].tolist() == ["finished", "stopped"]
-    assert outcome.runs[1].folder.about()["stopped"] == ["the sweep's budget of 208 samples is used up"]
+    assert outcome.runs[1].folder.metadata().stopped == ["the sweep's budget of 208 samples is used up"]
 
 
 def test_optuna_learns_in_this_process_too(tmp_path: Path) -> None:

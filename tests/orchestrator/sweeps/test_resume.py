@@ -83,7 +83,7 @@ def test_a_killed_sweep_ends_as_an_undisturbed_one_and_runs_nothing_twice(outsid
     resumed = resume_sweep("runs/kept")
     assert [run.status for run in resumed.runs] == ["finished"] * 3
     assert (outside / "runs/kept/trials/trial-0000/run.json").read_text() == first
-    assert [[a["checkpoint"] for a in run.folder.attempts()] for run in resumed.runs] == [[None], [None, "step-00000012"], [None]]
+    assert [[a.checkpoint for a in run.folder.attempts()] for run in resumed.runs] == [[None], [None, "step-00000012"], [None]]
     undisturbed = sweep(load_experiment("kept.yaml", ["hooks.accident=null"]), "runs", "undisturbed", local=True)
     # Another process adds up in another order of threads; other data or weights would differ in the second place.
     assert np.array(losses(resumed)) == pytest.approx(np.array(losses(undisturbed)), rel=1e-5)
@@ -115,15 +115,15 @@ def as_its_rank_wrote_them(trial: Path) -> None:
 
 def test_a_driver_lost_after_the_last_trial_leaves_a_sweep_that_resume_only_ends(outside: Path) -> None:
     done = sweep(load_experiment("kept.yaml", ["hooks.accident=null", "epochs=1"]), "runs", local=True)
-    folder, trials = RunFolder(done.path), [run.folder.about() for run in done.runs]
+    folder, trials = RunFolder(done.path), [run.folder.metadata() for run in done.runs]
     rows = len(done.stats)
     as_its_rank_wrote_them(outside / "runs/kept/trials/trial-0002")
     folder.storage.write(".tune/notes", "left behind")
     folder.update(status="running", boot="an earlier one", ended=None)
     ended = resume_sweep(done.path)
     assert ended.status == "finished"
-    assert folder.about()["ended"] is not None
-    assert [run.folder.about() for run in ended.runs] == trials
+    assert folder.metadata().ended is not None
+    assert [run.folder.metadata() for run in ended.runs] == trials
     assert len(ended.stats) == rows
     assert (outside / "runs/kept/trials/trial-0002/stats.parquet").exists()
     assert not (outside / "runs/kept/.tune").exists()

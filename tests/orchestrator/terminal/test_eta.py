@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checkpoint.position import Position
+from orchestrator.records.metadata import Attempt
 from orchestrator.terminal.eta import Place, progress
 
 EPOCHS = {"epochs": 5, "steps": None, "accumulate": 1, "batch_size": 8}
 STEPS = {"epochs": None, "steps": 100, "accumulate": 4, "batch_size": 8}
-FIRST = {"attempt": 0, "position": None, "world_size": 2, "epoch_iterations": 20}
+FIRST = Attempt(0, world_size=2, epoch_iterations=20)
 
 
 def report(second: int, iteration: int, attempt: int = 0) -> dict[str, Any]:
@@ -28,8 +30,8 @@ def test_steps_are_counted_in_their_micro_batches() -> None:
 
 def test_another_number_of_ranks_goes_on_with_an_epoch_of_its_own_length() -> None:
     """Two ranks did one epoch of 20 iterations and 10 more; four ranks have 10 in an epoch, and 5 of this one are done."""
-    position = {"epoch": 1, "iteration": 30, "offset": 10 * 8 * 2}
-    second = {"attempt": 1, "position": position, "world_size": 4, "epoch_iterations": 10}
+    position = Position(epoch=1, iteration=30, offset=10 * 8 * 2)
+    second = Attempt(1, position=position, world_size=4, epoch_iterations=10)
     assert progress(EPOCHS, second, Place("train", 1, 30, 30), [], 1.0).eta_s == 5 * 10 - 10 - 5
     assert progress(EPOCHS, second, Place("train", 1, 33, 33), [], 1.0).eta_s == 32
 
@@ -47,7 +49,7 @@ def test_the_time_of_a_test_phase_is_no_pace() -> None:
 
 
 def test_what_is_not_known_is_not_said() -> None:
-    unknown = {name: value for name, value in FIRST.items() if name != "epoch_iterations"}
+    unknown = Attempt(0, world_size=2)
     found = progress(EPOCHS, unknown, Place("train", 0, 3, 3), [], 0.5)
     assert (found.share, found.eta_s) == (None, None)
     assert progress(EPOCHS, FIRST, Place(), [], None).eta_s is None

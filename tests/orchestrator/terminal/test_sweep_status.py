@@ -18,12 +18,12 @@ def ago(seconds: float) -> str:
     return (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def written_sweep(root: Path, mode: str = "max", trials: int = 8, **about: Any) -> RunFolder:
+def written_sweep(root: Path, mode: str = "max", trials: int = 8, **metadata: Any) -> RunFolder:
     settings = {"metric": "val/accuracy", "mode": mode, "trials": trials}
-    return RunFolder.create(root, "sweep", "hooks: {}\n", {"sweep": settings, **about})
+    return RunFolder.create(root, "sweep", "hooks: {}\n", sweep=settings, **metadata)
 
 
-def trial(sweep: RunFolder, number: int, *accuracies: float, **about: Any) -> RunFolder:
+def trial(sweep: RunFolder, number: int, *accuracies: float, **metadata: Any) -> RunFolder:
     """A trial that has reported, with 50 of its 400 iterations done for each report."""
     values: Mapping[str, Any] = {"optimizer.lr": number / 10, "hooks.ema": {"decay": 0.5}}
     folder = written_run(sweep.storage / "trials", f"trial-{number:04d}", {"values": values})
@@ -31,8 +31,8 @@ def trial(sweep: RunFolder, number: int, *accuracies: float, **about: Any) -> Ru
     for epoch, value in enumerate(accuracies):
         line = {"attempt": 0, "time": ago(5), "epoch": epoch, "step": 50 * epoch + 50, "iteration": 50 * epoch + 50}
         folder.append_metrics({**line, "val/accuracy": value})
-    if about:
-        folder.end(**about)
+    if metadata:
+        folder.end(**metadata)
     return folder
 
 

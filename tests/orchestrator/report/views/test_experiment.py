@@ -1,29 +1,33 @@
 from __future__ import annotations
 
+from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.report.views.experiment import experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
-ABOUT = {
-    "argv": ["hookyard", "run", "a b.yaml"],
-    "seed": 0,
-    "versions": {"torch": "2.13.0"},
-    "git": {"commit": "abc", "dirty": True, "diff": "-<b>\n+</b>"},
-}
+RUN = RunMetadata(
+    "x",
+    "finished",
+    "then",
+    argv=["hookyard", "run", "a b.yaml"],
+    seed=0,
+    versions={"torch": "2.13.0"},
+    git={"commit": "abc", "dirty": True, "diff": "-<b>\n+</b>"},
+)
 
 
 def test_the_file_the_command_and_the_versions_are_there() -> None:
-    content = experiment("name: x  # <i>\n", ABOUT).content
+    content = experiment("name: x  # <i>\n", RUN).content
     assert [text_of(one) for one in parsed(content).iter("pre")] == ["name: x  # <i>\n", "-<b>\n+</b>"]
     assert tables_of(content)["Environment"][1:] == [
-        ["command", "hookyard run 'a b.yaml'"], ["seed", "0"], ["git commit", "abc and changes"], ["torch", "2.13.0"],
+        ["command", "hookyard run 'a b.yaml'"], ["started", "then"], ["seed", "0"], ["git commit", "abc and changes"], ["torch", "2.13.0"],
     ]  # fmt: skip
 
 
 def test_more_lives_than_one_are_told() -> None:
     attempts = [
-        {"attempt": 0, "started": "1", "checkpoint": None},
-        {"attempt": 1, "started": "2", "checkpoint": "epoch-0003"},
+        Attempt(0, started="1"),
+        Attempt(1, "epoch-0003", started="2"),
     ]
-    table = tables_of(experiment("", {}, attempts).content)["Lives of the worker group"]
+    table = tables_of(experiment("", RUN, attempts).content)["Lives of the worker group"]
     assert table[1:] == [["0", "1", "the beginning"], ["1", "2", "epoch-0003"]]
-    assert "Lives" not in str(experiment("", {}, attempts[:1]).content)
+    assert "Lives" not in str(experiment("", RUN, attempts[:1]).content)

@@ -59,7 +59,7 @@ def store_of(folder: RunFolder) -> CheckpointStore:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path, "sweep", "", {"sweep": {"metric": "val/loss", "mode": "min", "trials": 3}})
+    return RunFolder.create(tmp_path, "sweep", "", sweep={"metric": "val/loss", "mode": "min", "trials": 3})
 
 
 GOOD = {"hooks.ema.decay": 0.5, "optimizer.lr": 0.2}
@@ -120,7 +120,7 @@ def test_what_a_trial_left_behind_is_superseded(sweep: RunFolder) -> None:
     trial = open_run(bad.folder.storage.location)
     assert trial.metrics["epoch"].tolist() == [0, 1, 2]
     assert not trial.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
-    assert bad.folder.about()["values"] == MUTATED
+    assert bad.folder.metadata().values == MUTATED
     assert trial.config["optimizer"]["lr"] == 0.16
     assert store_of(bad.folder).names() == ["epoch-0002", "epoch-0003"]
     assert "epoch-0002" in store_of(good.folder).names()
@@ -136,7 +136,7 @@ def test_cut_off_after_it_took_over_a_trial_goes_on_with_what_it_took(sweep: Run
         store_of(bad.folder).storage.delete(name)
     bad.begin(MUTATED)
     assert bad.next().metrics["epoch"] == 2
-    assert bad.folder.attempts()[-1]["checkpoint"] == "epoch-0002"
+    assert bad.folder.attempts()[-1].checkpoint == "epoch-0002"
 
 
 def test_back_to_an_earlier_checkpoint_of_its_own(sweep: RunFolder) -> None:
@@ -188,12 +188,12 @@ def _on_rank(rank: int, world_size: int, sweep: str, experiment: dict[str, Any],
 
 def test_two_ranks_save_together_and_take_over_together(sweep: RunFolder) -> None:
     experiment = population(batch_size=4)
-    whole, first = (RunFolder.create(sweep.storage.location, name, "", {}) for name in ("whole", "first"))
+    whole, first = (RunFolder.create(sweep.storage.location, name, "") for name in ("whole", "first"))
     undisturbed = on_ranks(_on_rank, 2, str(whole), resolved(experiment), None, 3)
     (path, _), (same, _) = on_ranks(_on_rank, 2, str(first), resolved(experiment), None, 2)
     assert path == same
     assert {"rank-0000.pt", "rank-0001.pt"} <= set(store_of(first).files(path.rpartition("/")[2]))
-    other = RunFolder.create(sweep.storage.location, "other", "", {})
+    other = RunFolder.create(sweep.storage.location, "other", "")
     taken = on_ranks(_on_rank, 2, str(other), resolved(experiment), path, 1)
     assert [loss for _, loss in taken] == [loss for _, loss in undisturbed]
 

@@ -94,7 +94,7 @@ def test_rules_count_what_was_reported_before() -> None:
 
 def begun(sweep: RunFolder, number: int, status: str, values: dict[str, Any]) -> RunFolder:
     folder = trial_folder(str(sweep), number)
-    folder.write_about({"status": status, "values": values})
+    folder.begin("", status=status, values=values)
     return folder
 
 
@@ -112,7 +112,7 @@ def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(
 
 def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
     sweep = RunFolder(tmp_path, "sweep")
-    sweep.write_about({"started": "2026-01-01T00:00:00Z", "resumed": ["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"]})
+    sweep.begin("", started="2026-01-01T00:00:00Z", resumed=["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"])
     trial = begun(sweep, 0, "running", {})
     for moment in ("00:00:40", "00:01:00", "10:00:30"):
         trial.append_metrics({"attempt": 0, "time": f"2026-01-01T{moment}Z"})
@@ -124,7 +124,7 @@ def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_the
     assert taking_over(trial, None) is None
     assert taking_over(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
     assert taking_over(trial, None) == "elsewhere/epoch-0003"
-    trial.begin_attempt(None, None, {})
+    trial.begin_attempt()
     assert taking_over(trial, None) is None
 
 

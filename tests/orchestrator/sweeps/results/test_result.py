@@ -20,10 +20,10 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
     """A sweep whose trials reported the given accuracies."""
-    folder = RunFolder.create(root, "sweep", "", {"sweep": {"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)}})
+    folder = RunFolder.create(root, "sweep", "", sweep={"metric": "val/accuracy", "mode": mode, "trials": len(accuracies)})
     for name, values in accuracies.items():
-        trial = RunFolder.create(f"{folder}/trials", name, "hooks: {}\n", {"values": {"hooks.ema": {"decay": 0.5}}})
-        trial.begin_attempt(None, None, {})
+        trial = RunFolder.create(f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}})
+        trial.begin_attempt()
         for step, value in enumerate(values, start=1):
             trial.append_metrics({"attempt": 0, "epoch": step - 1, "step": step, "iteration": step, "val/accuracy": value, "val/loss": 1 / step})
     return Sweep(folder)

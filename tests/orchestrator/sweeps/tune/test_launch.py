@@ -39,7 +39,7 @@ def watching(folder: Path, watcher: Hears) -> _Watching:
 def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Path, lr: float, error: str) -> None:
     watcher = Hears()
     watching(tmp_path, watcher).on_trial_error(0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr})))
-    about = trial_folder(str(tmp_path), 4).about()
-    assert (about["status"], about["values"]) == ("failed", {"optimizer.lr": lr})
-    assert error in about["error"]
+    metadata = trial_folder(str(tmp_path), 4).metadata()
+    assert (metadata.status, metadata.values) == ("failed", {"optimizer.lr": lr})
+    assert error in metadata.error
     assert watcher.ends == ["trial-0004"]

@@ -121,17 +121,17 @@ def test_a_job_that_fails_fails_its_trial_for_good(tmp_path: Path, freed: list[s
     trial = begun(tmp_path, **{"task_args.fails": True})
     with pytest.raises(RunError, match=r"rank 0: .*this loss fails on purpose"):
         trial.step()
-    about = trial_folder(str(tmp_path), 0).about()
-    assert about["status"] == "failed"
-    assert about["mistake"] is True
-    assert "this loss fails on purpose" in about["error"]
+    metadata = trial_folder(str(tmp_path), 0).metadata()
+    assert metadata.status == "failed"
+    assert metadata.mistake is True
+    assert "this loss fails on purpose" in metadata.error
 
 
 def test_a_trial_that_never_reports_the_metric_leaves_no_job_behind(tmp_path: Path, freed: list[str]) -> None:
     with pytest.raises(RunError, match=r"no report of the trial holds the sweep's metric 'val/acuracy'.*val/accuracy"):
         begun(tmp_path, metric="val/acuracy").step()
     folder = trial_folder(str(tmp_path), 0)
-    assert folder.about()["status"] == "failed"
+    assert folder.metadata().status == "failed"
     assert len(Run(folder).stats) == 3 * (7 + 3)
     assert freed == [HELD]
 
