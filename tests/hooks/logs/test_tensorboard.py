@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 from torch import nn
+from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Plan, Priority, Rhythm, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard
@@ -433,7 +434,13 @@ def test_batches_may_be_nested_and_hold_other_things(start: Start, tmp_path: Pat
 
 
 def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
-    hook = TensorBoard(flush_s=7)
-    start(hook)
-    assert hook._writer is not None
-    assert hook._writer.flush_secs == 7
+    asked: list[float] = []
+
+    class Writer(SummaryWriter):
+        def __init__(self, *arguments: Any, flush_secs: float, **options: Any) -> None:
+            super().__init__(*arguments, flush_secs=flush_secs, **options)
+            asked.append(flush_secs)
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", Writer)
+    start(TensorBoard(flush_s=7))
+    assert asked == [7]

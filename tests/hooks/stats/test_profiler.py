@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch.profiler import profile
 
 from hooks import Hook, State
+from hooks.stats import profiler
 from hooks.stats.profiler import Profiler
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
@@ -81,13 +83,21 @@ def test_accumulated_micro_batches_have_one_optimizer_part(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("iteration", "window"), [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (17, 20)), (15, (17, 20)), (19, (float("inf"),) * 2)]
+    ("iteration", "window"), [(0, (12, 15)), (10, (12, 15)), (13, (13, 15)), (14, (17, 20)), (15, (17, 20)), (19, None)]
 )
-def test_a_resumed_run_goes_on_in_the_schedule(iteration: int, window: tuple[float, float]) -> None:
+def test_a_resumed_run_goes_on_in_the_schedule(iteration: int, window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: skip 10; then wait 2, warmup 1, active 2, twice. What is left of a window must hold one kept iteration."""
-    hook = Profiler(skip_first=10, wait=2, warmup=1, active=2, repeat=2)
-    hook.on_start(State(iteration=iteration))
-    assert (hook._begin, hook._end) == window
+    hook, state = Profiler(skip_first=10, wait=2, warmup=1, active=2, repeat=2), State(phase="train", iteration=iteration)
+    windows: list[tuple[str, int]] = []
+    calls = {name: lambda name=name: windows.append((name, state.iteration)) for name in ("start", "stop")}
+    monkeypatch.setattr(profiler, "profile", lambda **options: SimpleNamespace(step=lambda: None, **calls))
+    hook.on_start(state)
+    for done in range(iteration, 25):
+        state.iteration = done
+        hook.on_iteration_start(state)
+        state.iteration = done + 1
+        hook.on_step(state)
+    assert windows[:2] == ([] if window is None else [("start", window[0]), ("stop", window[1])])
 
 
 def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(tmp_path: Path, stops: list[profile]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records import provenance as capture
 from orchestrator.records.provenance import captured
 
 
@@ -50,11 +49,10 @@ def test_files_that_git_does_not_know_yet_are_named(repository: Path) -> None:
     assert captured(repository)["git"]["untracked"] == [".gitignore", "new_task.py"]
 
 
-def test_a_diff_too_long_is_cut_and_says_so(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_DIFF_LIMIT", 20)
-    (repository / "task.py").write_text("width = 2\n" * 100)
+def test_a_diff_too_long_is_cut_and_says_so(repository: Path) -> None:
+    (repository / "task.py").write_text("width = 2\n" * 30_000)
     about = captured(repository)["git"]
-    assert len(about["diff"]) == 20
+    assert len(about["diff"]) == 200_000
     assert not about["diff_complete"]
 
 

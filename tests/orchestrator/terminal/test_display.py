@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,19 +65,27 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.Captu
     ]
 
 
-def test_on_a_terminal_there_is_a_bar_for_each_label_until_it_is_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("moves", "bars"),
+    [
+        ([("train", 1, 10), ("val", 1, 5, "now"), ("train", 4, 10, "loss 0.5")], ["train .* 4/10 .* loss 0.5", "val .* 1/5 .* now"]),
+        ([("train", 1, 10), ("val", 1, 5), ("train", 10, 10)], ["val .* 1/5 "]),
+        ([("train", 10, 10), ("train", 1, 10)], ["train .* 1/10 "]),
+    ],
+)
+def test_on_a_terminal_there_is_a_bar_for_each_label_until_it_is_full(
+    moves: list[Any], bars: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with TerminalDisplay() as display:
-        display.progress("train", 1, 10)
-        display.progress("val", 1, 5, "now")
-        display.progress("train", 4, 10, "loss 0.5")
-        bars = {task.description: (task.completed, task.total, task.fields["text"]) for task in display._progress.tasks}
-        assert bars == {"train": (4, 10, "loss 0.5"), "val": (1, 5, "now")}
-        display.progress("train", 10, 10)
-        assert [task.description for task in display._progress.tasks] == ["val"]
-        display.progress("train", 1, 10)
-        assert len(display._progress.tasks) == 2
-    assert capsys.readouterr().out == ""
+        for move in moves:
+            display.progress(*move)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    # What is drawn as it ends, before that is taken away again.
+    lines = re.sub(r"\x1b\[\?25h.*|\x1b\[[\d;]*m", "", shown.err, flags=re.DOTALL).rpartition("\x1b[2K")[2].splitlines()
+    assert len(lines) == len(bars)
+    assert all(re.match(bar, line) for bar, line in zip(bars, lines, strict=True))
 
 
 def test_on_a_terminal_a_frame_stands_in_for_the_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

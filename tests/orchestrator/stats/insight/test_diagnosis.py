@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, asdict
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -46,8 +46,6 @@ def test_every_verdict_has_its_query_and_advice_and_is_plain_data() -> None:
         assert verdict.query
         assert verdict.advice
         json.dumps(asdict(verdict))
-    with pytest.raises(FrozenInstanceError):
-        diagnosis.verdicts[0].weight = 0
 
 
 def test_the_queries_can_be_asked() -> None:
