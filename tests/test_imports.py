@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,20 +16,11 @@ from hooks import HOOKS
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for package in ("hooks", "orchestrator", "experiments") for path in (ROOT / package).rglob("*.py"))
 
-LAYERS = (
-    ("hooks",),
-    ("orchestrator.errors", "orchestrator.task", "orchestrator.storage"),
-    ("orchestrator.config", "orchestrator.loop", "orchestrator.checkpoint", "orchestrator.stats", "orchestrator.records"),
-    ("orchestrator.terminal",),
-    ("orchestrator.engines",),
-    ("orchestrator.runs",),
-    ("orchestrator.sweeps",),
-    ("orchestrator.report",),
-    ("orchestrator.cluster",),
-    ("orchestrator.cli",),
-    ("orchestrator.__main__",),
+LAYERS = tuple(
+    tuple(name for name in re.findall(r"`([a-z_.]+)`", row))
+    for row in re.findall(r"^\| *\d+ \|(.*?)\|", (ROOT / "docs/design.md").read_text(), re.MULTILINE)
 )
-"""Lowest first; a package may import its own layer and those below it."""
+"""The chart of docs/design.md, lowest first; a package may import its own layer and those below it."""
 
 WITH_RAY = ("orchestrator.engines", "orchestrator.runs", "orchestrator.sweeps", "orchestrator.cluster")
 
@@ -41,8 +33,8 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in FILES}
 
 
-def imported(path: Path, everywhere: bool) -> Iterator[str]:
-    """What a file imports: at module level, or in its functions too. What is for type checkers alone is left out."""
+def imported(path: Path, types: bool = False) -> Iterator[str]:
+    """What a file imports, in its functions too; with `types` also what is for type checkers alone."""
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:
         node = waiting.pop()
@@ -53,9 +45,9 @@ def imported(path: Path, everywhere: bool) -> Iterator[str]:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 yield full if full in MODULES else str(node.module)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        elif not types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             waiting.extend(node.orelse)
-        elif everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        else:
             waiting.extend(ast.iter_child_nodes(node))
 
 
@@ -74,7 +66,7 @@ def package_of(module: str) -> str:
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_one_way(module: str) -> None:
     own = layer(module)
-    for other in imported(MODULES[module], everywhere=True):
+    for other in imported(MODULES[module]):
         other_layer = layer(other)
         if own is not None and other_layer is not None:
             assert other_layer <= own, f"{module} imports {other}, which is above it"
@@ -89,7 +81,7 @@ def test_every_part_of_the_orchestrator_has_a_layer(module: str) -> None:
 
 @pytest.mark.parametrize("module", [module for module in MODULES if inside(module, ("hooks",))])
 def test_hooks_know_neither_ray_nor_the_orchestrator_nor_each_other(module: str) -> None:
-    for other in imported(MODULES[module], everywhere=True):
+    for other in imported(MODULES[module]):
         assert not inside(other, ("ray", "orchestrator", "experiments")), f"{module} imports {other}"
         if is_hook(module):
             assert not is_hook(other), f"{module} imports the hook {other}"
@@ -110,35 +102,33 @@ def test_one_hook_one_file() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_ray_is_imported_in_few_places(module: str) -> None:
     if not inside(module, WITH_RAY):
-        assert not [other for other in imported(MODULES[module], everywhere=True) if inside(other, ("ray",))]
+        assert not [other for other in imported(MODULES[module]) if inside(other, ("ray",))]
 
 
 def test_tasks_import_the_task_and_no_more_of_the_orchestrator() -> None:
     for module in (module for module in MODULES if inside(module, ("experiments",))):
-        others = {other for other in imported(MODULES[module], everywhere=True) if inside(other, ("orchestrator",))}
+        others = {other for other in imported(MODULES[module]) if inside(other, ("orchestrator",))}
         assert others <= {"orchestrator", "orchestrator.task"}, module
 
 
-def test_there_is_no_cycle_between_packages() -> None:
-    below: dict[str, set[str]] = {}
-    for module, path in MODULES.items():
-        others = {package_of(other) for other in imported(path, everywhere=False) if other in MODULES}
-        below.setdefault(package_of(module), set()).update(others - {package_of(module)})
-    while below:
-        free = {package for package, others in below.items() if not others & set(below)}
-        assert free, f"these import each other: {sorted(below)}"
-        below = {package: others for package, others in below.items() if package not in free}
+def test_there_is_no_cycle() -> None:
+    """Among files, annotations counted, and among packages. The public API names its types without importing them."""
+    files = {module: {*imported(path, types=module != "orchestrator")} & {*MODULES} for module, path in MODULES.items()}
+    packages: dict[str, set[str]] = {}
+    for module, others in files.items():
+        packages.setdefault(package_of(module), set()).update(map(package_of, others))
+    for below in (files, packages):
+        while below:
+            free = {one for one, others in below.items() if not (others - {one}) & set(below)}
+            assert free, f"these import each other: {sorted(below)}"
+            below = {one: others for one, others in below.items() if one not in free}
 
 
-def test_there_is_no_cycle_between_modules() -> None:
-    below = {
-        module: {other for other in imported(path, everywhere=False) if other in MODULES}
-        for module, path in MODULES.items()
-    }
-    while below:
-        free = {module for module, others in below.items() if not (others - {module}) & set(below)}
-        assert free, f"these import each other: {sorted(below)}"
-        below = {module: others for module, others in below.items() if module not in free}
+def test_the_places_to_begin_reading_are_there() -> None:
+    chart = (ROOT / "docs/design.md").read_text().partition("Ten places")[2].partition("\n## ")[0]
+    places = re.findall(r"\| `([a-z_/]+\.py)` \|", chart)
+    assert len(places) == 10
+    assert [place for place in places if not any((ROOT / around / place).exists() for around in ("", "orchestrator"))] == []
 
 
 def test_no_module_is_called_utils() -> None:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -36,11 +36,18 @@ from torch.futures import Future
 from orchestrator.checkpoint.shard_placeholders import INDEX, file_of
 from orchestrator.errors import CheckpointError
 
-if TYPE_CHECKING:
-    from orchestrator.checkpoint.store import CheckpointStore
+
+class Files(Protocol):
+    """The files of checkpoints, as CheckpointStore keeps them."""
+
+    def path(self, name: str) -> str: ...
+
+    def load(self, name: str, file: str) -> Any: ...
+
+    def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]: ...
 
 
-def write(store: CheckpointStore, name: str, tensors: Mapping[str, DTensor], rank: int, group: Any) -> dict[str, dict[str, Any]]:
+def write(store: Files, name: str, tensors: Mapping[str, DTensor], rank: int, group: Any) -> dict[str, dict[str, Any]]:
     """Writes this rank's shards into the unfinished checkpoint `name`; collective. Returns the manifest's entries for
     what this rank wrote; raises CheckpointError on every rank where one could not."""
     writer = _Writer(store, name, file_of(rank))
@@ -50,7 +57,7 @@ def write(store: CheckpointStore, name: str, tensors: Mapping[str, DTensor], ran
 
 
 def read(
-    store: CheckpointStore, name: str, keys: Iterable[str], mesh: DeviceMesh | None = None, group: Any = None
+    store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None = None, group: Any = None
 ) -> dict[str, Tensor]:
     """Sharded tensors of a checkpoint by key: sharded over the ranks of a mesh, collective, or else whole on the CPU."""
     reader = _Reader(store, name)
@@ -80,7 +87,7 @@ def _told(what: str) -> Iterator[None]:
 class _Writer(StorageWriter):
     """Writes the planned pieces of a rank into one file, and on the first rank the index of all."""
 
-    def __init__(self, store: CheckpointStore, name: str, file: str) -> None:
+    def __init__(self, store: Files, name: str, file: str) -> None:
         self._store, self._name, self._file = store, name, file
         self.entries: dict[str, dict[str, Any]] = {}
 
@@ -128,7 +135,7 @@ def _description(key: str, about: Any, places: Mapping[MetadataIndex, tuple[str,
 class _Reader(StorageReader):
     """Reads the pieces that were asked for, one file after another."""
 
-    def __init__(self, store: CheckpointStore, name: str) -> None:
+    def __init__(self, store: Files, name: str) -> None:
         self._store, self._name = store, name
         self._places: dict[MetadataIndex, tuple[str, int]] = {}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.train import UserCallback
 
-from orchestrator.engines.train_worker import first_of
+from orchestrator.engines.train_failures import first_of
 
 
 class EndOnMistake(UserCallback):

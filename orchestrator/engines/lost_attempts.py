@@ -10,7 +10,7 @@ import ray
 from ray.train import UserCallback
 
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.train_worker import first_of
+from orchestrator.engines.train_failures import first_of
 from orchestrator.errors import HookyardError
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder

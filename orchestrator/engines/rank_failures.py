@@ -9,10 +9,10 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 
 import hooks
-import orchestrator
 from hooks.plan import HookError
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.records.run_folder import RunFolder
@@ -23,7 +23,7 @@ MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, Impo
 
 _NOT_THE_EXPERIMENT = (
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
-    *(f"{folder}{os.sep}" for package in (hooks, orchestrator) for folder in package.__path__),
+    *(f"{folder}{os.sep}" for folder in (*hooks.__path__, Path(__file__).parents[1])),
     "<",
 )
 """Where a failure's own place is not to be looked for: libraries, the project itself, and what has no file."""

@@ -7,7 +7,7 @@ from ray.train import ControllerError
 
 from orchestrator.engines.fail_fast import EndOnMistake
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.train_worker import first_failure
+from orchestrator.engines.train_failures import first_failure
 
 MISTAKE = RankFailed.told(1, TypeError("no"))
 LOST = RankFailed.told(0, ConnectionError("peer gone"))
