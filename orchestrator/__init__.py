@@ -7,6 +7,8 @@ nor torch.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -68,3 +70,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _refuse_another_hooks() -> None:
+    """Raises ImportError where the import path has a user's `hooks` before Hookyard's, without which nothing runs."""
+    own, found = Path(__file__).parents[1] / "hooks", find_spec("hooks")
+    places = [str(place) for place in (found.submodule_search_locations or [str(found.origin)])] if found else []
+    if own.resolve() not in [Path(place).resolve() for place in places]:
+        raise ImportError(
+            f"`hooks` is Hookyard's own package ({own}), and {', '.join(places) or 'nothing'} is found by that name; "
+            "call it something else, such as my_hooks, or start with the command `hookyard`, which looks there last"
+        )
+
+
+_refuse_another_hooks()

@@ -11,8 +11,9 @@ HookyardError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 
 class HookyardError(Exception):
@@ -49,6 +50,13 @@ class ConfigError(UsageError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A suggestion of the nearest known name, upper and lower case aside; None when none is near."""
+    names = {candidate.lower(): candidate for candidate in known}
+    near = get_close_matches(name.lower(), names, n=1)
+    return f"did you mean '{names[near[0]]}'?" if near else None
 
 
 class CheckpointError(HookyardError):

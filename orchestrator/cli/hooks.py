@@ -22,8 +22,8 @@ def hooks(
 ) -> None:
     """Lists the hooks, or shows one with its parameters."""
     from hooks import HOOKS
+    from hooks.parts.import_path import extend_import_path
     from orchestrator.config.components import hook_class
-    from orchestrator.config.imports import extend_import_path
 
     if name is None:
         described = [describe(key, cls) for key, cls in sorted(HOOKS.items())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +12,7 @@ import typer
 
 from orchestrator.errors import UsageError
 
-_STARTER = "spirals"
-"""Which of the experiments that ship is copied: it needs nothing that is not installed with Hookyard."""
+_FOLDER = Path(__file__).with_name("starter")
 
 
 def init(
@@ -35,17 +35,5 @@ def init(
 
 def _starter(ending: str, name: str) -> str:
     """A file of the starter under another name: its module, its class and its runs are called after that."""
-    from importlib.resources import files
-
-    text = files("experiments").joinpath(f"{_STARTER}{ending}").read_text()
-    changes = {
-        " `hookyard init` copies this file.": "",
-        f"experiments.{_STARTER}:": f"{name}:",
-        _STARTER.capitalize(): "".join(part.capitalize() for part in name.split("_")),
-        f"name: {_STARTER}": f"name: {name}",
-        f"{_STARTER}.yaml": f"{name}.yaml",
-        f"{_STARTER}_sweep.yaml": f"{name}_sweep.yaml",
-    }
-    for old, new in changes.items():
-        text = text.replace(old, new)
-    return text
+    names = {"starter": name, "Starter": "".join(part.capitalize() for part in name.split("_"))}
+    return re.sub("starter|Starter", lambda found: names[found[0]], (_FOLDER / f"starter{ending}").read_text())

@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hooks import HOOKS, Hook, Priority
+from hooks.parts.import_path import extend_import_path
 from orchestrator.config.experiment import Component, Experiment
-from orchestrator.config.imports import did_you_mean, extend_import_path, resolve
+from orchestrator.config.imports import resolve
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
 from orchestrator.config.reader import join
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, did_you_mean
 from orchestrator.task import Task
 
 T = TypeVar("T")

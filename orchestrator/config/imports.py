@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 import traceback
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from orchestrator.errors import ConfigError, Problem
+from hooks.parts.import_path import NoSuchModule, hidden_module, module_called
+from orchestrator.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
 
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
-
-
-def extend_import_path(paths: Iterable[str | Path]) -> None:
-    """Appends folders to the import path; never in front, so that no file of the user's hides an installed module."""
-    for path in paths:
-        if str(path) not in sys.path:
-            sys.path.append(str(path))
-    importlib.invalidate_caches()
 
 
 def resolve(
@@ -51,13 +40,6 @@ def resolve(
     return found
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A suggestion of the nearest known name, upper and lower case aside; None when none is near."""
-    names = {candidate.lower(): candidate for candidate in known}
-    near = get_close_matches(name.lower(), names, n=1)
-    return f"did you mean '{names[near[0]]}'?" if near else None
-
-
 def _at_entry_point(name: str, path: str, group: str) -> Any:
     for point in entry_points(group=group, name=name):
         try:
@@ -77,28 +59,19 @@ def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, o
     module = _module(module_name, path)
     if not hasattr(module, class_name):
         classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-        message = f"module '{module_name}' ({module.__file__}) has no '{class_name}'"
-        raise _wrong(
-            path, message, did_you_mean(class_name, classes) or (f"it has {', '.join(classes)}" if classes else None)
-        )
+        message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
+        has = f"it has {', '.join(classes)}" if classes else None
+        raise _wrong(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or has)
     return getattr(module, class_name)
 
 
 def _module(name: str, path: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise _wrong(path, f"no module '{error.name}' in {_searched(error.name)}") from None
-        raise _wrong(path, f"module '{name}' cannot be imported: {_cause(error)}") from error
+        return module_called(name)
+    except NoSuchModule as error:
+        raise _wrong(path, str(error)) from None
     except Exception as error:  # importing runs the user's code
         raise _wrong(path, f"module '{name}' cannot be imported: {_cause(error)}") from error
-
-
-def _searched(module: str) -> str:
-    parent = sys.modules.get(module.rpartition(".")[0])
-    folders = list(getattr(parent, "__path__", sys.path))
-    return ", ".join(folder or "." for folder in folders)
 
 
 def _cause(error: Exception) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
 from orchestrator.config.complete import attempt, completed, single
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.imports import extend_import_path
 from orchestrator.config.overrides import apply_overrides, set_path
 from orchestrator.config.parameters import plain
 from orchestrator.config.reader import Document, dump_yaml, join, read_yaml

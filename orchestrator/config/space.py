@@ -7,10 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.config.imports import did_you_mean
 from orchestrator.config.reader import join
 from orchestrator.config.sweep import PB2, Population, Sweep
-from orchestrator.errors import Problem
+from orchestrator.errors import Problem, did_you_mean
 
 if TYPE_CHECKING:
     from orchestrator.config.experiment import Workers

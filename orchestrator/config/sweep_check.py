@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.config.complete import attempt, problems_with, seen_from, single
-from orchestrator.config.imports import did_you_mean
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
 from orchestrator.config.space import Domain, overlaps, surroundings, wrong_domain, wrong_mutations
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import Problem
+from orchestrator.errors import Problem, did_you_mean
 
 
 def sweep_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:

@@ -8,9 +8,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.config.imports import did_you_mean
 from orchestrator.config.reader import join
-from orchestrator.errors import Problem
+from orchestrator.errors import Problem, did_you_mean
 
 _WORDS = {
     "greater_than": "must be greater than {gt}",

@@ -134,7 +134,9 @@ class Ray:
         self._owned = not ray.is_initialized()
         if not self._owned:
             return ray
-        common = {"log_to_driver": False, "logging_level": "ERROR"}
+        from orchestrator.private_api.ray import DriversImportPath
+
+        common = {"log_to_driver": False, "logging_level": "ERROR", "job_config": DriversImportPath()}
         try:
             if self.address:
                 ray.init(address=self.address, **common, **self._environment)

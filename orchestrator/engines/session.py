@@ -14,7 +14,6 @@ import torch
 from hooks.state import Display, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import build_hooks, build_task
-from orchestrator.config.imports import extend_import_path
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.errors import UsageError
 from orchestrator.loop.loop import Loop
@@ -86,7 +85,6 @@ class Session:
 
     def _begin(self) -> tuple[Loop, Attempt]:
         """Builds the loop, and puts it where the attempt goes on from."""
-        extend_import_path(self.assignment.import_paths)
         experiment = experiment_from_dict(self.assignment.experiment, self.assignment.import_paths)
         folder, world = self.folder, self.world
         task = build_task(experiment)

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.config.imports import did_you_mean
-from orchestrator.errors import UsageError
+from orchestrator.errors import UsageError, did_you_mean
 
 _SIGNS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: eq,

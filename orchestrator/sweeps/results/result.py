@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from orchestrator.config.imports import did_you_mean
-from orchestrator.errors import UsageError
+from orchestrator.errors import UsageError, did_you_mean
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of

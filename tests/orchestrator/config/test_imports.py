@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from hooks import Hook
+from hooks.parts.import_path import extend_import_path
 from orchestrator.config import imports
-from orchestrator.config.imports import did_you_mean, extend_import_path, resolve
-from orchestrator.errors import ConfigError
+from orchestrator.config.imports import resolve
+from orchestrator.errors import ConfigError, did_you_mean
 from orchestrator.task import Task
 from tests.orchestrator.config.samples import HERE, Band, Line, Shadow
 
@@ -101,14 +102,6 @@ def test_a_module_that_fails_says_why_and_where(folder: Path) -> None:
 def test_a_missing_class_suggests_the_module_s_own() -> None:
     assert "has no 'Shadows' | did you mean 'Shadow'?" in refused(f"{HERE}:Shadows")
     assert "it has" in refused(f"{HERE}:Qqqq")
-
-
-def test_folders_are_appended_never_put_in_front(folder: Path) -> None:
-    (folder / "hooks.py").write_text("raise RuntimeError('hides the installed package')\n")
-    assert sys.path[-1] == str(folder)
-    extend_import_path([folder])
-    assert sys.path.count(str(folder)) == 1
-    assert resolve("hooks.hook:Hook", Hook, {}) is Hook
 
 
 def test_suggestions() -> None:

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from experiments.spirals import Confidence, Spirals
 from hooks import State
+from orchestrator.cli.starter.starter import Confidence, Starter
 
 
 def test_points_lie_about_their_spirals_and_are_the_same_each_time() -> None:
     """A point at radius r of arm k stands at the angle 2r + k pi; with hardly any noise it is found from where it stands."""
-    task = Spirals(noise=1e-4)
+    task = Starter(noise=1e-4)
     for phase, samples in (("train", 800), ("val", 200)):
         points, labels = next(iter(torch.utils.data.DataLoader(task.data()[phase], samples)))
         again, _ = next(iter(torch.utils.data.DataLoader(task.data()[phase], samples)))

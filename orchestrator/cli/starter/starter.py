@@ -1,4 +1,4 @@
-"""Two spirals: a task and a hook to begin one's own with. `hookyard init` copies this file."""
+"""Two spirals: a task and a hook to begin one's own with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator import Task
 
 
 @dataclass
-class Spirals(Task):
+class Starter(Task):
     """Tells points of one spiral from points of the other. A batch is `(points, labels)`: (B, 2) float32 and (B,) int64.
 
     The fields are the file's `task_args`, and a sweep can vary them.

@@ -1,0 +1,86 @@
+"""A user's own folders, whatever they are called, beside an installed Hookyard."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from setuptools import find_packages
+
+ROOT = Path(__file__).parents[1]
+
+EXPERIMENT = """
+name: mine
+task: experiments.t:T
+epochs: 1
+batch_size: 50
+workers: {count: 1}
+hooks: {probability: {type: "experiments.t:Confidence"}}
+"""
+
+
+def test_hooks_and_orchestrator_are_all_that_is_installed() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    installed = find_packages(str(ROOT), **found)
+    assert {name.partition(".")[0] for name in installed} == {"hooks", "orchestrator"}
+    assert {"hooks.parts.logs", "orchestrator.cli.starter", "orchestrator.report.charts"} <= set(installed)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A folder with `experiments`, and with folders that have the names of Hookyard's and of installed packages."""
+    folder = tmp_path / "study"
+    for name in ("experiments", "hooks", "orchestrator", "torch", "ray", "tests"):
+        (folder / name).mkdir(parents=True)
+    for name in ("hooks", "torch", "ray"):
+        (folder / name / "__init__.py").write_text("raise RuntimeError('this is not what is meant')\n")
+    task = (ROOT / "orchestrator/cli/starter/starter.py").read_text()
+    (folder / "experiments/t.py").write_text(task.replace("class Starter", "class T"))
+    (folder / "experiments/t.yaml").write_text(EXPERIMENT)
+    return folder
+
+
+def hookyard(tmp_path: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command as it is where Hookyard is installed: its two packages, and nothing else of the checkout, are on the import path."""
+    installed = tmp_path / "installed"
+    if not installed.exists():
+        installed.mkdir()
+        for name in ("hooks", "orchestrator"):
+            (installed / name).symlink_to(ROOT / name)
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run([sys.executable, "-P", "-m", "orchestrator", *words], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_user_s_folders_may_have_any_name(tmp_path: Path, study: Path) -> None:
+    told = hookyard(tmp_path, study, "run", "experiments/t.yaml", "--local")
+    assert told.returncode == 0, told.stderr
+
+
+@pytest.mark.ray
+def test_also_in_the_processes_that_ray_starts(tmp_path: Path, study: Path) -> None:
+    """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is installed."""
+    told = hookyard(tmp_path, study, "run", "experiments/t.yaml")
+    assert told.returncode == 0, told.stderr
+
+
+def test_a_file_may_be_called_from_elsewhere(tmp_path: Path, study: Path) -> None:
+    told = hookyard(tmp_path, tmp_path, "validate", "study/experiments/t.yaml")
+    assert told.returncode == 0, told.stderr
+
+
+def test_a_hook_in_a_folder_called_hooks_is_refused_with_what_to_do(tmp_path: Path, study: Path) -> None:
+    (study / "hooks/mine.py").write_text((study / "experiments/t.py").read_text())
+    told = hookyard(tmp_path, study, "run", "experiments/t.yaml", "hooks.mine={type: 'hooks.mine:Confidence'}")
+    assert told.returncode == 2
+    assert f"give {study / 'hooks'} another name, such as my_hooks, and write my_hooks.mine" in told.stderr
+
+
+def test_where_python_itself_puts_the_user_s_folder_first_the_error_says_so(tmp_path: Path, study: Path) -> None:
+    """As `python -m orchestrator` does, and a script beside such a folder."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(study), str(ROOT)])}
+    told = subprocess.run([sys.executable, "-P", "-c", "import orchestrator.task"], env=environment, capture_output=True, text=True)
+    assert f"{study / 'hooks'} is found by that name; call it something else, such as my_hooks" in told.stderr
