@@ -132,6 +132,9 @@ class Experiment(Model):
     """Options of the data loaders."""
     workers: Workers = Workers()
     """The processes of one run."""
+    upload_interval_s: Annotated[float, Ge(1)] = 30
+    """Seconds between two uploads of a rank's rows to an object store (`s3://...`) while it trains; in a folder rows can be
+    read within a second, whatever this says."""
     environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(default_factory=list)
     """Names of environment variables that workers on a cluster get from where the run is started, such as API keys; their
     values are written down nowhere."""

@@ -93,7 +93,8 @@ class Session:
         self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
         attempt = _begin_attempt(folder, store, world, self.assignment.checkpoint, self._display)
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
-        recorder = Recorder(folder.storage, folder.rank_folder(attempt.number, world.rank), identity)
+        rank_folder = folder.rank_folder(attempt.number, world.rank)
+        recorder = Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_interval_s)
         artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
         artifacts.mkdir(parents=True, exist_ok=True)
         self._loop = loop = Loop(

@@ -5,29 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.stats.rank_files import RankFiles
 from orchestrator.stats.rows import Batch, Batches, Layout, NoNumbers
 from orchestrator.storage import Storage
-
-
-@dataclass
-class _Table:
-    """A table on its way to files, and the file that is open."""
-
-    name: str
-    columns: dict[str, pa.DataType] = field(default_factory=dict)
-    """Columns seen so far, in order; once seen a column stays, so that the file's schema settles."""
-    file: IO[bytes] | None = None
-    writer: Any = None
-    schema: pa.Schema | None = None
-    part: int = 0
 
 
 class Recorder:
@@ -35,9 +22,7 @@ class Recorder:
 
     A row is a line of numbers, whose meaning `begin` tells, and a dict of what hooks added: numbers, short strings,
     tensors of one element (read when the row is flushed, so that recording never waits for a device) or spans between
-    CUDA events. Files are Arrow streams that are appended to; a new file begins where a new column appears. A file that
-    a kill cut short is read up to its last whole batch. Without a storage rows are dropped, but the last
-    ones can be looked back on in `recent`.
+    CUDA events. Without a storage rows are dropped, but the last ones can be looked back on in `recent`.
     """
 
     def __init__(
@@ -48,17 +33,15 @@ class Recorder:
         *,
         flush_rows: int = 512,
         flush_s: float = 1.0,
+        upload_interval_s: float = 30.0,
         recent: int = 1000,
     ) -> None:
-        self._storage, self._folder = storage, folder
-        self._identity = dict(identity or {})
+        self._files = RankFiles(storage, folder, identity or {}, upload_interval_s) if storage else None
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
-        self._rows, self._costs = _Table("rows"), _Table("costs")
         self._batch = Batch({}, NoNumbers())
         self._waiting: deque[Batch] = deque()
         self._cost_rows: list[dict[str, Any]] = []
-        self._idle = storage is None
         self.recent = Batches(recent)
         self.recent.begin(self._batch)
 
@@ -82,28 +65,30 @@ class Recorder:
 
     def append_costs(self, rows: Sequence[dict[str, Any]]) -> None:
         """Takes rows of the hooks' ledger."""
-        if not self._idle:
+        if self._files:
             self._cost_rows.extend(rows)
 
     def sync(self) -> None:
-        """Puts every row taken so far on disk; on an object store this closes the present files."""
+        """Puts every row taken so far on disk, or on the object store; raises StorageError where that cannot be done."""
         self._begin_batch(Batch(self._batch.labels, self._batch.layout))
         self._flush_rows_waiting(ready_only=False)
+        if not self._files:
+            return
         if self._cost_rows:
             rows, self._cost_rows = self._cost_rows, []
-            self._flush(self._costs, _added(rows, {}), len(rows))
-        for table in (self._rows, self._costs):
-            if table.file is not None and self._storage is not None and self._storage.local is None:
-                self._close(table)
+            self._files.write("costs", _added(rows, {}), len(rows))
+        self._files.sync()
 
     def close(self) -> None:
-        """Flushes everything and closes the files."""
-        self.sync()
-        for table in (self._rows, self._costs):
-            self._close(table)
+        """Flushes everything and closes the files; raises StorageError where that cannot be done."""
+        try:
+            self.sync()
+        finally:
+            if self._files:
+                self._files.close()
 
     def _begin_batch(self, batch: Batch) -> None:
-        if self._batch.count and not self._idle:
+        if self._batch.count and self._files:
             self._waiting.append(self._batch)
         self._batch = batch
         self.recent.begin(batch)
@@ -114,45 +99,8 @@ class Recorder:
             labels = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
             added = _added([batch.added.get(index, {}) for index in range(batch.count)], numbers) if batch.added else {}
-            self._flush(self._rows, labels | numbers | added, batch.count)
-
-    def _flush(self, table: _Table, arrays: dict[str, pa.Array], count: int) -> None:
-        self._write(table, self._record_batch(table, arrays, count))
-
-    def _record_batch(self, table: _Table, arrays: dict[str, pa.Array], count: int) -> pa.RecordBatch:
-        for name, array in arrays.items():
-            known = table.columns.get(name)
-            if known is None or pa.types.is_null(known) or (pa.types.is_integer(known) and pa.types.is_floating(array.type)):
-                table.columns[name] = array.type
-        columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
-        for name, kind in table.columns.items():
-            columns[name] = _cast(name, arrays[name], kind) if name in arrays else pa.nulls(count, kind)
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-    def _write(self, table: _Table, batch: pa.RecordBatch) -> None:
-        if table.writer is not None and table.schema != batch.schema:
-            self._close(table)
-        if table.writer is None:
-            self._open(table, batch.schema)
-        table.writer.write_batch(batch)
-        assert table.file is not None
-        table.file.flush()
-
-    def _open(self, table: _Table, schema: pa.Schema) -> None:
-        assert self._storage is not None
-        table.file = self._storage.open_stream(f"{self._folder}/{table.name}-{table.part:05d}.arrow")
-        table.writer = pa.ipc.new_stream(table.file, schema)
-        table.schema = schema
-        table.part += 1
-
-    @staticmethod
-    def _close(table: _Table) -> None:
-        if table.writer is None:
-            return
-        table.writer.close()
-        assert table.file is not None
-        table.file.close()
-        table.writer = table.file = None
+            assert self._files is not None
+            self._files.write("rows", labels | numbers | added, batch.count)
 
 
 def _ready(batch: Batch) -> bool:
@@ -179,15 +127,6 @@ def _array(name: str, values: list[Any]) -> pa.Array:
     except pa.ArrowException as error:
         kinds_of = {type(value): value for value in plain if value is not None}
         raise ValueError(f"column '{name}' takes text or numbers, not both; it was given {list(kinds_of.values())}") from error
-
-
-def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == kind:
-        return array
-    try:
-        return array.cast(kind)
-    except pa.ArrowException as error:
-        raise ValueError(f"column '{name}' holds {kind} and was given {array.type}: {error}") from error
 
 
 def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -143,24 +141,6 @@ class Remote:
 
         here = fs.LocalFileSystem()
         self.ask(lambda there: fs.copy_files(str(folder), path, source_filesystem=here, destination_filesystem=there))
-
-
-class Outgoing(io.BufferedRandom):
-    """A file on this machine's disk that is sent when it is closed."""
-
-    def __init__(self, remote: Remote, path: str) -> None:
-        super().__init__(cast(io.RawIOBase, tempfile.TemporaryFile(buffering=0)))  # noqa: SIM115, closed with this one
-        self._remote, self._path = remote, path
-
-    def close(self) -> None:
-        """Sends the file; raises StorageError where that cannot be done."""
-        if self.closed:
-            return
-        try:
-            self.flush()
-            self._remote.send(self, self._path)
-        finally:
-            super().close()
 
 
 def _opened(location: str) -> tuple[Any, str]:

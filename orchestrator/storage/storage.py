@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from orchestrator.storage.location import is_url, joined, opened_like, split_options, without_credentials
-from orchestrator.storage.remote import Outgoing, Remote
+from orchestrator.storage.remote import Remote
 
 
 class FileState(NamedTuple):
@@ -152,12 +152,17 @@ class Storage:
         self.write(name, before + data.encode())
 
     def open_stream(self, name: str) -> IO[bytes]:
-        """A file that grows: on a local disk what is flushed can be read at once, on an object store once it is closed."""
+        """A file that grows: on a local disk what is flushed can be read at once, on an object store once it is sent."""
         if self.local is None:
-            return cast(IO[bytes], Outgoing(self._remote, self._path(name)))
+            return tempfile.TemporaryFile()
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "wb")
+
+    def send(self, stream: IO[bytes], name: str) -> None:
+        """Puts a stream that grows no more into its place; on a local disk it is there."""
+        if self._remote:
+            self._remote.send(stream, self._path(name))
 
     def rename(self, name: str, to: str) -> None:
         """Moves a file or folder into its place."""

@@ -23,7 +23,8 @@ from orchestrator.storage import FileState, Storage
 from orchestrator.terminal.eta import Place, Progress, progress
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
-"""A run that has written no row for so long, and for so many of its iterations, is said to be quiet."""
+"""A run that has written no row for so long, and for so many of its iterations, is said to be quiet; on an object store only
+when it has not sent one for an upload's interval more."""
 _COMPARE_EVERY_S = 10.0
 """How often ranks are compared and the doctor is asked, at most: what they say changes slowly, and takes longer than all else."""
 _COMPARING_SHARE = 0.05
@@ -137,7 +138,7 @@ class LiveRun:
             ranks=ranks,
             verdicts=self._verdicts,
         )
-        return replace(view, notice=_notice(view, metadata, present, self._clock()))
+        return replace(view, notice=_notice(view, metadata, present, self._clock(), self._upload_interval_s()))
 
     def _look_at_rows(
         self, attempts: Sequence[Attempt], over: bool, reports: Sequence[Mapping[str, Any]]
@@ -188,6 +189,10 @@ class LiveRun:
         share = 1.0 if status == "finished" else so_far.share
         return replace(so_far, share=share, eta_s=so_far.eta_s if status == "running" else None)
 
+    def _upload_interval_s(self) -> float:
+        """How long its rows are on their way."""
+        return 0.0 if self.folder.storage.local else float(self._experiment.get("upload_interval_s", 0))
+
     def _compare(self, rows: pd.DataFrame) -> None:
         """Takes what the last iterations say of the ranks and of the run."""
         if not len(rows) or self._clock() < self._compare_at:
@@ -199,11 +204,11 @@ class LiveRun:
 
 
 def look_every_s(storage: Storage) -> float:
-    """How often it is worth looking: ranks write to a disk every second, and to an object store as a phase ends."""
+    """How often it is worth looking: ranks write to a disk every second, and send to an object store now and then."""
     return 1.0 if storage.local else 10.0
 
 
-def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: float) -> str | None:
+def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: float, upload_interval_s: float) -> str | None:
     """What is to be said of a run that is dead, and of one that says it runs and writes nothing."""
     driver = f"its driver (process {metadata.pid} on {metadata.host})"
     quiet_s = view.row_age_s
@@ -213,7 +218,7 @@ def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: 
     if view.status != "running":
         return None
     since = quiet_s if quiet_s is not None else now - _seconds((present and present.started) or view.started, now)
-    if since < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)):
+    if since < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)) + upload_interval_s:
         return None
     what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
     usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""

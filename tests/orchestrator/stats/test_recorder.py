@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import uuid
 import weakref
 from pathlib import Path
 from typing import Any
@@ -305,15 +304,3 @@ def test_costs_have_a_file_of_their_own(tmp_path: Path) -> None:
     taken.close()
     assert read(tmp_path, "costs") == [{"rank": 0, "hook": "ema", "event": "on_update", "calls": 3, "seconds": 0.5}]
     assert read(tmp_path) == [{"rank": 0, "n": 1}]
-
-
-def test_on_an_object_store_each_sync_is_a_file_that_can_be_read() -> None:
-    storage = Storage(f"memory://test-{uuid.uuid4().hex}")
-    taken = Recorder(storage, FOLDER, flush_s=1e9)
-    for n in range(3):
-        taken.append({"n": n})
-        taken.sync()
-        batches = [b for name in storage.names(FOLDER) for b in read_batches(storage.read(f"{FOLDER}/{name}"))]
-        assert [row["n"] for batch in batches for row in batch.to_pylist()] == list(range(n + 1))
-    taken.close()
-    storage.delete("")

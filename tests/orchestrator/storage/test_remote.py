@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
 from collections.abc import Callable
 from io import BytesIO
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import StorageError, UsageError
-from orchestrator.storage.remote import PATIENCE_S, Outgoing, Remote
+from orchestrator.storage.remote import PATIENCE_S, Remote
 
 AWAY = "AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 7, Couldn't connect to server"
 
@@ -127,31 +126,6 @@ def test_before_anything_is_begun_it_is_asked_once(remote: Remote, time: Time) -
     with pytest.raises(UsageError, match=r"cannot be reached: .*AWS_ENDPOINT_URL"):
         remote.reach()
     assert time.now == 0
-
-
-def test_a_stream_is_sent_when_it_is_closed_and_again_until_it_arrives(remote: Remote) -> None:
-    stream = Outgoing(remote, f"{remote.root}/rows")
-    stream.write(b"one")
-    stream.flush()
-    assert remote.filesystem.calls == 0
-    stream.write(b"two")
-    remote.filesystem.errors = away(2)
-    stream.close()
-    stream.close()
-    assert remote.read(f"{remote.root}/rows", 0) == b"onetwo"
-
-
-def test_a_stream_that_cannot_be_sent_is_closed_all_the_same(remote: Remote) -> None:
-    stream = Outgoing(remote, f"{remote.root}/rows")
-    stream.write(b"one")
-    remote.filesystem.errors = away(10_000)
-    with pytest.raises(StorageError):
-        stream.close()
-    assert stream.closed
-    calls = remote.filesystem.calls
-    del stream
-    gc.collect()
-    assert remote.filesystem.calls == calls
 
 
 @pytest.mark.parametrize("url", ["s3://AKIA:hunter2%zz@bucket/runs", "nowhere://AKIA:hunter2@bucket/runs?token=hunter2"])

@@ -20,6 +20,7 @@ from orchestrator import RunError, UsageError, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.storage import Storage
 from tests.tasks import described
+from tests.told_time import ToldTime
 
 pytest.importorskip("moto", reason="needs moto, which the extra dev brings")
 boto3 = pytest.importorskip("boto3", reason="needs boto3, which moto brings")
@@ -168,3 +169,35 @@ def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_dow
 def test_a_bucket_that_is_not_there_is_refused_before_anything_is_begun(bucket: str) -> None:
     with pytest.raises(UsageError, match=r"storage s3://nowhere/runs.* refuses: .*NO_SUCH_BUCKET.*Nothing was started"):
         run(described(epochs=1), "s3://nowhere/runs", local=True)
+
+
+@dataclass
+class Watches(Hook):
+    """Lets each training iteration take a second, and asks after it what others see of the run."""
+
+    def on_step(self, state: State) -> None:
+        if state.phase != "train":
+            return
+        if state.iteration == 1:
+            self.time.now += 1
+        else:
+            self.time.advance(1)
+        if state.iteration in (29, 32, 60, 62):
+            watched = [rank["iteration"] for rank in told("watch", self.path)["ranks"]]
+            self.seen[state.iteration] = watched, told("doctor", self.path)["signs"]["iterations"]
+
+
+def test_what_is_seen_of_a_live_run_is_half_a_minute_old_at_most(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = ToldTime()
+    seen: dict[int, Any] = {}
+    for name, value in {"time": time, "seen": seen, "path": f"{bucket}/three/points"}.items():
+        monkeypatch.setattr(Watches, name, value, raising=False)
+    monkeypatch.setattr("orchestrator.loop.clock.perf_counter", time)
+    monkeypatch.setattr("orchestrator.stats.recorder.perf_counter", time)
+    monkeypatch.setattr("orchestrator.stats.rank_files.Event", lambda: time)
+    hooks = {"watches": {"type": "tests.orchestrator.storage.test_s3:Watches"}, "checkpoint": None}
+    done = run(described(task_args={"train": 70, "val": 4}, batch_size=1, epochs=1, hooks=hooks), f"{bucket}/three", local=True)
+    assert seen == {29: ([], 0), 32: ([30], 30), 60: ([30], 30), 62: ([60], 60)}
+    assert done.stats.query("phase == 'train'")["iteration"].tolist() == [*range(1, 71)]

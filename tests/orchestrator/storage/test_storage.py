@@ -105,11 +105,12 @@ def test_text_is_appended(storage: Storage) -> None:
     assert storage.read("a/log.txt") == b"one\ntwo\n"
 
 
-def test_a_stream_is_whole_once_it_is_closed(storage: Storage) -> None:
+def test_a_stream_is_whole_once_it_is_sent_and_closed(storage: Storage) -> None:
     stream = storage.open_stream("a/rows")
     stream.write(b"one")
     stream.flush()
     stream.write(b"two")
+    storage.send(stream, "a/rows")
     stream.close()
     assert storage.read("a/rows") == b"onetwo"
 

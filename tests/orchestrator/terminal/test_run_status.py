@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,15 @@ def test_a_run_that_stands_still_is_said_to(folder: RunFolder) -> None:
     took = training(2, 200, slower("forward_s", 1, 0.02)).groupby("rank").tail(50)["step_s"].median()
     told = f"no row for 3 min, where an iteration took {1000 * took:.3g} ms: it hangs, or does something else that takes long"
     assert LiveRun(folder, age(folder, 180)).look().notice == told
+
+
+def test_rows_on_their_way_to_an_object_store_make_no_quiet_run() -> None:
+    folder = written_run(f"memory://test-{uuid.uuid4().hex}", upload_interval_s=100)
+    rows_of(folder, training(1, 20, samples=0))
+    later = [LiveRun(folder, lambda age=age: time.time() + age).look().notice for age in (150, 180)]
+    assert later[0] is None
+    assert "no row for 3 min" in str(later[1])
+    folder.storage.delete("")
 
 
 def test_iterations_that_take_long_make_no_quiet_run(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""A clock that only the test moves, for what waits in a thread of its own."""
+
+from __future__ import annotations
+
+from math import inf
+from threading import Condition
+
+_PATIENCE_S = 30
+"""How long a thread may take to do what is due, on a machine that is busy."""
+
+
+class ToldTime:
+    """Seconds that `advance` moves; as `threading.Event` it is a wait that lasts until they have passed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due, self._over = -inf, False
+        self._changed = Condition()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass for the thread that waits; returns when it has done what was due, and waits again."""
+        with self._changed:
+            self._until_it_waits()
+            self.now += seconds
+            self._changed.notify_all()
+            self._until_it_waits()
+
+    def _until_it_waits(self) -> None:
+        assert self._changed.wait_for(lambda: self._over or self._due > self.now, _PATIENCE_S)
+
+    def wait(self, timeout: float) -> bool:
+        with self._changed:
+            self._due = self.now + timeout
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._over or self.now >= self._due)
+            return self._over
+
+    def set(self) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
