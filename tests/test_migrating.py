@@ -197,6 +197,12 @@ def test_each_file_is_valid_and_its_hooks_can_be_built(system: str, tmp_path: Pa
     assert hooks_of(migrated(system, tmp_path))
 
 
+def test_mmengine_s_begin_epoch_is_one_more_than_the_epochs_that_are_over(tmp_path: Path) -> None:
+    """`if epoch + 1 >= begin_epoch`, where epoch is 0 in the first."""
+    begin = int(re.findall(r"EMAHook'.*begin_epoch=(\d+)", blocks("MMEngine")[0])[0])
+    assert hooks_of(migrated("MMEngine", tmp_path))["ema"].begin == Rhythm(begin - 1)
+
+
 def test_mmengine_s_momentum_became_its_decay(tmp_path: Path) -> None:
     momentum = float(re.findall(r"EMAHook', momentum=(0\.\d+)", blocks("MMEngine")[0])[0])
     assert hooks_of(migrated("MMEngine", tmp_path))["ema"].decay == pytest.approx(1 - momentum)

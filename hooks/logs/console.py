@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts.logs.eta import Remaining
-from hooks.parts.logs.readings import learning_rates
+from hooks.parts.logs.readings import learning_rates, under_way
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
@@ -52,7 +52,7 @@ class Console(Hook):
     """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`; all
     are printed. One with a column's name stands in for it."""
 
-    priority: ClassVar[Priority | int] = Priority.LOW
+    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Console(Hook):
 
     @paced_by("interval")
     def on_step(self, state: State) -> None:
-        self._show(state, state.phase_iteration, state.row)
+        self._show(state, state.phase_iteration, under_way(state))
 
     def on_phase_end(self, state: State) -> None:
         self._remaining.phase_ended(state)

@@ -13,7 +13,7 @@ from typing import IO, Annotated, Any, ClassVar
 from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.parts.logs.readings import learning_rates
+from hooks.parts.logs.readings import learning_rates, under_way
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
@@ -43,7 +43,7 @@ class JsonLines(Hook):
     """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`. One
     with a column's name stands in for it."""
 
-    priority: ClassVar[Priority | int] = Priority.LOW
+    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class JsonLines(Hook):
     @paced_by("interval")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self._write_line(state, state.row)
+            self._write_line(state, under_way(state))
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.unwritten():

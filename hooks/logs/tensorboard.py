@@ -68,7 +68,7 @@ class TensorBoard(Hook):
     flush_s: Annotated[float, Gt(0)] = 120.0
     """Seconds after which points are on disk at the latest; the end of a phase writes them in any case."""
 
-    priority: ClassVar[Priority | int] = Priority.LOW
+    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:

@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hooks.hook import Hook, Ranks
@@ -26,15 +25,15 @@ FILE = "model_complexity.csv"
 
 @dataclass
 class ModelComplexity(Hook):
-    """Counts the model's parameters, and the FLOPs and activations of a forward pass, once as the run begins.
+    """Counts the model's parameters, and the FLOPs, MACs and activations of a forward pass, once as the run begins.
 
     Runs on the master, with a real training batch, in eval mode; weights, buffers, random states and the training order
-    stay as they are. FLOPs are those of matrix products, convolutions and attention, a multiplication with its addition
-    being two; activations are the elements that modules without submodules put out. Puts `parameters`,
-    `trainable_parameters`, `flops_per_sample` and `activations_per_sample` into `state.info`, shows them in a line, and
-    writes `model_complexity.csv`, with a row for each module down to `max_depth`. A model that cannot be counted gives
-    a note, and the run goes on. Source: ClassyVision and VISSL ModelComplexityHook, Lightning ModelSummary,
-    torch.utils.flop_counter.
+    stay as they are. MACs are the multiply-adds of matrix products, convolutions and attention, and FLOPs twice as many;
+    activations are the elements that convolutions (Conv1d, Conv2d, Conv3d) put out. Puts `parameters`,
+    `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and `activations_per_sample` into `state.info`, shows
+    them in a line, and writes `model_complexity.csv`, with a row for each module down to `max_depth`. A model that cannot
+    be counted gives a note, and the run goes on. Source: ClassyVision and VISSL ModelComplexityHook, whose FLOPs are
+    MACs (and a few more, of norms and pooling), Lightning ModelSummary, torch.utils.flop_counter.
     """
 
     max_depth: Annotated[int, Ge(0)] = 2
@@ -60,13 +59,12 @@ class ModelComplexity(Hook):
                 state.forward(module, batch)
             costs[""].flops = flops.get_total_flops()
         samples = state.samples_in(batch)
-        state.info["flops_per_sample"] = round(costs[""].flops / samples)
-        state.info["activations_per_sample"] = round(costs[""].activations / samples)
+        state.info |= costs[""].per_sample(samples)
         self._write(state, costs, samples)
         _show(state, _summary(state.info))
 
     def _write(self, state: State, costs: dict[str, _Cost], samples: int) -> None:
-        columns = ("module", "type", "parameters", "trainable_parameters", "flops_per_sample", "activations_per_sample")
+        columns = ("module", "type", "parameters", "trainable_parameters", *costs[""].per_sample(samples))
         state.artifacts.mkdir(parents=True, exist_ok=True)
         with (state.artifacts / FILE).open("w", newline="") as file:
             table = csv.writer(file)
@@ -74,9 +72,7 @@ class ModelComplexity(Hook):
             for name, module in state.module.named_modules():
                 if _depth(name) > self.max_depth:
                     continue
-                cost = costs[name]
-                measured = round(cost.flops / samples), round(cost.activations / samples)
-                table.writerow([name, type(module).__name__, *_parameters(module), *measured])
+                table.writerow([name, type(module).__name__, *_parameters(module), *costs[name].per_sample(samples).values()])
 
 
 @dataclass
@@ -87,6 +83,11 @@ class _Cost:
     activations: int = 0
     entered: list[int] = field(default_factory=list)
     """The FLOPs so far as each call began that is under way."""
+
+    def per_sample(self, samples: int) -> dict[str, int]:
+        """What it costs by name; torch counts a multiply-add as two FLOPs."""
+        totals = {"flops": self.flops, "macs": self.flops / 2, "activations": self.activations}
+        return {f"{name}_per_sample": round(total / samples) for name, total in totals.items()}
 
 
 @contextmanager
@@ -105,11 +106,10 @@ def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _
             begun = cost.entered.pop()
             if not cost.entered:  # a module that calls itself counts once
                 cost.flops += flops.get_total_flops() - begun
-            if next(child.children(), None) is not None:
+            if not isinstance(child, nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 return
-            elements = sum(leaf.numel() for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
             for paying in {id(each): each for each in (costs[""], cost, *open_calls)}.values():
-                paying.activations += elements
+                paying.activations += output.numel()
 
         return child.register_forward_pre_hook(enter), child.register_forward_hook(leave)
 
@@ -155,7 +155,8 @@ def _summary(info: Mapping[str, Any]) -> str:
     shown = {name: _readable(value) for name, value in info.items() if isinstance(value, int)}
     return (
         f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable), "
-        f"{shown['flops_per_sample']} FLOPs and {shown['activations_per_sample']} activations per sample in a forward pass"
+        f"{shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs) and {shown['activations_per_sample']} activations "
+        "per sample in a forward pass"
     )
 
 

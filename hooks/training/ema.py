@@ -41,7 +41,7 @@ class EMA(Hook):
     average: Literal["exponential", "annealing", "stochastic"] = "exponential"
     """Annealing raises the decay from 0 to its value; stochastic is the plain mean of all updates (SWA), without decay."""
     gamma: Annotated[float, Gt(0)] = 100
-    """How slowly annealing raises the decay: at the n-th update after the copy it is min(decay, n / (gamma + n))."""
+    """How slowly annealing raises the decay: n steps after the copy it is min(decay, n / (gamma + n))."""
     interval: Annotated[int, Ge(1)] = 1
     """Optimizer steps between updates."""
     begin: Rhythm = Rhythm(0)
@@ -148,7 +148,7 @@ class EMA(Hook):
         if self.average == "stochastic":
             return 1 / (self._updates + 1)
         if self.average == "annealing":
-            return max(1 - self.decay, self.gamma / (self.gamma + self._updates))
+            return max(1 - self.decay, self.gamma / (self.gamma + self._updates * self.interval))
         return 1 - self.decay
 
     def _average(self) -> None:

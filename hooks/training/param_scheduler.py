@@ -19,7 +19,7 @@ class ParamScheduler(Hook):
 
     The loop itself records the learning rates that each iteration used, and keeps the scheduler's state. Records, where
     asked to, momentum and weight_decay of the first parameter group, and momentum_1, weight_decay_1 ... of further ones,
-    before the scheduler steps. Every rank does the same; no communication. Raises ValueError at start where `monitor`
+    as the iteration uses them. Every rank does the same; no communication. Raises ValueError at start where `monitor`
     does not fit the scheduler, and KeyError where the metric is missing. Source: MMEngine ParamSchedulerHook, which
     steps at every micro-batch; here a step is an optimizer step; Lightning LearningRateMonitor.
     """
@@ -33,8 +33,8 @@ class ParamScheduler(Hook):
     record_weight_decay: bool = False
     """Whether to record the weight decay of each group."""
 
-    priority: ClassVar[Priority] = Priority.ABOVE_NORMAL
-    """Before the hooks that show a row."""
+    priority: ClassVar[Priority] = Priority.LOW
+    """MMEngine's: hooks and loggers before it read the rates that the step used, those behind it the next ones."""
 
     def on_start(self, state: State) -> None:
         plateau = isinstance(state.scheduler, ReduceLROnPlateau)
@@ -44,18 +44,21 @@ class ParamScheduler(Hook):
         if self.monitor and isinstance(state.scheduler, LRScheduler) and not plateau:
             raise ValueError(f"{kind} takes no metric; leave out monitor={self.monitor!r}")
 
-    def on_step(self, state: State) -> None:
-        if state.phase != "train":
-            return
-        if state.optimizer is not None:
+    def on_loss(self, state: State) -> None:
+        if state.phase == "train" and state.optimizer is not None:
             self._record(state, state.optimizer)
-        self._step_when_due(state)
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train":
+            self._step_when_due(state)
 
     def handles(self, event: str) -> bool:
-        """`on_step` only where the hook has something to do at every step."""
-        if event == "on_step" and not (self.record_momentum or self.record_weight_decay):
-            return self.every.unit == "steps" and self.monitor is None
-        return super().handles(event)
+        """The events of an iteration only where the hook has something to do in them."""
+        asked = {
+            "on_loss": self.record_momentum or self.record_weight_decay,
+            "on_step": self.every.unit == "steps" and self.monitor is None,
+        }
+        return asked.get(event, True) and super().handles(event)
 
     def _record(self, state: State, optimizer: Optimizer) -> None:
         for index, group in enumerate(optimizer.param_groups):

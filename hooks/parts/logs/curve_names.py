@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hooks.parts.logs.readings import learning_rates, numbers
+from hooks.parts.logs.readings import learning_rates, numbers, under_way
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.state import State
 
@@ -31,11 +31,11 @@ class Curves:
 
     def catch_up(self, state: State) -> None:
         """Takes what there is, for a later point; at most RECENT iterations may lie between two looks."""
-        self._windows.catch_up(state.row)
+        self._windows.catch_up(under_way(state))
 
     def point(self, state: State) -> dict[str, float]:
         """A point within an iteration of training."""
-        return self._values(state, state.row)
+        return self._values(state, under_way(state))
 
     def rest(self, state: State) -> dict[str, float]:
         """A last point, as a phase ends: of the iterations of training that are in no point yet, if there are any."""

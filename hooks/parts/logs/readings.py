@@ -35,6 +35,12 @@ def learning_rates(state: State) -> dict[str, float]:
     return numbers({f"lr_{index}" if index else "lr": group["lr"] for index, group in enumerate(groups)})
 
 
+def under_way(state: State) -> dict[str, Any]:
+    """What the row of the present iteration will have so far: its columns, and the rates, which the loop adds as it is
+    closed. Before the scheduler steps."""
+    return {**learning_rates(state), **state.row}
+
+
 def _transfer(tensors: Sequence[Tensor]) -> list[float]:
     device = next((value.device for value in tensors if value.device.type != "cpu"), torch.device("cpu"))
     joined = torch.stack([value.detach().to(device, torch.float64).reshape(()) for value in tensors])

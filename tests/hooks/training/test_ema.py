@@ -16,6 +16,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 
 from hooks import Hook, Rhythm, State
 from hooks.training.ema import EMA
+from orchestrator.config.components import make_hooks
+from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.ranks import on_ranks
@@ -107,14 +109,15 @@ def test_stochastic_is_the_plain_mean() -> None:
         torch.testing.assert_close(ours.double(), torch.stack(values).mean(0), rtol=1e-5, atol=1e-6)
 
 
-def test_annealing_is_mmengines_formula() -> None:
-    """momentum_n = max(momentum, gamma / (gamma + n)), with n = 1 at the first update after the copy."""
-    state, hook, trail = new_state(small_model()), EMA(decay=0.7, average="annealing", gamma=2), Trail()
+@pytest.mark.parametrize("interval", [1, 3])
+def test_annealing_is_mmengines_formula(interval: int) -> None:
+    """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy, of which every `interval`-th updates."""
+    state, hook, trail = new_state(small_model()), EMA(decay=0.7, average="annealing", gamma=2, interval=interval), Trail()
     train(state, {"ema": hook, "trail": trail}, batches(10))
     for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
-        expected = values[0]
-        for n, value in enumerate(values[1:], start=1):
-            momentum = max(0.3, 2 / (2 + n))
+        expected, *further = values[interval - 1 :: interval]
+        for update, value in enumerate(further, start=1):
+            momentum = max(0.3, 2 / (2 + update * interval))
             expected = (1 - momentum) * expected + momentum * value
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -572,6 +575,11 @@ def test_a_record_that_does_not_fit_is_an_error(change: Any, found: str) -> None
 
 
 # Parameters
+
+
+def test_a_decay_that_would_keep_the_first_weights_for_ever_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"hooks.ema.decay: must be less than 1, got 1"):
+        make_hooks({"ema": {"decay": 1}}, {})
 
 
 def test_momentum_is_refused_with_the_decay_to_write() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +10,13 @@ from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
-from hooks import Plan, Rhythm, State
+from hooks import Hook, Plan, Rhythm, State
+from hooks.logs.json_lines import JsonLines
 from hooks.training.param_scheduler import ParamScheduler
+from orchestrator.config.experiment import Component
+from orchestrator.loop.loop import Loop
 from tests.hooks.training.steps import batches, new_state, small_model, train
+from tests.tasks import Points, Rows, experiment
 
 
 def an_optimizer(lr: Any = 0.1) -> Optimizer:
@@ -142,14 +148,46 @@ def test_without_a_scheduler_the_rate_is_still_recorded() -> None:
     assert epochs(State(optimizer=an_optimizer()), ParamScheduler(), 2, iterations=1) == [0.1, 0.1]
 
 
-def test_runs_before_hooks_of_ordinary_priority() -> None:
-    from hooks import Hook
+class Reads(Hook):
+    """Reads the optimizer's rate and momentum as an iteration and a phase end, at the priority of most hooks."""
 
-    class Shows(Hook):
-        def on_step(self, state: State) -> None: ...
+    def __init__(self) -> None:
+        self.iterations: list[float] = []
+        self.phases: list[float] = []
 
-    hooks = {"shows": Shows(), "schedule": ParamScheduler(every=Rhythm(1, "steps"))}
-    assert Plan(hooks).table()["on_step"] == ["schedule", "shows"]
+    def on_step(self, state: State) -> None:
+        self.iterations.append(state.optimizer.param_groups[0]["lr"])
+
+    def on_phase_end(self, state: State) -> None:
+        self.phases.append(state.optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, interval: int) -> None:
+    """As in MMEngine, where the scheduler comes after them; epochs of seven iterations, and one line for what is left."""
+    reads, rows = Reads(), Rows()
+    hooks = {
+        "schedule": ParamScheduler(every=Rhythm(1, "steps"), record_momentum=True),
+        "json_lines": JsonLines(interval=interval),
+        "reads": reads,
+    }
+    schedule = Component(type="OneCycleLR", max_lr=1.0, total_steps=20)
+    list(Loop(Points(val=0), experiment(epochs=1, scheduler=schedule), hooks, recorder=rows, artifacts=tmp_path).run())
+    used = {row["iteration"]: (row["lr"], row["momentum"]) for row in rows.rows}
+    assert len(set(used.values())) == 7
+    assert reads.iterations == [rate for rate, _ in used.values()]
+    lines = [json.loads(line) for line in (tmp_path / "scalars.jsonl").read_text().splitlines()]
+    assert {line["iteration"]: (line["lr"], line["momentum"]) for line in lines if "lr" in line} == {
+        iteration: values for iteration, values in used.items() if iteration % interval == 0 or iteration == 7
+    }
+
+
+def test_a_hook_reads_the_epochs_own_rate_as_its_phase_ends() -> None:
+    reads = Reads()
+    hooks = {"schedule": ParamScheduler(), "reads": reads}
+    schedule = Component(type="StepLR", step_size=1, gamma=0.5)
+    list(Loop(Points(val=0), experiment(epochs=3, scheduler=schedule), hooks).run())
+    assert reads.phases == [0.1, 0.05, 0.025]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +196,7 @@ def test_runs_before_hooks_of_ordinary_priority() -> None:
         (ParamScheduler(), False),
         (ParamScheduler(every=Rhythm(10, "steps")), True),
         (ParamScheduler(every=Rhythm(10, "steps"), monitor="val/loss"), False),
-        (ParamScheduler(record_weight_decay=True), True),
+        (ParamScheduler(record_weight_decay=True), False),
     ],
 )
 def test_it_is_called_at_a_step_only_where_it_has_something_to_do(hook: ParamScheduler, called: bool) -> None:
@@ -177,7 +215,7 @@ def test_momentum_and_weight_decay_of_every_group_where_asked_to(kind: Any, opti
     further = {name: value / 2 for name, value in columns.items() if name == "weight_decay"}
     groups = [{"params": [nn.Parameter(torch.zeros(1))]}, {"params": [nn.Parameter(torch.zeros(1))], **further}]
     state = State(optimizer=kind(groups, lr=0.1, **options), phase="train")
-    ParamScheduler(record_momentum=True, record_weight_decay=True).on_step(state)
+    ParamScheduler(record_momentum=True, record_weight_decay=True).on_loss(state)
     second = {f"{name}_1": value for name, value in {**columns, **further}.items()}
     assert state.row == {**columns, **second}
 
@@ -196,8 +234,9 @@ def test_the_momentum_that_a_cycle_moves_is_recorded_as_it_was_used() -> None:
         by_hand.step()
         state.step, state.stepped = step, True
         expected.append(by_hand.param_groups[0]["momentum"])
-        hook.on_step(state)
+        hook.on_loss(state)
         found.append(state.row["momentum"])
+        hook.on_step(state)
         reference.step()
     assert found == expected
     assert len(set(expected)) > 3
