@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
@@ -26,6 +27,7 @@ from hooks.state import State
 logger = logging.getLogger("hookyard")
 
 Format = Literal["pt2", "onnx", "trace", "script"]
+_TORCHSCRIPT = ("trace", "script")
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Export(Hook):
     def on_start(self, state: State) -> None:
         if self.format == "onnx":
             _require_onnx()
-        if self.format in ("trace", "script"):
+        if self.format in _TORCHSCRIPT:
             logger.warning("export: TorchScript is deprecated in torch; format: pt2 is what replaces it")
         _context(state, self.weights)
 
@@ -94,10 +96,10 @@ class Export(Hook):
         partial.mkdir(parents=True)
         try:
             with aside.evaluating(state):
-                call = _call(state)
+                call = _call(state).on_cpu() if self.format in _TORCHSCRIPT else _call(state)
                 path = partial / f"model.{_SUFFIXES[self.format]}"
                 reload = _WRITERS[self.format](call, path, self.dynamic_batch)
-                self._compare(call.run(state.module), reload(), folder / name)
+                self._compare(call.run(call.module), reload(), folder / name)
             shutil.rmtree(folder / name, ignore_errors=True)
             os.replace(partial, folder / name)
         finally:
@@ -129,6 +131,11 @@ class _Call:
     def run(self, program: Callable[..., Any]) -> Any:
         """Calls something else in the same way."""
         return program(*self.arguments, **self.named)
+
+    def on_cpu(self) -> _Call:
+        """The same with a copy of the model: a trace keeps the devices that its constants had, and no loading moves them."""
+        arguments, named = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named))
+        return _Call(copy.deepcopy(self.module).cpu(), arguments, named)
 
     def tensors(self) -> list[Tensor]:
         """The tensors among the arguments."""
@@ -244,7 +251,7 @@ def _write_script(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], 
 
 def _saved(scripted: Any, call: _Call, path: Path) -> Callable[[], Any]:
     torch.jit.save(scripted, path)
-    loaded = torch.jit.load(path, map_location=call.tensors()[0].device)
+    loaded = torch.jit.load(path)
     return lambda: call.run(loaded)
 
 
