@@ -18,7 +18,7 @@ from orchestrator import Task, load_experiment, run
 from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import resolved
+from orchestrator.config.load import to_dict
 from orchestrator.config.sweep import PB2, PBT, SCHEDULERS, Asha, Fifo, HyperBand, Median
 
 ROOT = Path(__file__).parents[1]
@@ -141,7 +141,7 @@ def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
 
 def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
     write_files(ROOT / "docs" / "experiment.md", folder)
-    base, wider = (resolved(load_experiment(f"study/{name}.yaml")) for name in ("complete", "wider"))
+    base, wider = (to_dict(load_experiment(f"study/{name}.yaml")) for name in ("complete", "wider"))
     assert base["optimizer"] == {"type": "AdamW", "lr": 3e-3, "weight_decay": 0.01}
     assert base["hooks"]["sync_buffers"] is None
     assert len(base["changes"]) == 1
@@ -157,7 +157,7 @@ def test_the_page_on_experiments_merges_as_it_says(folder: Path) -> None:
 def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None:
     write_files(ROOT / "docs" / "experiment.md", folder)
     commands = re.findall(r"^hookyard run (study/\S+) (.*)$", (ROOT / "docs" / "experiment.md").read_text(), re.MULTILINE)
-    typed = [resolved(load_experiment(file, shlex.split(words.partition(" --")[0]))) for file, words in commands]
+    typed = [to_dict(load_experiment(file, shlex.split(words.partition(" --")[0]))) for file, words in commands]
     assert [one["epochs"] for one in typed] == [4, None, 4]
     assert [one["optimizer"]["type"] for one in typed] == ["AdamW", "AdamW", "SGD"]
     assert typed[0]["optimizer"]["lr"] == 0.01

@@ -19,7 +19,8 @@ from torch import nn
 from hooks import EVENTS, HOOKS, Hook, HookError, Rhythm, State
 from orchestrator import Experiment, Task, load_experiment
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.components import IMIX_LEVELS, build_hooks, build_task
+from orchestrator.config.components import IMIX_LEVELS
+from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
@@ -183,7 +184,7 @@ def migrated(system: str, folder: Path) -> Experiment:
 
 
 def hooks_of(experiment: Experiment) -> dict[str, Hook]:
-    return build_hooks(experiment, build_task(experiment))
+    return resolve(experiment.source).hooks
 
 
 def test_decays_stay_what_they_were(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def show_plan(
 
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
     """The plan as plain data."""
-    from orchestrator.config.load import resolved
+    from orchestrator.config.load import to_dict
 
     workers = experiment.workers
     asked = {"cpu": workers.least * workers.cpus, "gpu": float(workers.least if workers.gpu else 0)}
@@ -42,7 +42,7 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
         "path": f"{storage.rstrip('/')}/{name or experiment.name}",
         "resources": {"asked": asked, "present": present, "address": address},
         "hooks": _hook_order(experiment),
-        "config": resolved(experiment),
+        "config": to_dict(experiment),
     }
     if experiment.sweep is not None:
         plan["sweep"] = _sweep(experiment.sweep, experiment.workers, present)
@@ -51,9 +51,9 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
 
 def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     from hooks import Plan
-    from orchestrator.config.components import build_hooks, build_task
+    from orchestrator.config.resolve import resolve
 
-    hooks = build_hooks(experiment, build_task(experiment))
+    hooks = resolve(experiment.source).hooks
     order = {"rank 0": Plan(hooks).table()}
     if experiment.workers.most > 1:
         order["other ranks"] = Plan(hooks, rank=1, local_rank=1).table()

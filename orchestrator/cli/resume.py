@@ -29,9 +29,8 @@ def resume(
 ) -> None:
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
     from orchestrator.cluster.preflight import checked_cluster
-    from orchestrator.config.load import experiment_from_dict, with_overrides
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.runs.result import Run
+    from orchestrator.runs import driver as runs
 
     folder = RunFolder.open(run)
     metadata = folder.metadata()
@@ -39,9 +38,7 @@ def resume(
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
     if metadata.sweep and workers is not None:
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
-    experiment = experiment_from_dict(Run(folder).config, metadata.import_paths)
-    if workers is not None:
-        experiment = with_overrides(experiment, {"workers.count": workers})
+    experiment = runs.experiment_to_resume(folder, workers)
     cluster = checked_cluster(address, run, experiment, skip=metadata.local or skip_preflight)
     if metadata.sweep:
         from orchestrator.sweeps import driver as sweeps
@@ -49,8 +46,6 @@ def resume(
         with talk(), cluster:
             swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address, take_over=take_over)
         return of_sweep.finish(swept, as_json)
-    from orchestrator.runs import driver as runs
-
     with talk(), cluster:
         done = runs.resume(run, workers=workers, address=address, take_over=take_over)
     return of_run.finish(done, as_json)

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from orchestrator.config.components import build_hooks, build_task
 from orchestrator.config.experiment import Experiment
+from orchestrator.config.resolve import resolve
 
 
 def needed(experiment: Experiment) -> tuple[str, ...]:
     """What the modules of the task and the hooks import, in functions too, and is installed here. Driver."""
-    task = build_task(experiment)
-    parts = (task, *build_hooks(experiment, task).values())
+    resolved = resolve(experiment.source)
+    parts = (resolved.task, *resolved.hooks.values())
     files = {file for part in parts if (file := getattr(sys.modules[type(part).__module__], "__file__", None))}
     return tuple(sorted({name for file in files for name in _imported(Path(file).read_text()) if _is_here(name)}))
 

@@ -179,10 +179,9 @@ class _Gathering:
         if experiment is None:
             return {}
         from orchestrator.cluster.packages import needed
-        from orchestrator.config.load import resolved
 
-        told, paths, packages = resolved(experiment), experiment.import_paths, needed(experiment)
-        return self._ask(lambda node, probe: probe.wrong_with_imports.remote(told, paths, packages))
+        source, packages = experiment.source, needed(experiment)
+        return self._ask(lambda node, probe: probe.wrong_with_imports.remote(source, packages))
 
     def _connections(self) -> tuple[dict[str, str], dict[str, str | None]]:
         """Each node's next one in a ring, and why it cannot connect to that."""

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import HookyardError
 from orchestrator.storage import Storage
+
+if TYPE_CHECKING:
+    from orchestrator.config.source import ExperimentSource
 
 CONNECT_S = 5.0
 """How long a node may take to accept a connection of another one."""
@@ -52,13 +55,13 @@ class Probe:
         """Seconds since 1970."""
         return time.time()
 
-    def wrong_with_imports(self, experiment: dict[str, Any], import_paths: tuple[str, ...], packages: tuple[str, ...]) -> str | None:
+    def wrong_with_imports(self, source: ExperimentSource, packages: tuple[str, ...]) -> str | None:
         """Why the experiment's task and hooks, or the packages that they need, cannot be imported here."""
         from orchestrator.cluster.packages import lacking
-        from orchestrator.config.load import experiment_from_dict
+        from orchestrator.config.resolve import resolve
 
         try:
-            experiment_from_dict(experiment, import_paths)
+            resolve(source)
         except HookyardError as error:
             return str(error)
         missing = lacking(packages)

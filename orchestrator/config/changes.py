@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.config.complete import completed, problems_with, seen_from, single
-from orchestrator.config.components import hook_class
-from orchestrator.config.experiment import Experiment
-from orchestrator.errors import Problem
+from orchestrator.config.components import check_optimizer, hook_class, make_hook
+from orchestrator.config.experiment import Component, Experiment
+from orchestrator.errors import ConfigError, Problem
 
 
 def unchangeable(path: str, experiment: Experiment) -> str | None:
@@ -29,20 +28,37 @@ def unchangeable(path: str, experiment: Experiment) -> str | None:
     return f"cannot change in flight; of '{name}' {', '.join(mutable) or 'nothing'} can"
 
 
-def change_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
-    """Tries each change of a run under way in the experiment, and refuses what cannot change in flight."""
-    given = data.get("changes")
-    if known or not given:
-        return []
-    experiment = completed(single(data))
-    problems = []
+def change_problems(experiment: Experiment) -> list[Problem]:
+    """What is wrong with the changes of an experiment in full: each is tried in the component that it changes."""
+    problems: list[Problem] = []
     for index, change in enumerate(experiment.changes):
         for name, value in change.set.items():
-            path = f"changes.{index}.set.{name}"
             message = unchangeable(name, experiment)
-            if message:
-                problems.append(Problem(path, message))
-                continue
-            found = problems_with({name: value}, single(data))
-            problems.extend(Problem(path, seen_from(name, problem), suggestion=problem.suggestion) for problem in found)
+            found = [Problem(name, message)] if message else _refused(name, value, experiment)
+            path = f"changes.{index}.set.{name}"
+            problems.extend(Problem(path, seen_from(name, one), suggestion=one.suggestion) for one in found)
     return problems
+
+
+def _refused(path: str, value: Any, experiment: Experiment) -> Sequence[Problem]:
+    """What the component says to a value that may change in flight."""
+    group, _, rest = path.partition(".")
+    try:
+        if group == "optimizer":
+            optimizer = experiment.optimizer
+            check_optimizer(Component(**{"type": optimizer.type, **optimizer.arguments, rest: value}), None)
+        else:
+            name, _, field = rest.partition(".")
+            entry = experiment.hooks[name]
+            assert isinstance(entry, dict)
+            make_hook(name, {**entry, field: value})
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def seen_from(name: str, problem: Problem) -> str:
+    """The problem's message as seen from `name`: with the rest of its path where it lies below or beside."""
+    above = not problem.path or name == problem.path or name.startswith(f"{problem.path}.")
+    place = "" if above else problem.path.removeprefix(f"{name}.")
+    return f"{place}: {problem.message}" if place else problem.message

@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hooks import HOOKS, Hook, Priority
-from hooks.parts.import_path import extend_import_path
 from orchestrator.config.experiment import Component, Experiment
-from orchestrator.config.imports import resolve
+from orchestrator.config.imports import find_class
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
 from orchestrator.config.reader import join
 from orchestrator.errors import ConfigError, Problem, did_you_mean
@@ -70,17 +69,11 @@ SCHEDULERS = {
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
     """The task of class `name` (`module:Class`) and all its arguments; raises ConfigError."""
-    cls: type[Task] = resolve(name, Task, {}, "task")  # type: ignore[type-abstract]  # Task is a bound here, never made
+    cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]  # Task is a bound here, never made
     if arguments and not dataclasses.is_dataclass(cls):
         message = f"{name} is no dataclass, so it takes no arguments, got {', '.join(arguments)}"
         raise ConfigError([Problem("task_args", message, suggestion="put @dataclass above the class")])
     return construct(cls, arguments, "task_args")
-
-
-def build_task(experiment: Experiment) -> Task:
-    """The experiment's task; raises ConfigError."""
-    extend_import_path(experiment.import_paths)
-    return make_task(experiment.task, experiment.task_args)[0]
 
 
 # Hooks
@@ -103,7 +96,8 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
     problems: list[Problem] = []
     for name in dict.fromkeys([*DEFAULT_HOOKS, *required, *entries]):
         try:
-            made[name] = _make_hook(name, _entry(name, entries, required), entries)
+            entry = _entry(name, entries, required)
+            made[name] = make_hook(name, entry, entries) if entry is not None else None
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:
@@ -111,19 +105,12 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
     return made
 
 
-def build_hooks(experiment: Experiment, task: Task) -> dict[str, Hook]:
-    """Fresh hooks by name, in the order of the experiment, without those switched off; raises ConfigError."""
-    extend_import_path(experiment.import_paths)
-    made = make_hooks(experiment.hooks, task.required_hooks())
-    return {name: one.hook for name, one in made.items() if one}
-
-
 def hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
     """The hook called `name`: in HOOKS, an entry point of `hookyard.hooks`, or `module:Class`; raises ConfigError.
 
     `others` are names that may have been meant, beside those in HOOKS.
     """
-    cls = resolve(name, Hook, HOOKS, path, ENTRY_POINTS, others)
+    cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others)
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError([Problem(path, f"'{name}' is no dataclass", suggestion="put @dataclass above the class")])
     return cls
@@ -149,9 +136,9 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
     raise ConfigError([Problem(f"hooks.{name}", message)])
 
 
-def _make_hook(name: str, entry: dict[str, Any] | None, others: Iterable[str]) -> MadeHook | None:
-    if entry is None:
-        return None
+def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> MadeHook:
+    """The hook called `name` with the settings of an entry; `others` are names that may have been meant. Raises ConfigError."""
+    entry = dict(entry)
     path = f"hooks.{name}"
     kind = entry.pop("type", name)
     if not isinstance(kind, str):
@@ -213,10 +200,8 @@ def build_optimizer(experiment: Experiment, task: Task, model: nn.Module) -> Opt
     own = task.optimizer(model)
     if own is not None:
         return own
-    extend_import_path(experiment.import_paths)
-    made: Optimizer = _made_of(
-        _optimizer_class(experiment.optimizer), model.parameters(), experiment.optimizer, "optimizer"
-    )
+    cls = _optimizer_class(experiment.optimizer)
+    made: Optimizer = _made_of(cls, model.parameters(), experiment.optimizer, "optimizer")
     return made
 
 
@@ -225,7 +210,6 @@ def build_scheduler(experiment: Experiment, task: Task, optimizer: Optimizer) ->
     own = task.scheduler(optimizer)
     if own is not None or experiment.scheduler is None:
         return own
-    extend_import_path(experiment.import_paths)
     return _made_of(_scheduler_class(experiment.scheduler), optimizer, experiment.scheduler, "scheduler")
 
 
@@ -238,14 +222,17 @@ def check_optimizer(optimizer: Component, scheduler: Component | None) -> None:
     problems: list[Problem] = []
     try:
         cls = _optimizer_class(optimizer)
+        check(model_of_signature(cls), optimizer.arguments, "optimizer")
         if cls in OPTIMIZERS.values():
             _try(cls, _NoParameters(), optimizer, "optimizer")
     except ConfigError as error:
         problems.extend(error.problems)
     try:
-        other = _scheduler_class(scheduler) if scheduler else None
-        if scheduler and other in SCHEDULERS.values():
-            _try(other, _NoOptimizer(), scheduler, "scheduler")
+        if scheduler:
+            other = _scheduler_class(scheduler)
+            check(model_of_signature(other), scheduler.arguments, "scheduler")
+            if other in SCHEDULERS.values():
+                _try(other, _NoOptimizer(), scheduler, "scheduler")
     except ConfigError as error:
         problems.extend(error.problems)
     if problems:
@@ -279,15 +266,11 @@ def _try(cls: Any, first: Any, component: Component, path: str) -> None:
 
 
 def _optimizer_class(optimizer: Component) -> type[Optimizer]:
-    cls = resolve(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
-    check(model_of_signature(cls), optimizer.arguments, "optimizer")
-    return cls
+    return find_class(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
 
 
 def _scheduler_class(scheduler: Component) -> type[LRScheduler]:
-    cls = resolve(scheduler.type, LRScheduler, SCHEDULERS, "scheduler.type")
-    check(model_of_signature(cls), scheduler.arguments, "scheduler")
-    return cls
+    return find_class(scheduler.type, LRScheduler, SCHEDULERS, "scheduler.type")
 
 
 def _made_of(cls: Any, first: Any, component: Component, path: str) -> Any:

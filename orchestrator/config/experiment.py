@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt
@@ -9,6 +10,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from hooks.rhythm import Rhythm
 from orchestrator.config.model import Model
+from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
 
 
@@ -145,9 +147,7 @@ class Experiment(Model):
     sweep: Sweep | None = None
     """How to sweep, where this is a sweep."""
 
-    _import_paths: tuple[str, ...] = PrivateAttr(default=())
-    _written: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _source: tuple[str, tuple[str, ...]] | None = PrivateAttr(default=None)
+    _source: ExperimentSource | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -163,12 +163,19 @@ class Experiment(Model):
     # As for any class with an `__eq__`; pydantic would give a frozen one a hash, of fields that have none.
     __hash__ = None  # type: ignore[assignment]
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As any model's; what is updated goes over what was written."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update and self._source is not None:
+            copied._source = self._source.over(copied.model_dump(mode="json", include=set(update)))
+        return copied
+
     @property
-    def source(self) -> tuple[str, tuple[str, ...]] | None:
-        """The file it was read from, and what was laid over it; None where it came from plain data."""
-        return self._source
+    def source(self) -> ExperimentSource:
+        """What was written of it; of one made in Python, what that was given."""
+        return self._source or ExperimentSource(self.model_dump(mode="json", exclude_unset=True))
 
     @property
     def import_paths(self) -> tuple[str, ...]:
         """Folders appended to the import path, here and on every worker: where the YAML lies, and where it was called."""
-        return self._import_paths
+        return self.source.import_paths

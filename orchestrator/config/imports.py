@@ -17,7 +17,7 @@ T = TypeVar("T")
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
 
 
-def resolve(
+def find_class(
     name: str,
     base: type[T],
     table: Mapping[str, type[T]],

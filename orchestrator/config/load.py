@@ -1,20 +1,18 @@
-"""From a YAML file to a checked experiment, and back. Runs in the driver; a worker gets the plain data."""
+"""From a YAML file to a checked experiment, and back. Driver."""
 
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hooks.parts.import_path import extend_import_path
-from orchestrator.config.changes import change_problems
-from orchestrator.config.complete import attempt, completed, single
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.overrides import apply_overrides, set_path
-from orchestrator.config.parameters import plain
-from orchestrator.config.reader import Document, dump_yaml, join, read_yaml
+from orchestrator.config.overrides import read_overrides
+from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, read_yaml
+from orchestrator.config.resolve import attempt, resolve
+from orchestrator.config.source import ExperimentSource, plain_copy
 from orchestrator.config.sweep_check import sweep_problems
 from orchestrator.errors import ConfigError, Problem
 
@@ -25,46 +23,55 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     Imports the task and the hooks it names, from the folder of the file or the current one where they are not
     installed. Raises ConfigError with every problem found, each with its place.
     """
-    overrides = tuple(overrides)
     document, folders = _read(Path(path))
-    apply_overrides(document, overrides)
-    experiment = _checked(document, [*folders, Path.cwd()])
-    experiment._source = str(Path(path).absolute()), overrides
-    return experiment
+    values = read_overrides(document, overrides)
+    source = ExperimentSource.of(document.data, [*folders, Path.cwd()], values=values, file=str(Path(path).absolute()))
+    return _checked(source, document)
+
+
+def read_again(source: ExperimentSource) -> Experiment:
+    """What the file of a source says now, under the same values; raises ConfigError."""
+    assert source.file is not None
+    document, _ = _read(Path(source.file))
+    return _checked(replace(source, written=plain_copy(document.data)), document)
 
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
-    """An experiment from plain data, such as `resolved` gives; raises ConfigError."""
-    return _checked(Document(_plain(data)), import_paths)
+    """An experiment from plain data; raises ConfigError."""
+    return experiment_of(ExperimentSource.of(data, import_paths))
 
 
-def with_overrides(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """The experiment of one trial: `{"hooks.ema.decay": 0.9}` laid over it and checked again; raises ConfigError."""
-    data = single(experiment._written or resolved(experiment))
-    for path, value in values.items():
-        set_path(data, path, _plain(value))
-    if experiment.sweep is not None:
-        _report_rows(data, experiment.sweep.row_stats)
-    return _checked(Document(data), experiment.import_paths)
+def experiment_of(source: ExperimentSource) -> Experiment:
+    """The experiment of a source, its sweep checked too where it has one; raises ConfigError."""
+    return _checked(source, Document({}))
 
 
-def _report_rows(data: dict[str, Any], statistics: Sequence[str]) -> None:
-    """Switches on the hook that reports statistics of rows, where trials are judged by some."""
-    if statistics:
-        hooks = data.setdefault("hooks", {})
-        entry = hooks.get("row_stats") or {}
-        given = entry.get("report", []) if isinstance(entry, dict) else []
-        hooks["row_stats"] = {**(entry if isinstance(entry, dict) else {}), "report": list(dict.fromkeys([*given, *statistics]))}
+def taken_up(source: ExperimentSource, filled_in: str) -> Experiment:
+    """The experiment of a run that goes on: what was written, and over it what somebody has mended since in `filled_in`,
+    the text of the run's experiment.yaml. Raises ConfigError."""
+    experiment = experiment_of(source)
+    mended = dict(_differences(to_dict(experiment), parse_yaml(filled_in, "experiment.yaml").data))
+    return experiment_of(source.over(mended)) if mended else experiment
 
 
-def resolved(experiment: Experiment) -> dict[str, Any]:
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of what differs; a mapping as a whole where a key is gone from it, or no path leads into it."""
+    for key, value in after.items():
+        old, inner = before.get(key), join(path, key)
+        if isinstance(old, dict) and isinstance(value, dict) and old.keys() <= value.keys() and not any("." in one for one in value):
+            yield from _differences(old, value, inner)
+        elif value != old:
+            yield inner, value
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
     """The experiment as plain data with every default filled in."""
     return experiment.model_dump(mode="json")
 
 
 def to_yaml(experiment: Experiment) -> str:
     """The resolved experiment as YAML, ready to be run again."""
-    return dump_yaml(resolved(experiment))
+    return dump_yaml(to_dict(experiment))
 
 
 # Reading
@@ -110,26 +117,14 @@ def _merge(document: Document, below: dict[str, Any], above: Mapping[str, Any], 
 # Checking
 
 
-def _checked(document: Document, import_paths: Iterable[str | Path]) -> Experiment:
-    folders = tuple(dict.fromkeys(str(Path(folder).absolute()) for folder in import_paths))
-    extend_import_path(folders)
+def _checked(source: ExperimentSource, document: Document) -> Experiment:
     problems = list(document.problems)
-    experiment = attempt(problems, completed, document.data)
-    problems.extend([*sweep_problems(document.data, problems), *change_problems(document.data, problems)])
-    if problems or experiment is None:
+    resolved = attempt(problems, resolve, source)
+    problems.extend(sweep_problems(source, problems))
+    if problems or resolved is None:
         raise ConfigError(sorted((document.locate(problem) for problem in problems), key=_in_order))
-    experiment._import_paths = folders
-    experiment._written = copy.deepcopy(document.data)
-    return experiment
+    return resolved.experiment
 
 
 def _in_order(problem: Problem) -> tuple[str, int]:
     return problem.file or "", problem.line or 0
-
-
-def _plain(value: Any) -> Any:
-    """A copy that holds only what YAML can say."""
-    try:
-        return json.loads(json.dumps(value, default=plain))
-    except (TypeError, ValueError) as error:
-        raise ConfigError([Problem("", f"is no plain data: {error}")]) from None

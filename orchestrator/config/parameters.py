@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
-from pathlib import PurePath
 from types import GenericAlias
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from orchestrator.config.source import plain
 from orchestrator.config.wording import problems_of
 from orchestrator.errors import ConfigError, Problem
 
@@ -52,15 +52,6 @@ def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(problems_of(error, model, json.loads(text), path)) from None
-
-
-def plain(value: Any) -> Any:
-    """What a config may hold, for the scalars of NumPy and for paths; raises TypeError for anything else."""
-    if isinstance(value, PurePath):
-        return str(value)
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{value!r} is a {type(value).__name__}")
 
 
 def parameters(cls: type) -> list[dataclasses.Field[Any]]:

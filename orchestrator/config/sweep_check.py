@@ -6,17 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.config.complete import attempt, problems_with, seen_from, single
+from orchestrator.config.changes import seen_from
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
+from orchestrator.config.resolve import attempt, build
+from orchestrator.config.source import ExperimentSource, lay
 from orchestrator.config.space import Domain, overlaps, surroundings, wrong_domain, wrong_mutations
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import Problem, did_you_mean
+from orchestrator.errors import ConfigError, Problem, did_you_mean
 
 
-def sweep_problems(data: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
-    """What is wrong with a sweep beyond its own model: domains, points, and what a population would change."""
-    given = data.get("sweep")
+def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
+    """What is wrong with a sweep beyond its own model: domains, points, and what a population would change; `known` is
+    what is wrong with the experiment below it."""
+    data, _ = source.laid()
+    given = data.pop("sweep", None)
     sweep = attempt([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
     if sweep is None:
         return []
@@ -68,11 +72,22 @@ def _refused(
     problems: dict[str, Problem] = {}
     for value in values:
         for around in surroundings(name, sweep.space):
-            for problem in problems_with({**around, name: value}, single(data)):
+            for problem in _problems_with({**around, name: value}, data):
                 if problem not in known and _is_about(problem.path, name, list(sweep.space)):
                     message = _as_told_of(domain, seen_from(name, problem))
                     problems.setdefault(message, replace(problem, path=path, message=message))
     return list(problems.values())
+
+
+def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
+    """What is wrong with an experiment that has these values, by dotted path."""
+    try:
+        for name, value in values.items():
+            data = lay(data, name, value)
+        build(data)
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def _as_told_of(domain: Domain, message: str) -> str:

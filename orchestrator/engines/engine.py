@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from orchestrator.config.experiment import Workers
+from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.gang import Gang
 from orchestrator.engines.session import Assignment
 from orchestrator.engines.train_engine import TrainJobs
@@ -21,8 +22,8 @@ class Engine(Protocol):
     def bundles(workers: Workers) -> list[dict[str, float]]:
         """What Tune reserves for a trial, the trial's own process first."""
 
-    def begin(self, assignment: Assignment) -> None:
-        """Takes up a trial."""
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
+        """Takes up a trial; `resolved` is its experiment, with which this process trains where it is a rank itself."""
 
     def next(self) -> Report | None:
         """Trains up to the next report and returns rank 0's; None when the trial is over."""

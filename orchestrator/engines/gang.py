@@ -21,6 +21,7 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.experiment import Workers
+from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.rank_failures import RankFailed, culprit
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.report import Report
@@ -50,7 +51,7 @@ class Member:
         self._reports: Generator[Report, None, None] | None = None
         torch.set_num_threads(max(1, int(workers.cpus)))
 
-    def begin(self, assignment: Assignment, meeting: str) -> None:
+    def begin(self, assignment: Assignment, meeting: str, resolved: ResolvedExperiment | None = None) -> None:
         """Joins a new process group and takes up a trial; nothing is trained yet."""
         self.end()
         device = torch.device("cuda", 0) if self.workers.gpu and torch.cuda.is_available() else torch.device("cpu")
@@ -61,7 +62,7 @@ class Member:
             )
         world = World(rank=self.rank, world_size=self.workers.most, device=device)
         world.number_on_nodes()
-        self._session = Session(assignment, world)
+        self._session = Session(assignment, world, resolved)
         self._reports = self._session.reports()
 
     def next(self) -> Report | None:
@@ -120,11 +121,11 @@ class Gang:
         """A place for each rank."""
         return [workers.resources()] * workers.most
 
-    def begin(self, assignment: Assignment) -> None:
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
         """Gives every rank the same trial; raises RankFailed where one cannot take it up."""
         meeting = f"tcp://{ray.util.get_node_ip_address()}:{_free_port()}"
         joining = [other.begin.remote(assignment, meeting) for other in self._others]
-        self._together(joining, lambda: self._master.begin(assignment, meeting))
+        self._together(joining, lambda: self._master.begin(assignment, meeting, resolved))
 
     def next(self) -> Report | None:
         """All ranks train up to the next report; returns rank 0's. Raises RankFailed of the rank the failure began with."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 
 from hooks.state import Display
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.resolve import resolve
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment, reports
 from orchestrator.errors import HookyardError
@@ -18,7 +20,8 @@ def run_in_process(assignment: Assignment, display: Display, stop_asked: Callabl
     """Trains as a single rank and returns the last report; raises RankFailed where the experiment fails."""
     last = None
     try:
-        for report in reports(assignment, only_rank(assignment), display=display, stop_asked=stop_asked):
+        resolved = resolve(assignment.source)
+        for report in reports(assignment, only_rank(resolved.experiment), resolved, display=display, stop_asked=stop_asked):
             last = report
     except HookyardError:
         raise
@@ -27,6 +30,6 @@ def run_in_process(assignment: Assignment, display: Display, stop_asked: Callabl
     return last
 
 
-def only_rank(assignment: Assignment) -> World:
+def only_rank(experiment: Experiment) -> World:
     """The world of a process that trains by itself."""
-    return World(device=torch.device("cuda" if assignment.experiment["workers"]["gpu"] and torch.cuda.is_available() else "cpu"))
+    return World(device=torch.device("cuda" if experiment.workers.gpu and torch.cuda.is_available() else "cpu"))

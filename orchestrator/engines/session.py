@@ -13,8 +13,9 @@ import torch
 
 from hooks.state import Display, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.components import build_hooks, build_task
-from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.load import to_dict
+from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
@@ -28,9 +29,7 @@ from orchestrator.stats.recorder import Recorder
 class Assignment:
     """What a worker is told: plain data that travels to any process."""
 
-    experiment: dict[str, Any]
-    """The resolved experiment."""
-    import_paths: tuple[str, ...]
+    source: ExperimentSource
     location: str
     """The run's folder."""
     mailbox: str | None = None
@@ -48,6 +47,7 @@ SWEEP_KEEPS = 4
 class Session:
     """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
 
+    `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very objects.
     In every worker process: a Ray Train worker, a trial's gang, or the driver's own process.
     """
 
@@ -55,13 +55,14 @@ class Session:
         self,
         assignment: Assignment,
         world: World,
+        resolved: ResolvedExperiment | None = None,
         *,
         display: Display | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._display, self._stop_asked = display, stop_asked
+        self._resolved, self._display, self._stop_asked = resolved, display, stop_asked
         self._loop: Loop | None = None
         self._store: CheckpointStore | None = None
 
@@ -85,28 +86,27 @@ class Session:
 
     def _begin(self) -> tuple[Loop, Attempt]:
         """Builds the loop, and puts it where the attempt goes on from."""
-        experiment = experiment_from_dict(self.assignment.experiment, self.assignment.import_paths)
         folder, world = self.folder, self.world
-        task = build_task(experiment)
-        hooks = build_hooks(experiment, task)
+        resolved = self._resolved or resolve(self.assignment.source)
+        hooks = resolved.hooks
         out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
         self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
         attempt = _begin_attempt(folder, store, world, self.assignment.checkpoint, self._display)
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         rank_folder = folder.rank_folder(attempt.number, world.rank)
-        recorder = Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_interval_s)
+        recorder = Recorder(folder.storage, rank_folder, identity, upload_interval_s=resolved.experiment.upload_interval_s)
         artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
         artifacts.mkdir(parents=True, exist_ok=True)
         self._loop = loop = Loop(
-            task,
-            experiment,
+            resolved.task,
+            resolved.experiment,
             hooks,
             world=world,
             recorder=recorder,
             store=store,
             artifacts=artifacts,
             display=self._display,
-            config={**self.assignment.experiment, "sweep": self.assignment.sweep},
+            config={**to_dict(resolved.experiment), "sweep": self.assignment.sweep},
             name=folder.name,
             stop_asked=self._stop_asked,
         )
@@ -131,12 +131,13 @@ class Session:
 def reports(
     assignment: Assignment,
     world: World,
+    resolved: ResolvedExperiment | None = None,
     *,
     display: Display | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> Generator[Report, None, None]:
     """The reports of a new session."""
-    return Session(assignment, world, display=display, stop_asked=stop_asked).reports()
+    return Session(assignment, world, resolved, display=display, stop_asked=stop_asked).reports()
 
 
 def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:

@@ -11,7 +11,8 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 
-from orchestrator.config.experiment import Workers
+from orchestrator.config.experiment import Experiment, Workers
+from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.session import Assignment, reports
@@ -123,16 +124,16 @@ class TrainJobs:
         """Room for the trial's own process. Tune takes no empty bundle, so it is a byte of memory."""
         return [{"memory": 1}]
 
-    def begin(self, assignment: Assignment) -> None:
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
         """Starts the job in a thread."""
         give_back(RunFolder(assignment.location))
         self._relay = ray.remote(Relay).options(num_cpus=0).remote()
-        self._job = self._threads.submit(self._train, self._relay, assignment)
+        self._job = self._threads.submit(self._train, self._relay, assignment, resolved.experiment)
 
     @staticmethod
-    def _train(relay: Any, assignment: Assignment) -> None:
+    def _train(relay: Any, assignment: Assignment, experiment: Experiment) -> None:
         try:
-            fit(partial(train_and_relay, relay), assignment, lean=True)
+            fit(partial(train_and_relay, relay), assignment, experiment, lean=True)
         finally:
             give_back(RunFolder(assignment.location))
             ray.get(relay.over.remote())

@@ -12,6 +12,7 @@ from orchestrator.engines.train_failures import first_failure
 from orchestrator.records.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from orchestrator.config.experiment import Experiment
     from orchestrator.loop.world import World
 
 SCRATCH = ".ray"
@@ -60,7 +61,7 @@ def this_rank() -> World:
     )
 
 
-def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bool) -> None:
+def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment: Experiment, *, lean: bool) -> None:
     """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver, or the
     process of a sweep's trial.
 
@@ -73,16 +74,15 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bo
     from orchestrator.engines.fail_fast import EndOnMistake
     from orchestrator.engines.lost_attempts import TellLoss
 
-    experiment = assignment.experiment
-    workers = experiment["workers"]
+    workers = experiment.workers
     folder = RunFolder(assignment.location)
     trainer = (_lean(TorchTrainer) if lean else TorchTrainer)(
         train,
         train_loop_config=assignment,
         scaling_config=ScalingConfig(
-            num_workers=tuple(count) if isinstance(count := workers["count"], list) else count,
-            use_gpu=workers["gpu"],
-            resources_per_worker={"CPU": workers["cpus"], **({"GPU": 1} if workers["gpu"] else {})},
+            num_workers=(workers.least, workers.most) if workers.least < workers.most else workers.most,
+            use_gpu=workers.gpu,
+            resources_per_worker=workers.resources(),
         ),
         run_config=RunConfig(
             # A name of its own for each driver: Ray would take up its own notes of an earlier one, and ours decide.
@@ -90,7 +90,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, *, lean: bo
             storage_path=f"{folder.storage.root}/{SCRATCH}",
             storage_filesystem=folder.storage.filesystem,
             callbacks=[EndOnMistake(), *([TellLoss(assignment.mailbox, assignment.location)] if assignment.mailbox else [])],
-            failure_config=FailureConfig(max_failures=experiment["max_failures"], controller_failure_limit=3 if lean else _STARTS),
+            failure_config=FailureConfig(max_failures=experiment.max_failures, controller_failure_limit=3 if lean else _STARTS),
         ),
     )
     try:

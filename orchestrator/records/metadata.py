@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from orchestrator.checkpoint.position import Position
+from orchestrator.config.source import ExperimentSource
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ class RunMetadata:
     boot: str | None = None
     """Which start of the driver's machine it was."""
     local: bool = False
+    source: ExperimentSource | None = None
+    """What was written of its experiment; None of a run of before."""
     import_paths: Sequence[str] = ()
+    """Of a run of before."""
     seed: int | None = None
     ended: str | None = None
     resumed: Sequence[str] = ()
@@ -63,8 +67,6 @@ class RunMetadata:
 
     # Of a sweep
     sweep: SweepMetadata | None = None
-    source: tuple[str, Sequence[str]] | None = None
-    """The file it was read from, and what was laid over it."""
     fail_fast: bool = False
 
     # Of a trial
@@ -84,8 +86,12 @@ class RunMetadata:
     @classmethod
     def read(cls, entries: Mapping[str, Any]) -> Self:
         """From the entries of `run.json`; those of a later version are passed over."""
-        sweep = entries.get("sweep")
-        return cls(**{**_known(cls, entries), "sweep": sweep and SweepMetadata(**_known(SweepMetadata, sweep))})
+        sweep, source = entries.get("sweep"), entries.get("source")
+        known = {
+            "sweep": sweep and SweepMetadata(**_known(SweepMetadata, sweep)),
+            "source": ExperimentSource.recorded(source) if isinstance(source, dict) else None,
+        }
+        return cls(**{**_known(cls, entries), **known})
 
 
 @dataclass(frozen=True)

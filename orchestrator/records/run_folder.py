@@ -7,11 +7,14 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
+
 from orchestrator.checkpoint.position import Position
+from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.storage import Storage
@@ -87,7 +90,7 @@ class RunFolder:
         return cast(dict[str, Any], json.loads(self.storage.read("run.json")))
 
     def _write(self, entries: Mapping[str, Any]) -> None:
-        self.storage.write("run.json", json.dumps(entries, indent=1, default=str))
+        self.storage.write("run.json", json.dumps(entries, indent=1, default=_described))
 
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`, by their names in RunMetadata."""
@@ -110,6 +113,11 @@ class RunFolder:
         plain = {name: value for name, value in info.items() if _is_plain(value)}
         if plain:
             self.storage.write("info.json", json.dumps(plain, indent=1))
+
+    def source(self) -> ExperimentSource:
+        """What was written of the run's experiment; of a run of before, the experiment in full."""
+        metadata = self.metadata()
+        return metadata.source or ExperimentSource.of(yaml.safe_load(self.storage.read("experiment.yaml")), metadata.import_paths)
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
@@ -182,6 +190,10 @@ class RunFolder:
             return []
         lines = self.storage.read("metrics.jsonl").decode().split("\n")
         return [report for line in lines if (report := _whole(line)) is not None]
+
+
+def _described(value: Any) -> Any:
+    return asdict(value) if isinstance(value, ExperimentSource) else str(value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.experiment import Experiment, Workers
-from orchestrator.config.load import experiment_from_dict, resolved, to_yaml, with_overrides
+from orchestrator.config.load import experiment_of, taken_up, to_yaml
 from orchestrator.engines.rank_failures import keep_traceback
 from orchestrator.engines.ray_environment import (
     Ray,
@@ -73,7 +73,7 @@ def run(
         _refuse_unless_fits(experiment, address)
     metadata = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
-        "import_paths": list(experiment.import_paths),
+        "source": experiment.source,
         "local": local,
         "seed": experiment.seed,
     }
@@ -94,15 +94,19 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
     metadata, address = folder.metadata(), chosen_address(address)
     if metadata.status in ENDED:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
-    experiment = experiment_from_dict(Run(folder).config, metadata.import_paths)
-    if workers is not None:
-        experiment = with_overrides(experiment, {"workers.count": workers})
+    experiment = experiment_to_resume(folder, workers)
     if not metadata.local:
         _refuse_unless_fits(experiment, address)
-    if workers is not None:
-        folder.storage.write("experiment.yaml", to_yaml(experiment))
-    folder.update(status="running", error=None, resumed=[*metadata.resumed, now()], **driver_identity())
+    folder.storage.write("experiment.yaml", to_yaml(experiment))
+    folder.update(status="running", source=experiment.source, error=None, resumed=[*metadata.resumed, now()], **driver_identity())
     return _drive(folder, experiment, metadata.local, address)
+
+
+def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
+    """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another number
+    of workers where that is given; raises ConfigError."""
+    experiment = taken_up(folder.source(), folder.storage.read("experiment.yaml").decode())
+    return experiment if workers is None else experiment_of(experiment.source.over({"workers.count": workers}))
 
 
 def resume_command(folder: RunFolder) -> str:
@@ -117,13 +121,13 @@ def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
 
 
 def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str | None) -> Run:
-    assignment = Assignment(resolved(experiment), experiment.import_paths, folder.location)
+    assignment = Assignment(experiment.source, folder.location)
     try:
         with TerminalDisplay(folder.storage) as display, Interrupts(resume_command(folder)) as interrupts:
             if local:
-                outcome = _in_process(assignment, display, interrupts)
+                outcome = _in_process(assignment, experiment.workers, display, interrupts)
             else:
-                outcome = _on_ray(assignment, display, interrupts, address, experiment.workers)
+                outcome = _on_ray(assignment, experiment, display, interrupts, address)
     except BaseException as error:
         _end(folder, "failed", error=str(error) or type(error).__name__)
         keep_traceback(folder, error)
@@ -142,10 +146,9 @@ def _end(folder: RunFolder, status: str, **metadata: Any) -> None:
     folder.end(status, attempts=len(folder.attempts()), **metadata)
 
 
-def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
+def _in_process(assignment: Assignment, workers: Workers, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
     from orchestrator.engines.in_process import run_in_process
 
-    workers = Workers(**assignment.experiment["workers"])
     if workers.most > 1:
         display.line(f"local: one process instead of {workers.in_words('worker')}")
     last = run_in_process(assignment, display, lambda: interrupts.asked)
@@ -153,10 +156,10 @@ def _in_process(assignment: Assignment, display: TerminalDisplay, interrupts: In
 
 
 def _on_ray(
-    assignment: Assignment, display: TerminalDisplay, interrupts: Interrupts, address: str | None, workers: Workers
+    assignment: Assignment, experiment: Experiment, display: TerminalDisplay, interrupts: Interrupts, address: str | None
 ) -> Outcome:
     display.line(way_to_ray(address))
-    with Ray(address, environment=passed_on(assignment.experiment["environment"]) if address else None) as ray:
+    with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from orchestrator.engines.mailbox import Mailbox
@@ -166,8 +169,8 @@ def _on_ray(
         # Here, as a node that goes down would take along what is to be told of it.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         mailbox = ray.remote(Mailbox).options(num_cpus=0, name=name, max_restarts=-1, scheduling_strategy=here).remote()
-        display.line(f"training with Ray Train on {workers.in_words('worker')}")
-        work = _Background(lambda: fit(train_on_worker, replace(assignment, mailbox=name), lean=address is None))
+        display.line(f"training with Ray Train on {experiment.workers.in_words('worker')}")
+        work = _Background(lambda: fit(train_on_worker, replace(assignment, mailbox=name), experiment, lean=address is None))
         outcome = _watch(ray, mailbox, work, display, interrupts)
         work.result()
     return outcome

@@ -12,10 +12,8 @@ from socket import gethostname
 from time import monotonic, sleep
 from typing import Any
 
-import yaml
-
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, load_experiment, to_yaml
+from orchestrator.config.load import read_again, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import Population
 from orchestrator.config.sweep import Sweep as Settings
@@ -34,6 +32,7 @@ from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.records.provenance import captured
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
+from orchestrator.runs.driver import experiment_to_resume
 from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population_history import History
@@ -77,7 +76,6 @@ def sweep(
         refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
     metadata = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
-        "import_paths": list(experiment.import_paths),
         "source": experiment.source,
         "local": local,
         "fail_fast": fail_fast,
@@ -120,19 +118,18 @@ def resume_sweep(
     _wait_for_orphans(folder)
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in past.items()})
     folder.storage.write("experiment.yaml", to_yaml(experiment))
-    again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
+    again = {"status": "running", "source": experiment.source, "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
     folder.update(**again, **driver_identity())
     return _carry_out(folder, experiment, past, chosen_address(address))
 
 
 def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
     """The sweep as it was begun, or as its file says now where that is accepted."""
-    metadata = folder.metadata()
-    begun = experiment_from_dict(yaml.safe_load(folder.storage.read("experiment.yaml")), metadata.import_paths)
-    file, overrides = metadata.source or (None, ())
+    begun = experiment_to_resume(folder)
+    file = begun.source.file
     if file is None or not Path(file).exists():
         return begun
-    present = load_experiment(file, overrides)
+    present = read_again(begun.source)
     if present == begun:
         return begun
     if present.sweep is None:

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import resolved
+from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sweep import Sweep
 from orchestrator.engines.in_process import only_rank
 from orchestrator.engines.rank_failures import RankFailed, traceback_of
@@ -42,7 +42,7 @@ def run_trials(
         if stop_asked() or stopping.budget_used():
             return
         try:
-            trial, folder = begin_trial(location, number, experiment, values)
+            trial, folder = begin_trial(location, number, experiment.source, settings, values)
         except ConfigError as error:
             draws.over(number, None)
             watcher.ended(trial_name(number), values, str(error))
@@ -58,7 +58,7 @@ def run_trials(
 
 
 def _run_trial(
-    trial: Experiment,
+    trial: ResolvedExperiment,
     settings: Sweep,
     folder: RunFolder,
     watcher: Watcher,
@@ -66,11 +66,11 @@ def _run_trial(
     stop_asked: Callable[[], bool],
 ) -> tuple[Mapping[str, Any] | None, str | None]:
     """The last report with the sweep's metrics, and the failure, where there are any."""
-    assignment = Assignment(resolved(trial), trial.import_paths, folder.location, sweep=settings.model_dump(mode="json"))
+    assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
     metrics = [metric for metric, _ in settings.objectives]
     made = judged_reports(folder, settings)
     last, status, stopped, begun = made[-1] if made else None, "finished", [], monotonic() - seconds_of(folder)
-    training = reports(assignment, only_rank(assignment), stop_asked=stop_asked)
+    training = reports(assignment, only_rank(trial.experiment), trial, stop_asked=stop_asked)
     try:
         for report in training:
             if report.stopped:

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import to_yaml, with_overrides
+from orchestrator.config.load import to_yaml
+from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.config.source import ExperimentSource
+from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError
 from orchestrator.records.run_folder import RunFolder, driver_identity
 from orchestrator.records.sweep_folder import trial_folder
 
 
-def begin_trial(location: str, number: int, sweep: Experiment, values: dict[str, Any]) -> tuple[Experiment, RunFolder]:
-    """A trial's experiment and its run. Values that do not go together make a failed trial, and ConfigError is raised."""
+def begin_trial(
+    location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
+) -> tuple[ResolvedExperiment, RunFolder]:
+    """A trial's experiment and its run, made if it is new; one that goes on, perhaps with other values, is taken up again.
+
+    `source` is the sweep's. Values that do not go together make a failed trial, and ConfigError is raised.
+    """
     try:
-        experiment = with_overrides(sweep, values)
+        source = trial_source(source, settings, values)
+        resolved = resolve(source)
     except ConfigError as error:
-        open_or_create_trial(location, number, sweep, values).end("failed", error=str(error), mistake=True)
+        text = RunFolder(location).storage.read("experiment.yaml").decode()
+        _open_or_create(location, number, source, text, values).end("failed", error=str(error), mistake=True)
         raise
-    return experiment, open_or_create_trial(location, number, experiment, values)
+    return resolved, _open_or_create(location, number, source, to_yaml(resolved.experiment), values)
 
 
-def open_or_create_trial(location: str, number: int, experiment: Experiment, values: dict[str, Any]) -> RunFolder:
-    """A trial's run, made if it is new; one that goes on, perhaps with other values, is taken up again."""
+def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
+    """The source of one trial of a sweep; where trials are judged by statistics of rows, with the hook on that reports them."""
+    trial = source.single().over(values)
+    if not settings.row_stats:
+        return trial
+    written, _ = trial.laid()
+    entry = (written.get("hooks") or {}).get("row_stats")
+    given = entry.get("report", []) if isinstance(entry, dict) else []
+    return trial.over({"hooks.row_stats.report": list(dict.fromkeys([*given, *settings.row_stats]))})
+
+
+def _open_or_create(location: str, number: int, source: ExperimentSource, text: str, values: Mapping[str, Any]) -> RunFolder:
     folder = trial_folder(location, number)
     if folder.storage.exists("run.json"):
-        folder.storage.write("experiment.yaml", to_yaml(experiment))
-        folder.update(status="running", error=None, values=values, **driver_identity())
+        folder.storage.write("experiment.yaml", text)
+        folder.update(status="running", error=None, values=values, source=source, **driver_identity())
         return folder
-    folder.begin(to_yaml(experiment), trial=folder.name, values=values, import_paths=list(experiment.import_paths), local=False)
+    folder.begin(text, trial=folder.name, values=values, source=source, local=False)
     return folder

@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 
 from experiments.char_lm import BOUNDARY, UNKNOWN, VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
 from orchestrator import load_experiment
-from orchestrator.config.components import build_task
 from orchestrator.config.experiment import Component
+from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
@@ -259,5 +259,5 @@ def test_it_learns_what_pairs_of_characters_cannot_tell() -> None:
 
 @pytest.mark.parametrize("name", ["char_lm.yaml", "char_lm_sweep.yaml"])
 def test_its_files_are_valid(name: str) -> None:
-    task = build_task(load_experiment(EXPERIMENTS / name))
+    task = resolve(load_experiment(EXPERIMENTS / name).source).task
     assert isinstance(task, CharLM)

@@ -11,7 +11,7 @@ from hooks.self_supervised.swav import SwAV
 from hooks.self_supervised.swav_momentum import SwAVMomentum
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator import load_experiment
-from orchestrator.config.components import build_hooks, build_task
+from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -40,8 +40,8 @@ def test_the_files_train_a_few_steps_and_are_probed(file: str, overrides: list[s
     monkeypatch.setattr("experiments.mnist_ssl.labelled", lambda: small)
     small_run = ["task_args.width=2", "epochs=2", "batch_size=32", "hooks.checkpoint=false", "hooks.console=false"]
     experiment = load_experiment(FOLDER / f"{file}.yaml", [*small_run, *overrides])
-    task = build_task(experiment)
-    hooks = build_hooks(experiment, task)
+    task = resolve(experiment.source).task
+    hooks = resolve(experiment.source).hooks
     assert isinstance(hooks[name], hook)
     reports = [report.metrics for report in Loop(task, experiment, hooks).run()]
     assert reports[1]["step"] == 6
@@ -51,6 +51,6 @@ def test_the_files_train_a_few_steps_and_are_probed(file: str, overrides: list[s
 
 def test_swav_keeps_its_prototypes_for_an_epoch() -> None:
     experiment = load_experiment(FOLDER / "mnist_swav.yaml", [])
-    freeze = build_hooks(experiment, build_task(experiment))["freeze_prototypes"]
+    freeze = resolve(experiment.source).hooks["freeze_prototypes"]
     assert isinstance(freeze, FreezeParameters)
     assert (freeze.patterns, str(freeze.until)) == (["prototypes.weight"], "1 epoch")

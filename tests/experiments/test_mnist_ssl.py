@@ -16,7 +16,7 @@ from hooks.self_supervised.feature_probe import FeatureProbe
 from hooks.self_supervised.moco import MoCo
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator import load_experiment
-from orchestrator.config.components import build_hooks, build_task
+from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -81,8 +81,8 @@ def test_the_files_train_a_few_steps_and_are_probed(task: type[MnistViews], name
     monkeypatch.setattr("experiments.mnist_ssl.labelled", lambda: small)
     overrides = ["task_args.width=2", "epochs=2", "batch_size=32", "hooks.checkpoint=false", "hooks.console=false"]
     experiment = load_experiment(FOLDER / f"mnist_{name}.yaml", overrides)
-    mine = build_task(experiment)
-    hooks = build_hooks(experiment, mine)
+    mine = resolve(experiment.source).task
+    hooks = resolve(experiment.source).hooks
     assert isinstance(mine, task)
     assert isinstance(hooks[name], hook)
     assert isinstance(hooks["feature_probe"], FeatureProbe)
@@ -94,6 +94,6 @@ def test_the_files_train_a_few_steps_and_are_probed(task: type[MnistViews], name
 
 def test_dino_keeps_its_last_layer_for_an_epoch() -> None:
     experiment = load_experiment(FOLDER / "mnist_dino.yaml", [])
-    freeze = build_hooks(experiment, build_task(experiment))["freeze_last_layer"]
+    freeze = resolve(experiment.source).hooks["freeze_last_layer"]
     assert isinstance(freeze, FreezeParameters)
     assert (freeze.patterns, str(freeze.until)) == (["encoder.head.last.*"], "1 epoch")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, resolved, with_overrides
+from orchestrator.config.load import experiment_of
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population_history import History, lineage
 from orchestrator.sweeps.search.sampling import differences
+from orchestrator.sweeps.trial_setup import trial_source
 
 
 def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
@@ -20,10 +21,11 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     if not folder.storage.exists("run.json"):
         raise UsageError(f"{sweep} has no trial '{trial}'")
     first = exploits[0].before if exploits else folder.metadata().values
-    single = resolved(with_overrides(experiment, first))
+    assert experiment.sweep is not None
+    source = trial_source(experiment.source, experiment.sweep, first)
     changes = [
         {"at": f"{exploit.step} steps", "set": dict(differences(exploit.before, exploit.after))} for exploit in exploits
     ]
     changes = [change for change in changes if change["set"]]
-    data = {**single, "name": f"{sweep.name}-{trial}", "changes": [*single["changes"], *changes]}
-    return experiment_from_dict(data, experiment.import_paths)
+    written, _ = source.laid()
+    return experiment_of(source.over({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]}))

@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from orchestrator.errors import UsageError, did_you_mean
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
@@ -81,17 +79,15 @@ class Sweep:
         Where the trial went on from another one's weights it is what those weights have seen, with the changes of values
         on the way. Raises UsageError where there is no such trial or its values did not go together.
         """
-        from orchestrator.config.load import experiment_from_dict
+        from orchestrator.config.load import experiment_of
         from orchestrator.sweeps.results.population_replay import replay
 
         chosen = self.trial(trial)
-        import_paths = self.folder.metadata().import_paths
         if lineage(History(self.folder).read(), chosen.name):
-            written = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
-            return replay(self.folder, experiment_from_dict(written, import_paths), chosen.name)
+            return replay(self.folder, experiment_of(self.folder.source()), chosen.name)
         if chosen.config["sweep"] is not None:
             raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
-        return experiment_from_dict({**chosen.config, "name": f"{self.name}-{chosen.name}"}, import_paths)
+        return experiment_of(chosen.folder.source().over({"name": f"{self.name}-{chosen.name}"}))
 
     @property
     def trials(self) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.result import TIME_TOTAL_S
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import resolved
 from orchestrator.config.sweep import Sweep
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.rank_failures import DIED
@@ -68,8 +67,8 @@ def launch(
 
 
 def _trainable(experiment: Experiment, bundles: list[dict[str, float]], location: str) -> Any:
-    whole = {"experiment": resolved(experiment), "import_paths": experiment.import_paths, "location": location}
-    return tune.with_resources(tune.with_parameters(Trial, **whole), tune.PlacementGroupFactory(bundles, strategy="PACK"))
+    told = {"source": experiment.source, "settings": experiment.sweep, "workers": experiment.workers, "location": location}
+    return tune.with_resources(tune.with_parameters(Trial, **told), tune.PlacementGroupFactory(bundles, strategy="PACK"))
 
 
 def _tune_config(settings: Sweep, at_once: int, sweep: RunFolder, past: Mapping[int, Past]) -> tune.TuneConfig:
@@ -185,12 +184,13 @@ class _Watching(_OfThisDriver, tune.Callback):
         self._failed(trial, self._folder(trial))
 
     def _failed(self, trial: Any, folder: RunFolder) -> None:
-        number, values = trial.config[TRIAL]["number"], trial.config[TRIAL]["values"]
+        number, values, settings = trial.config[TRIAL]["number"], trial.config[TRIAL]["values"], self._experiment.sweep
+        assert settings is not None
         error = self._error(folder)
         if not folder.storage.exists("run.json"):
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
-                begin_trial(self._location, number, self._experiment, values)
+                begin_trial(self._location, number, self._experiment.source, settings, values)
         if folder.metadata().status == "running":
             folder.end("failed", error=error)
         give_back(folder)

@@ -12,7 +12,9 @@ from typing import Any
 
 from ray import tune
 
-from orchestrator.config.load import experiment_from_dict, resolved
+from orchestrator.config.experiment import Workers
+from orchestrator.config.source import ExperimentSource
+from orchestrator.config.sweep import Sweep
 from orchestrator.engines.engine import ENGINES, Engine
 from orchestrator.engines.rank_failures import RankFailed, traceback_of, would_come_again
 from orchestrator.engines.session import Assignment
@@ -43,13 +45,13 @@ class Trial(tune.Trainable):
     it goes on from the newest whole checkpoint of its folder; so does one that an earlier life of the sweep has left.
     """
 
-    def setup(self, config: dict[str, Any], experiment: dict[str, Any], import_paths: tuple[str, ...], location: str) -> None:
-        """Starts the engine. `experiment` is the resolved sweep; `location` the sweep's folder."""
-        self._experiment = experiment_from_dict(experiment, import_paths)
-        assert self._experiment.sweep is not None
-        self._metrics = [metric for metric, _ in self._experiment.sweep.objectives]
-        self._location = location
-        self._engine: Engine = ENGINES[self._experiment.sweep.engine](self._experiment.workers)
+    def setup(
+        self, config: dict[str, Any], source: ExperimentSource, settings: Sweep, workers: Workers, location: str
+    ) -> None:
+        """Starts the engine. `source` is the sweep's, with its settings and its trials' workers; `location` its folder."""
+        self._source, self._settings, self._location = source, settings, location
+        self._metrics = [metric for metric, _ in settings.objectives]
+        self._engine: Engine = ENGINES[settings.engine](workers)
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -65,13 +67,13 @@ class Trial(tune.Trainable):
         self._judged: dict[str, Any] = {}
 
     def _begin(self) -> RunFolder:
-        experiment, folder = begin_trial(self._location, self._number, self._experiment, self._values)
+        resolved, folder = begin_trial(self._location, self._number, self._source, self._settings, self._values)
         checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
         checkpoint = taking_over(folder, checkpoint)
-        sweep = resolved(self._experiment)["sweep"]
-        assignment = Assignment(resolved(experiment), experiment.import_paths, folder.location, checkpoint=checkpoint, sweep=sweep)
+        sweep = self._settings.model_dump(mode="json")
+        assignment = Assignment(resolved.experiment.source, folder.location, checkpoint=checkpoint, sweep=sweep)
         try:
-            self._engine.begin(assignment)
+            self._engine.begin(assignment, resolved)
         except Exception as error:
             self._fail(folder, error)
             raise
@@ -98,11 +100,10 @@ class Trial(tune.Trainable):
 
     def _take_up(self, folder: RunFolder, report: Report | None) -> None:
         """Counts the reports and the time of a trial that is taken up, as if it had not been interrupted."""
-        assert self._experiment.sweep is not None
         self._first = False
         if len(folder.attempts()) == 1 or self._checkpoint:
             return
-        made = judged_reports(folder, self._experiment.sweep)
+        made = judged_reports(folder, self._settings)
         new = report is not None and all(metric in report.metrics for metric in self._metrics)
         if made and not self._judged:
             self._judged = {metric: made[-1][metric] for metric in self._metrics}
@@ -111,8 +112,7 @@ class Trial(tune.Trainable):
 
     def _last_word(self, folder: RunFolder) -> Report:
         """The last report of a trial that was interrupted after it, with nothing left to train."""
-        assert self._experiment.sweep is not None
-        made = judged_reports(folder, self._experiment.sweep)
+        made = judged_reports(folder, self._settings)
         if not made:
             raise self._unjudged(folder, f"the trial ended without a report that holds {self._named()}")
         return Report(metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True)

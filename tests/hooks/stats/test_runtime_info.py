@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from hooks import Hook, HookError, State
 from hooks.stats.runtime_info import RuntimeInfo
 from orchestrator import open_run, run
-from orchestrator.config.components import build_hooks, build_task
-from orchestrator.config.load import resolved, to_yaml
+from orchestrator.config.load import to_dict, to_yaml
+from orchestrator.config.resolve import resolve
 from orchestrator.engines.session import Assignment, reports
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
@@ -63,8 +63,8 @@ def test_any_hook_reads_how_far_the_run_has_come() -> None:
 
 def test_what_the_run_is() -> None:
     given = described(epochs=3, seed=7, hooks={"runtime_info": {}})
-    config = resolved(given)
-    task = build_task(given)
+    config = to_dict(given)
+    task = resolve(given.source).task
     loop = Loop(task, given, {"info": RuntimeInfo()}, config=config)
     next(loop.run())
     info = loop.state.info
@@ -72,7 +72,7 @@ def test_what_the_run_is() -> None:
     assert info["versions"]["torch"] == torch.__version__
     assert info["versions"]["python"] == platform.python_version()
     assert info["data"] == {"train": {"samples": 52, "batches": 7}, "val": {"samples": 23, "batches": 3}}
-    assert isinstance(build_hooks(given, task)["runtime_info"], RuntimeInfo)
+    assert isinstance(resolve(given.source).hooks["runtime_info"], RuntimeInfo)
 
 
 def test_the_learning_rate_of_every_group_is_there() -> None:
@@ -119,7 +119,7 @@ def test_a_failure_leaves_where_it_was() -> None:
 def _run(root: Path, **fields: Any) -> RunFolder:
     given = described(hooks={"runtime_info": {}, "model_complexity": {}}, **fields)
     folder = RunFolder.create(root, "points", to_yaml(given), seed=1)
-    list(reports(Assignment(resolved(given), (), str(folder)), World()))
+    list(reports(Assignment(given.source, str(folder)), World()))
     return folder
 
 
@@ -148,7 +148,7 @@ def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Pa
     whole = _run(tmp_path / "whole", epochs=2)
     given = described(epochs=2, hooks={"runtime_info": {}, "model_complexity": {}})
     folder = RunFolder.create(tmp_path, "points", to_yaml(given))
-    assignment = Assignment(resolved(given), (), str(folder))
+    assignment = Assignment(given.source, str(folder))
     asked = iter([False] * 9)
     (*_, cut) = reports(assignment, World(), stop_asked=lambda: next(asked, True))
     assert cut.interrupted

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.cli.plan import plan_of, show_plan
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, resolved
+from orchestrator.config.load import experiment_from_dict, to_dict
 from orchestrator.config.reader import parse_yaml
 from tests.orchestrator.config.samples import HERE
 
@@ -64,7 +64,7 @@ def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     show_plan(experiment, "runs", None, as_json=False)
     out = capsys.readouterr().out
     text, _, rest = out.partition("\nevent")
-    assert parse_yaml(text, "stdout").data == resolved(experiment)
+    assert parse_yaml(text, "stdout").data == to_dict(experiment)
     assert "on_update  early, late  early, late" in rest
     assert "on_step    band         -" in rest
     assert "writes to runs/line" in rest

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from orchestrator.cluster.probe import Probe
-from orchestrator.config.load import resolved
 from tests.tasks import described
 
 
@@ -58,12 +57,12 @@ def test_a_storage_that_only_reads_is_told(tmp_path: Path) -> None:
 
 
 def test_an_experiment_that_cannot_be_imported_here_is_told() -> None:
-    experiment = resolved(described())
-    assert Probe().wrong_with_imports(experiment, (), ("torch",)) is None
-    told = Probe().wrong_with_imports({**experiment, "task": "not_on_this_node:Task"}, (), ())
+    source = described().source
+    assert Probe().wrong_with_imports(source, ("torch",)) is None
+    told = Probe().wrong_with_imports(source.over({"task": "not_on_this_node:Task"}), ())
     assert told is not None
     assert "not_on_this_node" in told
-    told = Probe().wrong_with_imports(experiment, (), ("not_installed", "torch"))
+    told = Probe().wrong_with_imports(source, ("not_installed", "torch"))
     assert told == "it needs not_installed, not installed there"
 
 

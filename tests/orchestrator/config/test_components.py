@@ -14,17 +14,16 @@ from hooks import HOOKS, Hook, Priority
 from hooks.plan import in_order
 from orchestrator.config import components, imports
 from orchestrator.config.components import (
-    build_hooks,
     build_optimizer,
     build_scheduler,
-    build_task,
     check_optimizer,
     make_hooks,
     make_task,
 )
 from orchestrator.config.experiment import Component, Experiment
+from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
-from tests.orchestrator.config.samples import HERE, Band, Choosy, Line, Own, Plain, Shadow
+from tests.orchestrator.config.samples import HERE, Band, Line, Own, Plain, Shadow
 
 
 @pytest.fixture(autouse=True)
@@ -195,9 +194,9 @@ def test_a_hook_may_have_a_parameter_called_level() -> None:
     assert made({"leveled": {"level": 25}})["leveled"] == Leveled(25)
 
 
-def test_build_hooks_gives_fresh_ones_without_those_off() -> None:
+def test_resolving_gives_fresh_ones_without_those_off() -> None:
     described = experiment(task=f"{HERE}:Choosy", hooks={"band": {"low": 0, "high": 1}, "off": None})
-    first, second = (build_hooks(described, Choosy()) for _ in range(2))
+    first, second = (resolve(described.source).hooks for _ in range(2))
     assert first == {"shadow": Shadow(decay=0.25, keep=7), "band": Band(0, 1)}
     assert first["shadow"] is not second["shadow"]
 
@@ -206,7 +205,7 @@ def test_build_hooks_gives_fresh_ones_without_those_off() -> None:
 
 
 def test_a_task_takes_its_arguments() -> None:
-    assert build_task(experiment(task_args={"width": 4})) == Line(width=4)
+    assert resolve(experiment(task_args={"width": 4}).source).task == Line(width=4)
     assert make_task(f"{HERE}:Line", {"width": 4})[1] == {"width": 4, "scale": 1.0}
 
 
@@ -240,7 +239,7 @@ def test_torch_s_own_are_built() -> None:
         optimizer={"type": "AdamW", "lr": 0.5, "betas": [0.5, 0.75]},
         scheduler={"type": "StepLR", "step_size": 2, "gamma": 0.5},
     )
-    task = build_task(described)
+    task = resolve(described.source).task
     model = task.model()
     optimizer = build_optimizer(described, task, model)
     scheduler = build_scheduler(described, task, optimizer)
@@ -253,7 +252,7 @@ def test_torch_s_own_are_built() -> None:
 
 def test_one_of_one_s_own() -> None:
     described = experiment(optimizer={"type": f"{HERE}:Wide", "lr": 0.5, "reach": 3})
-    task = build_task(described)
+    task = resolve(described.source).task
     assert build_optimizer(described, task, task.model()).reach == 3
     assert build_scheduler(described, task, build_optimizer(described, task, task.model())) is None
 

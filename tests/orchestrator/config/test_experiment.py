@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.config.experiment import Component, Experiment, Workers, wrong_length
+from orchestrator.config.source import ExperimentSource
 
 
 def test_the_length_of_training_is_said_once() -> None:
@@ -36,7 +37,7 @@ def test_a_component_keeps_its_arguments() -> None:
 
 def test_equal_is_who_says_the_same() -> None:
     first, second = (Experiment(name="x", task="a:B", epochs=1) for _ in range(2))
-    first._import_paths = ("/somewhere",)
+    first._source = ExperimentSource({}, import_paths=("/somewhere",))
     assert first == second
     assert first != Experiment(name="x", task="a:B", epochs=2)
     assert first != {"name": "x"}
@@ -44,7 +45,7 @@ def test_equal_is_who_says_the_same() -> None:
 
 def test_it_travels_with_its_import_paths() -> None:
     experiment = Experiment(name="x", task="a:B", epochs=1)
-    experiment._import_paths = ("/somewhere",)
+    experiment._source = ExperimentSource({}, import_paths=("/somewhere",))
     back = pickle.loads(pickle.dumps(experiment))
     assert back == experiment
     assert back.import_paths == ("/somewhere",)

@@ -12,7 +12,7 @@ import pytest
 from hooks import Hook
 from hooks.parts.import_path import extend_import_path
 from orchestrator.config import imports
-from orchestrator.config.imports import resolve
+from orchestrator.config.imports import find_class
 from orchestrator.errors import ConfigError, did_you_mean
 from orchestrator.task import Task
 from tests.orchestrator.config.samples import HERE, Band, Line, Shadow
@@ -32,23 +32,23 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def refused(name: str, base: type = Hook, **kwargs: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        resolve(name, base, {"shadow": Shadow, "band": Band} if base is Hook else {}, "here", **kwargs)
+        find_class(name, base, {"shadow": Shadow, "band": Band} if base is Hook else {}, "here", **kwargs)
     (problem,) = caught.value.problems
     assert problem.path == "here"
     return f"{problem.message} | {problem.suggestion}"
 
 
 def test_names_and_import_paths() -> None:
-    assert resolve("shadow", Hook, {"shadow": Shadow}) is Shadow
-    assert resolve(f"{HERE}:Band", Hook, {"shadow": Shadow}) is Band
-    assert resolve(f"{HERE}:Line", Task, {}) is Line
+    assert find_class("shadow", Hook, {"shadow": Shadow}) is Shadow
+    assert find_class(f"{HERE}:Band", Hook, {"shadow": Shadow}) is Band
+    assert find_class(f"{HERE}:Line", Task, {}) is Line
 
 
 def test_the_table_comes_before_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {"shadow": EntryPoint("shadow", f"{HERE}:Band", "g"), "band": EntryPoint("band", f"{HERE}:Band", "g")}
     monkeypatch.setattr(imports, "entry_points", lambda group, name: [points[name]] if name in points else [])
-    assert resolve("shadow", Hook, {"shadow": Shadow}, group="g") is Shadow
-    assert resolve("band", Hook, {"shadow": Shadow}, group="g") is Band
+    assert find_class("shadow", Hook, {"shadow": Shadow}, group="g") is Shadow
+    assert find_class("band", Hook, {"shadow": Shadow}, group="g") is Band
 
 
 def test_a_broken_entry_point_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

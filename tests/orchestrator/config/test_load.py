@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from hooks.rhythm import Rhythm
-from orchestrator.config.components import DEFAULT_HOOKS, build_hooks, build_task
+from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, load_experiment, resolved, to_yaml, with_overrides
+from orchestrator.config.load import experiment_from_dict, load_experiment, to_dict, to_yaml
 from orchestrator.config.reader import parse_yaml
+from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, places, problems
 
@@ -37,10 +38,10 @@ def test_a_file_becomes_an_experiment(file: Path) -> None:
     assert (experiment.name, experiment.epochs, experiment.steps, experiment.sweep) == ("line", 3, None, None)
     assert experiment.optimizer.arguments == {"lr": 0.1, "momentum": 0.5}
     assert experiment.validate_every == Rhythm(1)
-    assert build_task(experiment) == Line(width=2)
+    assert resolve(experiment.source).task == Line(width=2)
     assert list(experiment.hooks) == [*DEFAULT_HOOKS, "shadow"]
     assert experiment.hooks["console"] is None
-    hooks = build_hooks(experiment, Line())
+    hooks = resolve(experiment.source).hooks
     assert hooks["shadow"] == Shadow(decay=0.25)
     assert "console" not in hooks
 
@@ -48,7 +49,7 @@ def test_a_file_becomes_an_experiment(file: Path) -> None:
 def test_overrides_are_laid_over_it(file: Path) -> None:
     experiment = load_experiment(file, ["hooks.shadow.decay=1", "epochs=null", "steps=7", "hooks.console=true"])
     assert (experiment.epochs, experiment.steps) == (None, 7)
-    assert build_hooks(experiment, Line())["shadow"] == Shadow(decay=1)
+    assert resolve(experiment.source).hooks["shadow"] == Shadow(decay=1)
     assert experiment.hooks["console"]
 
 
@@ -88,7 +89,7 @@ def test_import_paths_are_the_file_s_folder_and_the_current_one(
 
 def test_required_hooks_come_with_the_task(file: Path) -> None:
     experiment = load_experiment(file, [f"task={HERE}:Choosy"])
-    assert build_hooks(experiment, build_task(experiment))["shadow"] == Shadow(decay=0.25, keep=7)
+    assert resolve(experiment.source).hooks["shadow"] == Shadow(decay=0.25, keep=7)
 
 
 # There and back
@@ -108,12 +109,12 @@ def test_the_resolved_text_gives_an_equal_experiment(file: Path) -> None:
     assert reloaded == experiment
     assert to_yaml(reloaded) == to_yaml(experiment)
     assert list(reloaded.hooks) == list(experiment.hooks)
-    assert build_hooks(reloaded, Line()) == build_hooks(experiment, Line())
-    assert build_hooks(reloaded, Line())["band"].priority == 70
+    assert resolve(reloaded.source).hooks == resolve(experiment.source).hooks
+    assert resolve(reloaded.source).hooks["band"].priority == 70
 
 
 def test_everything_is_filled_in(file: Path) -> None:
-    data = resolved(load_experiment(file))
+    data = to_dict(load_experiment(file))
     assert data["task_args"] == {"width": 2, "scale": 1.0}
     assert data["hooks"]["shadow"] == {
         "type": f"{HERE}:Shadow", "decay": 0.25, "every": "1 epoch", "keep": 3, "mode": "near", "tags": []
@@ -125,7 +126,7 @@ def test_everything_is_filled_in(file: Path) -> None:
 
 def test_a_worker_builds_it_from_plain_data(file: Path) -> None:
     experiment = load_experiment(file)
-    received = experiment_from_dict(pickle.loads(pickle.dumps(resolved(experiment))), experiment.import_paths)
+    received = resolve(pickle.loads(pickle.dumps(experiment.source))).experiment
     assert received == experiment
     assert received.import_paths == experiment.import_paths
 
@@ -133,7 +134,7 @@ def test_a_worker_builds_it_from_plain_data(file: Path) -> None:
 def test_a_worker_is_told_what_is_wrong_too(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"hooks\.shadow\.decay: must be at most 1, got 2"):
         experiment_from_dict(
-            {**resolved(load_experiment(file)), "hooks": {"shadow": {"type": f"{HERE}:Shadow", "decay": 2}}}
+            {**to_dict(load_experiment(file)), "hooks": {"shadow": {"type": f"{HERE}:Shadow", "decay": 2}}}
         )
 
 
@@ -161,7 +162,7 @@ def test_a_file_is_laid_over_its_base(file: Path) -> None:
     experiment = load_experiment(other)
     assert (experiment.name, experiment.epochs) == ("other", 3)
     assert experiment.optimizer.arguments == {"lr": 0.5, "momentum": 0.5}
-    assert build_hooks(experiment, Line())["shadow"] == Shadow(decay=0.25, keep=5)
+    assert resolve(experiment.source).hooks["shadow"] == Shadow(decay=0.25, keep=5)
     assert experiment.import_paths[:2] == (str(other.parent), str(file.parent))
 
 
@@ -170,7 +171,7 @@ def test_another_type_replaces_the_base_s(file: Path) -> None:
     other.write_text("base: line.yaml\noptimizer: {type: Adam}\nhooks: {shadow: null}\n")
     experiment = load_experiment(other)
     assert (experiment.optimizer.type, experiment.optimizer.arguments) == ("Adam", {})
-    assert "shadow" not in build_hooks(experiment, Line())
+    assert "shadow" not in resolve(experiment.source).hooks
 
 
 def test_problems_point_at_the_file_they_are_in(file: Path) -> None:
@@ -195,6 +196,10 @@ def test_wrong_bases(file: Path, base: str, said: str) -> None:
 # A trial
 
 
+def trial(experiment: Experiment, values: dict[str, Any]) -> ResolvedExperiment:
+    return resolve(experiment.source.single().over(values))
+
+
 def test_a_trial_is_the_experiment_with_its_values(file: Path) -> None:
     experiment = load_experiment(file)
     values: dict[str, Any] = {
@@ -202,33 +207,33 @@ def test_a_trial_is_the_experiment_with_its_values(file: Path) -> None:
         "task_args.width": np.int64(3),
         "hooks.perf_stats": None,
     }
-    trial = with_overrides(experiment, values)
-    assert trial.sweep is None
-    assert trial.import_paths == experiment.import_paths
-    assert build_hooks(trial, Line())["shadow"] == Shadow(decay=0.75)
-    assert build_task(trial) == Line(width=3)
-    assert type(trial.task_args["width"]) is int
-    assert trial.hooks["perf_stats"] is None
-    assert build_hooks(experiment, Line())["shadow"] == Shadow(decay=0.25)
+    built = trial(experiment, values)
+    assert built.experiment.sweep is None
+    assert built.experiment.import_paths == experiment.import_paths
+    assert built.hooks["shadow"] == Shadow(decay=0.75)
+    assert built.task == Line(width=3)
+    assert type(built.experiment.task_args["width"]) is int
+    assert built.experiment.hooks["perf_stats"] is None
+    assert resolve(experiment.source).hooks["shadow"] == Shadow(decay=0.25)
 
 
 def test_a_trial_is_checked(file: Path) -> None:
     experiment = load_experiment(file)
     for values in ({"hooks.shadow.decay": 1.2}, {"hooks.shadow.decoy": 1}, {"batch_size": 0}, {"seed": object()}):
         with pytest.raises(ConfigError):
-            with_overrides(experiment, values)
+            trial(experiment, values)
 
 
 def test_a_trial_of_another_task_loses_the_first_one_s_hooks(file: Path) -> None:
     file.write_text(TEXT.replace(":Line", ":Choosy").split("hooks:")[0])
     experiment = load_experiment(file)
     assert "shadow" in experiment.hooks
-    assert "shadow" not in with_overrides(experiment, {"task": f"{HERE}:Line"}).hooks
+    assert "shadow" not in trial(experiment, {"task": f"{HERE}:Line"}).hooks
 
 
 def test_an_experiment_made_by_hand_has_trials_too() -> None:
     experiment = Experiment(name="x", task=f"{HERE}:Line", epochs=1)
-    assert with_overrides(experiment, {"epochs": 2}).epochs == 2
+    assert trial(experiment, {"epochs": 2}).experiment.epochs == 2
 
 
 # What ships
@@ -237,4 +242,4 @@ def test_an_experiment_made_by_hand_has_trials_too() -> None:
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_experiments_load(path: Path) -> None:
     experiment = load_experiment(path)
-    assert parse_yaml(to_yaml(experiment), "x").data == resolved(experiment)
+    assert parse_yaml(to_yaml(experiment), "x").data == to_dict(experiment)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.overrides import apply_overrides
+from orchestrator.config.overrides import read_overrides
 from orchestrator.config.reader import Document, parse_yaml
+from orchestrator.config.source import ExperimentSource
 
 TEXT = """\
 name: x
@@ -20,7 +21,9 @@ hooks:
 
 def overridden(*overrides: str) -> Document:
     document = parse_yaml(TEXT, "x.yaml")
-    apply_overrides(document, overrides)
+    source = ExperimentSource(document.data, read_overrides(document, overrides))
+    document.data, problems = source.laid()
+    document.problems.extend(map(document.locate, problems))
     return document
 
 
@@ -70,10 +73,10 @@ def test_problems_name_the_override() -> None:
     document = overridden("optimizer.lr=[1", "optimizer.lr.deep=1", "hooks={a: 1, a: 2}")
     assert [str(problem).split(": ")[0] for problem in document.problems] == [
         "override 'optimizer.lr=[1'",
-        "override 'optimizer.lr.deep=1'",
         "override 'hooks={a",
+        "override 'optimizer.lr.deep=1'",
     ]
-    assert "optimizer.lr is 0.1, not a mapping" in document.problems[1].message
+    assert "optimizer.lr is 0.1, not a mapping" in document.problems[2].message
     assert all(problem.line is None for problem in document.problems)
 
 

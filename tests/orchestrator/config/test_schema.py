@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hooks import HOOKS
-from orchestrator.config.load import load_experiment, resolved
+from orchestrator.config.load import load_experiment, to_dict
 from orchestrator.config.reader import read_yaml
 from orchestrator.config.schema import experiment_schema
 from tests.orchestrator.config.samples import HERE, Shadow
@@ -43,7 +43,7 @@ def test_every_hook_is_in_it_with_its_docs() -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_it_accepts_what_ships_and_its_resolved_form(validator: Draft202012Validator, path: Path) -> None:
     assert list(validator.iter_errors(read_yaml(path).data)) == []
-    assert list(validator.iter_errors(resolved(load_experiment(path)))) == []
+    assert list(validator.iter_errors(to_dict(load_experiment(path)))) == []
 
 
 @pytest.mark.parametrize(

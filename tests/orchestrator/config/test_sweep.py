@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator import load_experiment
-from orchestrator.config.load import experiment_from_dict, resolved
+from orchestrator.config.load import experiment_from_dict, to_dict
 from orchestrator.config.parameters import check
 from orchestrator.config.sweep import PBT, Asha, Fifo, Sweep
 from orchestrator.errors import ConfigError
@@ -172,4 +172,4 @@ def test_a_resolved_sweep_reads_as_itself() -> None:
     experiment = experiment_from_dict(
         written(space={"optimizer.lr": {"uniform": [0.1, 0.9]}}, scheduler="pbt", stop={"time": "10m", "plateau": {}}, budget={"trials": 3})
     )
-    assert experiment_from_dict(resolved(experiment)) == experiment
+    assert experiment_from_dict(to_dict(experiment)) == experiment

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config.components import build_hooks
-from orchestrator.config.load import load_experiment, to_yaml, with_overrides
+from orchestrator.config.load import load_experiment, to_yaml
+from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
-from tests.orchestrator.config.samples import HERE, TEXT, Band, Line, problems
+from tests.orchestrator.config.samples import HERE, TEXT, Band, problems
 
 
 def sweep_problems(file: Path, space: str, search: str = "random") -> list[tuple[str, int | None, str]]:
@@ -92,12 +92,10 @@ def test_a_check_across_swept_fields_waits_for_the_trial(file: Path) -> None:
     other = file.parent / "sweep.yaml"
     start = "base: line.yaml\nsweep:\n  metric: x\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"
     other.write_text(start + "    hooks.band.high: {choice: [6, 7]}\n")
-    experiment = load_experiment(other)
-    assert build_hooks(with_overrides(experiment, {"hooks.band.low": 5, "hooks.band.high": 6}), Line())["band"] == Band(
-        5, 6
-    )
+    trial = load_experiment(other).source.single()
+    assert resolve(trial.over({"hooks.band.low": 5, "hooks.band.high": 6})).hooks["band"] == Band(5, 6)
     with pytest.raises(ConfigError, match="low must be below high"):
-        with_overrides(experiment, {"hooks.band.low": 5})
+        resolve(trial.over({"hooks.band.low": 5}))
     (problem,) = problems(other, start)
     assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 5)
 

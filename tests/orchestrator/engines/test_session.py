@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import resolved, to_yaml
+from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, reports
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
@@ -18,7 +18,7 @@ from tests.tasks import described
 def assignment(root: Path, **fields: Any) -> Assignment:
     experiment = described(**fields)
     folder = RunFolder.create(root, "points", to_yaml(experiment))
-    return Assignment(resolved(experiment), (), str(folder))
+    return Assignment(experiment.source, str(folder))
 
 
 def test_each_report_is_written_down_before_it_is_handed_up(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_report_without_values_is_no_line(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_an_experiment_is_said_before_an_attempt_is_made(tmp_path: Path) -> None:
     given = assignment(tmp_path)
-    wrong = Assignment({**given.experiment, "batch_size": 0}, (), given.location)
+    wrong = Assignment(given.source.over({"batch_size": 0}), given.location)
     with pytest.raises(ConfigError, match="batch_size"):
         next(reports(wrong, World()))
     assert RunFolder(given.location).attempts() == []

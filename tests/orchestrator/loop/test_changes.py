@@ -10,10 +10,10 @@ import pytest
 
 from hooks import HOOKS, Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.components import build_hooks, build_task
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_from_dict, resolved
+from orchestrator.config.load import experiment_from_dict, to_dict
 from orchestrator.config.parameters import parameters
+from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.storage import Storage
@@ -28,9 +28,9 @@ def changing(changes: list[Mapping[str, Any]], **fields: Any) -> Experiment:
 
 
 def made(experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None) -> tuple[Loop, Rows]:
-    task, rows = build_task(experiment), Rows()
+    task, rows = resolve(experiment.source).task, Rows()
     store = CheckpointStore(Storage(folder)) if folder else None
-    hooks = {**build_hooks(experiment, task), **(more or {})}
+    hooks = {**resolve(experiment.source).hooks, **(more or {})}
     return Loop(task, experiment, hooks, recorder=rows, store=store), rows
 
 
@@ -175,8 +175,8 @@ def test_what_cannot_change_is_refused_before_anything_starts(path: str, value: 
 
 def test_changes_are_part_of_the_resolved_experiment() -> None:
     experiment = changing(CHANGES)
-    assert [change["at"] for change in resolved(experiment)["changes"]] == ["3 steps", "1 epoch", "10 steps"]
-    assert experiment_from_dict(resolved(experiment)) == experiment
+    assert [change["at"] for change in to_dict(experiment)["changes"]] == ["3 steps", "1 epoch", "10 steps"]
+    assert experiment_from_dict(to_dict(experiment)) == experiment
 
 
 @pytest.mark.parametrize("name", list(HOOKS))

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator import Experiment, UsageError, open_run, run
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import resolved, to_yaml
+from orchestrator.config.load import to_yaml
+from orchestrator.config.source import ExperimentSource
 from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.report import Report
@@ -40,9 +41,9 @@ class ByHand:
         self.sweep, self.experiment, self.number = sweep, experiment, number
 
     def begin(self, values: dict[str, Any], checkpoint: str | None = None) -> None:
-        trial, folder = begin_trial(str(self.sweep), self.number, self.experiment, values)
+        trial, folder = begin_trial(str(self.sweep), self.number, self.experiment.source, self.experiment.sweep, values)
         self.folder = folder
-        self.session = Session(Assignment(resolved(trial), trial.import_paths, str(folder), checkpoint=checkpoint), World())
+        self.session = Session(Assignment(trial.experiment.source, str(folder), checkpoint=checkpoint), World(), trial)
         self.reports = self.session.reports()
 
     def next(self) -> Report:
@@ -176,8 +177,8 @@ def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path:
     assert other.names() == []
 
 
-def _on_rank(rank: int, world_size: int, sweep: str, experiment: dict[str, Any], checkpoint: str | None, count: int) -> tuple[str, float]:
-    session = Session(Assignment(experiment, (), sweep, checkpoint=checkpoint), World(rank, world_size, rank))
+def _on_rank(rank: int, world_size: int, sweep: str, source: ExperimentSource, checkpoint: str | None, count: int) -> tuple[str, float]:
+    session = Session(Assignment(source, sweep, checkpoint=checkpoint), World(rank, world_size, rank))
     reports = session.reports()
     for _ in range(count):
         last = next(reports)
@@ -189,12 +190,12 @@ def _on_rank(rank: int, world_size: int, sweep: str, experiment: dict[str, Any],
 def test_two_ranks_save_together_and_take_over_together(sweep: RunFolder) -> None:
     experiment = population(batch_size=4)
     whole, first = (RunFolder.create(sweep.storage.location, name, "") for name in ("whole", "first"))
-    undisturbed = on_ranks(_on_rank, 2, str(whole), resolved(experiment), None, 3)
-    (path, _), (same, _) = on_ranks(_on_rank, 2, str(first), resolved(experiment), None, 2)
+    undisturbed = on_ranks(_on_rank, 2, str(whole), experiment.source, None, 3)
+    (path, _), (same, _) = on_ranks(_on_rank, 2, str(first), experiment.source, None, 2)
     assert path == same
     assert {"rank-0000.pt", "rank-0001.pt"} <= set(store_of(first).files(path.rpartition("/")[2]))
     other = RunFolder.create(sweep.storage.location, "other", "")
-    taken = on_ranks(_on_rank, 2, str(other), resolved(experiment), path, 1)
+    taken = on_ranks(_on_rank, 2, str(other), experiment.source, path, 1)
     assert [loss for _, loss in taken] == [loss for _, loss in undisturbed]
 
 
@@ -229,8 +230,9 @@ def test_a_trial_that_took_nothing_is_replayed_as_it_was(sweep: RunFolder) -> No
 
 
 def test_what_cannot_change_in_flight_cannot_be_replayed(sweep: RunFolder) -> None:
-    begin_trial(str(sweep), 0, population(), {"hooks.ema.evaluate": "raw"})
-    begin_trial(str(sweep), 1, population(), {"hooks.ema.evaluate": "ema"})
+    experiment = population()
+    begin_trial(str(sweep), 0, experiment.source, experiment.sweep, {"hooks.ema.evaluate": "raw"})
+    begin_trial(str(sweep), 1, experiment.source, experiment.sweep, {"hooks.ema.evaluate": "ema"})
     before, after = ({"hooks.ema.evaluate": value} for value in ("raw", "ema"))
     History(sweep).append(trial="trial-0001", source="trial-0000", report=1, epoch=0, step=7, score=0, source_score=1, before=before, after=after)
     with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change in flight"):

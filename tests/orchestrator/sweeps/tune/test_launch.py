@@ -38,6 +38,7 @@ def watching(folder: Path, watcher: Hears) -> _Watching:
 @pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
 def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Path, lr: float, error: str) -> None:
     watcher = Hears()
+    (tmp_path / "experiment.yaml").write_text(TEXT)
     watching(tmp_path, watcher).on_trial_error(0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr})))
     metadata = trial_folder(str(tmp_path), 4).metadata()
     assert (metadata.status, metadata.values) == ("failed", {"optimizer.lr": lr})

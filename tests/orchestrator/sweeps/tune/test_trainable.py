@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.load import resolved
+from orchestrator.config.experiment import Experiment
 from orchestrator.engines import train_engine as train
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import RunError
@@ -61,7 +61,7 @@ def freed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     loop.close()
 
 
-def fitted(worker: Callable[[Assignment], None], assignment: Assignment, *, lean: bool) -> None:
+def fitted(worker: Callable[[Assignment], None], assignment: Assignment, experiment: Experiment, *, lean: bool) -> None:
     """One worker, never replaced."""
     try:
         worker(assignment)
@@ -75,7 +75,7 @@ def begun(location: Path, number: int = 0, metric: str = "val/accuracy", **value
     sweep = described(epochs=3, hooks={"checkpoint": {"every": 1}}, sweep=settings)
     trial = object.__new__(Trial)
     trial._iteration = trial._time_total = 0
-    trial.setup(trial_config(number, values), resolved(sweep), (), str(location))
+    trial.setup(trial_config(number, values), sweep.source, sweep.sweep, sweep.workers, str(location))
     return trial
 
 

@@ -1,48 +1,83 @@
-"""An experiment in full: its components found, their parameters checked and filled in. Driver and worker."""
+"""From what was written to objects: classes found, everything filled in, checked and built, once. In every process that
+needs an experiment: the driver, a worker, a trial's process."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
+from hooks import Hook
+from hooks.parts.import_path import extend_import_path
+from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, wrong_length
-from orchestrator.config.overrides import set_path
 from orchestrator.config.parameters import check
+from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def completed(data: dict[str, Any]) -> Experiment:
-    """The experiment with its components filled in; raises ConfigError with the problems of all of them."""
+@dataclass(frozen=True)
+class ResolvedExperiment:
+    """An experiment in full, and what it is trained with."""
+
+    experiment: Experiment
+    """With every default filled in."""
+    task: Task
+    hooks: dict[str, Hook]
+    """By name, in order, without those switched off."""
+
+
+def resolve(source: ExperimentSource) -> ResolvedExperiment:
+    """What a source says in full, its task and hooks built; raises ConfigError with every problem. Of a sweep that is the
+    experiment below it; whether its space fits is for `load`."""
+    extend_import_path(source.import_paths)
+    data, problems = source.laid()
+    resolved = attempt(problems, build, data)
+    if problems or resolved is None:
+        raise ConfigError(problems)
+    resolved.experiment._source = source
+    return resolved
+
+
+def build(data: Mapping[str, Any]) -> ResolvedExperiment:
+    """As `resolve`, for data whose classes can be found."""
     data = _with_default_optimizer({key: value for key, value in data.items() if value is not None})
     problems: list[Problem] = []
     experiment = attempt(problems, check, Experiment, data, "")
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])
-    filled = {**data, **_components(data, problems)}
+    task, task_args, hooks = _components(data, problems)
+    if problems or experiment is None or task is None:
+        raise ConfigError(problems)
+    entries = {name: one.entry if one else None for name, one in hooks.items()}
+    experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
+    problems.extend(change_problems(experiment))
     if problems:
         raise ConfigError(problems)
-    return check(Experiment, filled, "")
+    return ResolvedExperiment(experiment, task, {name: one.hook for name, one in hooks.items() if one})
 
 
-def _components(data: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """Task arguments and hooks in full; checks whatever has the right shape, so that one mistake hides no other."""
+def _components(
+    data: Mapping[str, Any], problems: list[Problem]
+) -> tuple[Task | None, dict[str, Any], dict[str, MadeHook | None]]:
+    """Task, its arguments and the hooks in full; checks whatever has the right shape, so that one mistake hides no other."""
     name, arguments, entries = data.get("task"), data.get("task_args", {}), data.get("hooks", {})
     made = None
     if isinstance(name, str) and isinstance(arguments, dict):
         made = attempt(problems, make_task, name, arguments)
-    task, task_args = made or (None, arguments)
+    task, task_args = made or (None, {})
     hooks: dict[str, MadeHook | None] = {}
     if isinstance(entries, dict):
         hooks = attempt(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
     problems.extend(_sharding_problems(data, hooks))
     attempt(problems, _check_optimizer, data)
-    return {"task_args": task_args, "hooks": {name: one.entry if one else None for name, one in hooks.items()}}
+    return task, task_args, hooks
 
 
 def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | None]) -> list[Problem]:
@@ -80,9 +115,6 @@ def _component(value: Any) -> Component | None:
     return check(Component, value, "") if shaped else None
 
 
-# Asking what would be
-
-
 def attempt(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
     """The function's value, or None once its problems are noted."""
     try:
@@ -90,26 +122,3 @@ def attempt(problems: list[Problem], function: Callable[P, R], *args: P.args, **
     except ConfigError as error:
         problems.extend(error.problems)
         return None
-
-
-def single(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of an experiment's data without its sweep."""
-    return copy.deepcopy({key: value for key, value in data.items() if key != "sweep"})
-
-
-def problems_with(values: Mapping[str, Any], data: dict[str, Any]) -> Sequence[Problem]:
-    """What is wrong with an experiment that has these values, by dotted path; changes `data`."""
-    try:
-        for name, value in values.items():
-            set_path(data, name, copy.deepcopy(value))
-        completed(data)
-    except ConfigError as error:
-        return error.problems
-    return ()
-
-
-def seen_from(name: str, problem: Problem) -> str:
-    """The problem's message as seen from `name`: with the rest of its path where it lies below or beside."""
-    above = not problem.path or name.startswith(f"{problem.path}.")
-    place = "" if above else problem.path.removeprefix(name).removeprefix(".")
-    return f"{place}: {problem.message}" if place else problem.message

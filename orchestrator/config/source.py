@@ -1,0 +1,101 @@
+"""What was written of an experiment, before anything is filled in: this is what travels, and what a run keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any, Self
+
+from orchestrator.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True)
+class ExperimentSource:
+    """A file laid over its base, and the values that go over it. Plain data, the same in every process."""
+
+    written: Mapping[str, Any]
+    """The file laid over its base."""
+    values: tuple[tuple[str, Any], ...] = ()
+    """Dotted paths and what each is set to, in order: overrides, then what a trial has chosen."""
+    import_paths: tuple[str, ...] = ()
+    """Folders in which classes are looked for that are not installed."""
+    file: str | None = None
+    """Where it was read; None for plain data."""
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
+        """A source of plain data; raises ConfigError where it holds what YAML cannot say."""
+        folders = dict.fromkeys(str(Path(folder).absolute()) for folder in import_paths)
+        return cls(plain_copy(data), import_paths=tuple(folders), **more)
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> Self:
+        """A source as it comes back from JSON."""
+        values = tuple((path, value) for path, value in record["values"])
+        return cls(record["written"], values, tuple(record["import_paths"]), record["file"])
+
+    def over(self, values: Mapping[str, Any]) -> Self:
+        """The source with more values over it; raises ConfigError for those that YAML cannot say."""
+        return replace(self, values=(*self.values, *plain_copy(values).items()))
+
+    def single(self) -> Self:
+        """The source without its sweep."""
+        written = {key: value for key, value in self.written.items() if key != "sweep"}
+        values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
+        return replace(self, written=written, values=values)
+
+    def laid(self) -> tuple[dict[str, Any], list[Problem]]:
+        """Everything laid over everything, and a problem for each value whose path leads through another value."""
+        data: dict[str, Any] = dict(self.written)
+        problems: list[Problem] = []
+        for path, value in self.values:
+            try:
+                data = lay(data, path, value)
+            except ConfigError as error:
+                problems.extend(error.problems)
+        return data, problems
+
+
+def lay(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The data with a value at a dotted path; what was given stays as it is.
+
+    Where the path leads through nothing yet, or through something switched off (null, false) or on (true), there is a
+    mapping then; raises ConfigError where it leads through another value.
+    """
+    laid: dict[str, Any] = _laid(data, _split(path), 0, value)
+    return laid
+
+
+def _split(path: str) -> list[str]:
+    """The keys of a dotted path; what a sweep's space is keyed by is a dotted path itself."""
+    keys = path.split(".")
+    return [*keys[:2], ".".join(keys[2:])] if keys[:2] == ["sweep", "space"] and len(keys) > 2 else keys
+
+
+def _laid(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
+    if depth == len(keys):
+        return value
+    if data is None or isinstance(data, bool):
+        data = {}
+    if not isinstance(data, Mapping):
+        raise ConfigError([Problem(".".join(keys), f"cannot be set: {'.'.join(keys[:depth])} is {data!r}, not a mapping")])
+    return {**data, keys[depth]: _laid(data.get(keys[depth]), keys, depth + 1, value)}
+
+
+def plain_copy(value: Any) -> Any:
+    """A copy that holds only what YAML can say; raises ConfigError."""
+    try:
+        return json.loads(json.dumps(value, default=plain))
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem("", f"is no plain data: {error}")]) from None
+
+
+def plain(value: Any) -> Any:
+    """What a config may hold, for the scalars of NumPy and for paths; raises TypeError for anything else."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{value!r} is a {type(value).__name__}")
