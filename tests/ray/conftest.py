@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,11 @@ def ray_cluster() -> Iterator[Any]:
     """Ray on this machine, joined by every run and sweep of these tests."""
     with Ray(num_cpus=4) as ray:
         yield ray
+
+
+def in_another_driver(ray: Any, verb: str) -> list[str]:
+    """The beginning of a command in a process of its own that joins this Ray."""
+    return [sys.executable, "-m", "orchestrator", verb, "--address", ray.get_runtime_context().gcs_address]
 
 
 @pytest.fixture

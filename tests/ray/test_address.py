@@ -1,4 +1,4 @@
-"""Joining a cluster that `ray start` began, and sending it a job."""
+"""Sending a job to a cluster that `ray start` began; which Ray is joined."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """A cluster's address, its dashboard's, and the environment that knows its token."""
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of a cluster's dashboard, and the environment that knows its token."""
     # Ray's sockets lie in its folder, and their paths may have 107 characters.
     folder = tmp_path_factory.mktemp("r", numbered=True)
     short = Path(f"/tmp/hy-{os.getpid()}")
@@ -36,14 +36,12 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     # Nobody is left to wait for when the test is over.
     environment |= {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_raylet_start_wait_time_s": "120"}
-    address = f"127.0.0.1:{free_port()}"
     command = ["start", "--head", "--block", "--num-cpus=2", "--node-ip-address=127.0.0.1"]
     dashboard = free_port()
     ray = Path(sys.executable).with_name("ray")
-    port = address.rsplit(":", 1)[1]
     head = subprocess.Popen(
         [
-            *(str(ray), *command, f"--port={port}", f"--temp-dir={short}"),
+            *(str(ray), *command, f"--port={free_port()}", f"--temp-dir={short}"),
             *("--include-dashboard=true", f"--dashboard-port={dashboard}"),
             # Its default is one for the machine, and jobs wait for ever where another Ray has it.
             f"--dashboard-agent-listen-port={free_port()}",
@@ -61,7 +59,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
             break
     else:
         pytest.fail("".join(talk))
-    yield address, f"http://127.0.0.1:{dashboard}", environment
+    yield f"http://127.0.0.1:{dashboard}", environment
     head.terminate()
     head.stdout.close()
     head.wait(timeout=60)
@@ -72,22 +70,17 @@ def hookyard(*words: str, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-m", "orchestrator", *words], env=environment, capture_output=True, text=True)
 
 
-def test_a_cluster_that_ray_start_began_is_joined_and_is_sent_jobs(outside: Path, started: tuple[str, str, dict[str, str]]) -> None:
-    address, dashboard, environment = started
+def test_a_cluster_that_ray_start_began_is_sent_jobs(outside: Path, started: tuple[str, dict[str, str]]) -> None:
+    dashboard, environment = started
     storage = str(outside / "runs")
-    done = hookyard("run", "points.yaml", "epochs=1", "workers.count=1", "--address", address, **environment)
-    assert done.returncode == 0, done.stderr
-    assert f"joining Ray at {address}" in done.stderr
-    assert "preflight: 1 node is fit" in done.stderr
+    words = ["submit", "points.yaml", "epochs=1", "workers.count=1", "--storage", storage, "--address", dashboard]
+    job = hookyard(*words, **environment)
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "preflight: 1 node is fit" in job.stdout
+    assert "points.yaml" in job.stderr
     run = open_run("runs/points")
     assert run.status == "finished"
     assert len(run.stats) == 10 + 6
-
-    words = ["submit", "points.yaml", "--storage", storage, "--address", dashboard]
-    job = hookyard(*words, **environment)
-    assert job.returncode == 2, "the job ends as its run does, whose name is taken"
-    assert f"{storage}/points exists already" in job.stdout
-    assert "points.yaml" in job.stderr
     wrong = hookyard(*words, **{**environment, "RAY_AUTH_TOKEN": secrets.token_hex(32)})
     assert wrong.returncode == 2
     assert f"the cluster at {dashboard} asks for its token" in wrong.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from orchestrator import RunError, load_experiment, resume, run
 from orchestrator.runs.result import Run
+from tests.ray.conftest import in_another_driver
 
 pytestmark = pytest.mark.ray
 
@@ -71,8 +71,7 @@ def test_a_killed_worker_is_replaced_a_killed_driver_resumed_and_nothing_differs
     """First the one, then the other; Ray is there already, and stays."""
     worker = f"hooks.worker={{type: 'mishaps:Accident', step: 7, once: {outside / 'worker'}}}"
     driver = f"hooks.driver={{type: 'mishaps:Accident', step: 13, whom: driver, rank: 0, once: {outside / 'driver'}}}"
-    address = ["--skip-preflight", "--address", ray_cluster.get_runtime_context().gcs_address]
-    killed = subprocess.run([sys.executable, "-m", "orchestrator", "run", "points.yaml", worker, driver, *address], capture_output=True)
+    killed = subprocess.run([*in_another_driver(ray_cluster, "run"), "--skip-preflight", "points.yaml", worker, driver], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     assert (outside / "worker").exists()
     assert status_of("runs/points") == "lost"
@@ -90,9 +89,9 @@ def status_of(path: str) -> str:
     return open_run(path).status
 
 
-def test_the_first_interrupt_saves_and_says_how_to_resume(outside: Path) -> None:
+def test_the_first_interrupt_saves_and_says_how_to_resume(ray_cluster: Any, outside: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator", "run", "points.yaml", "epochs=100000", "hooks.console.interval=1"],
+        [*in_another_driver(ray_cluster, "run"), "points.yaml", "epochs=100000", "hooks.console.interval=1"],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -106,6 +105,8 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(outside: Path) -> None
     rest = process.stderr.read()
     process.stderr.close()
     assert process.wait(timeout=120) == 130, "".join(talk) + rest
+    assert "joining Ray at" in "".join(talk)
+    assert "preflight: 1 node is fit" in "".join(talk)
     assert f"hookyard resume {Path('runs/points').absolute()}" in rest
     assert status_of("runs/points") == "interrupted"
     from orchestrator import open_run

@@ -14,6 +14,7 @@ import yaml
 from orchestrator import load_experiment, open_run, open_sweep, resume_sweep, sweep
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.result import Sweep
+from tests.ray.conftest import in_another_driver
 from tests.ray.test_search import BOWL, whole
 
 pytestmark = pytest.mark.ray
@@ -114,8 +115,7 @@ def test_a_population_is_taken_up_where_it_was(ray_cluster: Any, outside: Path) 
     file = written(outside, space, hooks, 1, cpus, scheduler=scheduler, metric="val/score", mode="max")
     (outside / file).write_text((outside / file).read_text() + "epochs: 4\n")
     # The driver dies alone here: Ray is there already, and stays.
-    address = ["--skip-preflight", "--address", ray_cluster.get_runtime_context().gcs_address]
-    killed = subprocess.run([sys.executable, "-m", "orchestrator", "sweep", file, *address], capture_output=True, text=True)
+    killed = subprocess.run([*in_another_driver(ray_cluster, "sweep"), "--skip-preflight", file], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = resume_sweep("runs/tough")
     assert not done.stats.duplicated(KEY).any()
