@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -23,15 +21,9 @@ def talk() -> Iterator[None]:
 
 def print_json(data: Any) -> None:
     """One JSON document. JSON knows no number that is none: it is null."""
-    typer.echo(json.dumps(_known_to_json(data), indent=2, default=str, allow_nan=False))
+    from pydantic_core import to_json
 
-
-def _known_to_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _known_to_json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_known_to_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    typer.echo(to_json(data, indent=2, inf_nan_mode="null", fallback=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -61,7 +61,7 @@ def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None
     Raises UsageError where this machine cannot write the storage itself.
     """
     began, facts = time.monotonic(), Probe().facts()
-    asked = _asked_by(experiment)
+    asked = Resources.asked_by(experiment.workers) if experiment else Resources(0)
     alive = [node for node in ray.nodes() if node["Alive"]]
     # A relative folder means the driver's own, whatever folder a worker is in.
     with _marked(storage) as folder:
@@ -70,13 +70,6 @@ def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None
     shown = str(Storage(storage))
     found = findings(facts, nodes, shown, asked, Resources(has.get("CPU", 0), has.get("GPU", 0)))
     return Preflight(facts, nodes, found, shown, time.monotonic() - began)
-
-
-def _asked_by(experiment: Experiment | None) -> Resources:
-    if experiment is None:
-        return Resources(0)
-    workers = experiment.workers
-    return Resources(workers.least * workers.cpus, workers.least if workers.gpu else 0)
 
 
 @contextmanager

@@ -10,12 +10,12 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import HookyardError
+from orchestrator.records.provenance import installed_version
 from orchestrator.storage import Storage
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Probe:
         """What this machine has."""
         shared = Path("/dev/shm")
         return Facts(
-            {"python": platform.python_version(), "torch": _version("torch"), "ray": _version("ray"), "project": _project()},
+            {"python": platform.python_version(), **{name: installed_version(name) or "none" for name in ("torch", "ray")}, "project": _project()},
             len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
             shutil.disk_usage(tempfile.gettempdir()).free,
             shutil.disk_usage(shared).free if shared.exists() else None,
@@ -111,13 +111,6 @@ class Probe:
         return None
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
 def _project() -> str:
     code = hashlib.sha256()
     for package in ("hooks", "orchestrator"):
@@ -127,4 +120,4 @@ def _project() -> str:
         root = Path(next(iter(spec.submodule_search_locations)))
         for file in sorted(root.rglob("*.py")):
             code.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
-    return f"{_version('hookyard')}+{code.hexdigest()[:8]}"
+    return f"{installed_version('hookyard')}+{code.hexdigest()[:8]}"

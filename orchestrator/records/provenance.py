@@ -24,13 +24,14 @@ def captured(folder: Path) -> dict[str, Any]:
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         "git": _git(folder),
     }
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -34,16 +34,11 @@ def unit(name: str) -> str:
     return ""
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is a number, and one at all."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(value == value)
-
-
 def told(name: str, value: Any) -> str:
     """A value as people read it: `12.3 ms`, `1.5 GiB`, `42 %`; empty where there is none."""
     if value is None or value != value:
         return ""
-    if not is_number(value):
+    if not quantities.is_number(value):
         return str(value)
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
@@ -62,7 +57,7 @@ def exact(name: str, value: Any) -> str | None:
     """A number with all its digits and its unit, for a look from near by; None where it is no number."""
     return (
         f"{value.item() if isinstance(value, np.number) else value!r} {unit(name)}".rstrip()
-        if is_number(value)
+        if quantities.is_number(value)
         else None
     )
 

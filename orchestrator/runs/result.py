@@ -17,29 +17,34 @@ if TYPE_CHECKING:
     from orchestrator.checkpoint.store import CheckpointStore
 
 
-class Run:
-    """One run, under way or over. Reads files alone; each table is read when it is asked for."""
+class Result:
+    """What a run and a sweep have in common. Reads files alone."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, status={self.status!r})"
+        return f"{type(self).__name__}({str(self.folder)!r}, status={self.status!r})"
 
     @property
     def name(self) -> str:
-        """The run's name."""
+        """What it is called."""
         return self.folder.name
 
     @property
     def path(self) -> str:
-        """Where the run lies."""
+        """Where it lies."""
         return str(self.folder)
 
     @property
     def status(self) -> str:
-        """running, finished, stopped (a hook asked), interrupted (can be resumed), failed, or lost (its driver died)."""
+        """running, finished, stopped (a run that a hook ended), interrupted (can be resumed), failed, or lost (its driver
+        died)."""
         return self.folder.status()
+
+
+class Run(Result):
+    """One run, under way or over. Each table is read when it is asked for."""
 
     @property
     def error(self) -> str | None:

@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from orchestrator.stats.quantities import is_number
+
 BLOCKS = 10
 DEALS = 4999
 LEVEL = 0.01
@@ -75,7 +77,7 @@ def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, dict[str,
     names = dict.fromkeys(name for reports in runs for report in reports for name in report if _is_metric(name))
     found: dict[str, dict[str, list[Any]]] = {}
     for name in names:
-        curves = [np.array([report[name] for report in reports if _is_number(report.get(name))], dtype=float) for reports in runs]
+        curves = [np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float) for reports in runs]
         best = np.min if any(word in name.rsplit("/", 1)[1] for word in SMALLER_IS_BETTER) else np.max
         for label, pick in (("best", best), ("last", _last)):
             values = [float(pick(curve)) if len(curve) else None for curve in curves]
@@ -86,10 +88,6 @@ def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, dict[str,
 def _is_metric(name: str) -> bool:
     phase, _, rest = name.partition("/")
     return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and value == value
 
 
 def _last(curve: NDArray[np.float64]) -> Any:

@@ -1,5 +1,13 @@
 """Quantities as people read them."""
 
+from numbers import Real
+from typing import Any
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, and one at all."""
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(value == value)
+
 
 def seconds(value: float) -> str:
     """`12.3 ms`, `1.5 s`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.stats.quantities import is_number
 from orchestrator.terminal.run_status import LiveRun, RunView
 
 SETTLED = (*ENDED, "interrupted")
@@ -126,7 +127,7 @@ class LiveSweep:
             return self._settled[name]
         run = self._runs[name]
         metadata = run.metadata()
-        values = [report[metric] for report in run.reports() if _is_number(report.get(metric))]
+        values = [report[metric] for report in run.reports() if is_number(report.get(metric))]
         view = TrialView(
             name=name,
             status=status_of(metadata),
@@ -155,10 +156,6 @@ def _share(trial: TrialView) -> float:
     if trial.status != "running" or trial.run is None:
         return 1.0
     return trial.run.progress.share or 0.0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and value == value
 
 
 def _merit(trial: TrialView, mode: str) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from orchestrator.report import axes, palette, units
 from orchestrator.report.binning import Grid
@@ -85,26 +85,11 @@ def _shades(values: NDArray[np.float64], low: float, top: float) -> NDArray[np.u
 
 
 def png(shades: NDArray[np.uint8]) -> bytes:
-    """A picture with a pixel for each number: 0 is transparent, the others are the palette's shades.
-
-    Source: Portable Network Graphics, third edition.
-    """
-    height, width = shades.shape
-    colours = np.concatenate([[[0, 0, 0]], palette.shades()]).astype(np.uint8)
-    # Each line begins with the filter it was put through: 0 is none.
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), shades], axis=1)
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-        (b"PLTE", colours.tobytes()),
-        (b"tRNS", b"\0"),
-        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    """A picture with a pixel for each number: 0 is transparent, the others are the palette's shades."""
+    picture = Image.frombytes("P", shades.shape[::-1], shades.tobytes())
+    picture.putpalette(bytes(3) + palette.shades().tobytes())
+    picture.save(written := BytesIO(), "PNG", transparency=0)
+    return written.getvalue()
 
 
 def _packed(numbers: NDArray[np.int64]) -> str:

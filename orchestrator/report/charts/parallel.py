@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from orchestrator.report import axes, units
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
+from orchestrator.stats.quantities import is_number
 
 _MARGIN = 0.04
 """Room above and below, so that no line runs along the edge."""
@@ -54,7 +55,7 @@ class _Scale:
 
     def __init__(self, values: pd.Series, logarithmic: bool) -> None:
         known = values.dropna()
-        numbers = all(units.is_number(value) for value in known)
+        numbers = all(is_number(value) for value in known)
         self.texts = None if numbers else sorted({str(value) for value in known})
         if self.texts is None:
             self.axis = axes.axis(str(values.name), known.astype(float), logarithmic=logarithmic or None)

@@ -14,6 +14,7 @@ from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup, element, together
 from orchestrator.report.tables import table
 from orchestrator.stats.compare import SMALLER_IS_BETTER
+from orchestrator.stats.quantities import is_number
 
 BINS = 240
 """Into how many bins a column's iterations are put, for a chart."""
@@ -53,7 +54,7 @@ def chart(name: str, phases: Mapping[str, str], reports: Reports) -> Markup | No
 
 def best(name: str, reports: Reports) -> Mapping[str, Any] | None:
     """The report in which a metric is best: smallest where its name says so, else largest; None where none has it."""
-    judged = [report for report in reports if units.is_number(report.get(name))]
+    judged = [report for report in reports if is_number(report.get(name))]
     if not judged:
         return None
     return (min if any(word in name.rsplit("/", 1)[-1] for word in SMALLER_IS_BETTER) else max)(
@@ -64,7 +65,7 @@ def best(name: str, reports: Reports) -> Mapping[str, Any] | None:
 def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
     """The steps at which a metric was reported, and its values."""
     found = [
-        (report["step"], report[name]) for report in reports if units.is_number(report.get(name)) and "step" in report
+        (report["step"], report[name]) for report in reports if is_number(report.get(name)) and "step" in report
     ]
     steps, values = np.array(found, dtype=float).reshape(-1, 2).T
     return steps, values

@@ -13,7 +13,8 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.runs.result import Run
+from orchestrator.runs.result import Result, Run
+from orchestrator.stats.quantities import is_number
 from orchestrator.sweeps.results.population_history import History, lineage
 
 if TYPE_CHECKING:
@@ -22,29 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.config.experiment import Experiment
 
 
-class Sweep:
-    """One sweep, under way or over. Reads files alone; each table is read when it is asked for."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-
-    def __repr__(self) -> str:
-        return f"Sweep({str(self.folder)!r}, status={self.status!r})"
-
-    @property
-    def name(self) -> str:
-        """The sweep's name."""
-        return self.folder.name
-
-    @property
-    def path(self) -> str:
-        """Where the sweep lies."""
-        return str(self.folder)
-
-    @property
-    def status(self) -> str:
-        """running, finished, interrupted, failed, or lost (its driver died)."""
-        return self.folder.status()
+class Sweep(Result):
+    """One sweep, under way or over. Each table is read when it is asked for."""
 
     @cached_property
     def objective(self) -> tuple[str, str]:
@@ -124,7 +104,7 @@ class Sweep:
 
     def _best_report(self, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         metric, mode = self.objective
-        judged = [report for report in reports if _is_number(report.get(metric))]
+        judged = [report for report in reports if is_number(report.get(metric))]
         if not judged:
             return {}
         return (max if mode == "max" else min)(judged, key=lambda report: report[metric])
@@ -254,10 +234,6 @@ def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     """A value as it stands in a table: mappings, such as a whole hook, and null, which is one too, as text."""
     return json.dumps(value) if value is None or isinstance(value, dict | list) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and value == value
 
 
 def open_sweep(path: str | Path) -> Sweep:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from orchestrator.report import palette
 from orchestrator.report.binning import worst_of_bins
@@ -14,18 +14,10 @@ from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 
 def read_png(data: bytes) -> tuple[NDArray[np.uint8], bytes]:
-    """Pixels and colours of a picture of indexed colours whose lines are not filtered."""
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    chunks, rest = {}, data[8:]
-    while rest:
-        (length,) = struct.unpack(">I", rest[:4])
-        assert struct.unpack(">I", rest[8 + length : 12 + length])[0] == zlib.crc32(rest[4 : 8 + length])
-        chunks[rest[4:8]], rest = rest[8 : 8 + length], rest[12 + length :]
-    width, height, depth, kind = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
-    assert (depth, kind) == (8, 3)
-    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, width + 1)
-    assert not lines[:, 0].any()
-    return lines[:, 1:], chunks[b"PLTE"]
+    """Pixels and colours of a picture of indexed colours, of which the first is transparent."""
+    picture = Image.open(BytesIO(data), formats=["PNG"])
+    assert (picture.mode, picture.info["transparency"]) == ("P", 0)
+    return np.asarray(picture), bytes(picture.getpalette() or ())
 
 
 def test_a_picture_has_a_pixel_for_each_number() -> None:
