@@ -6,7 +6,7 @@ from typing import Any
 
 def is_number(value: Any) -> bool:
     """Whether a value is a number, and one at all."""
-    return isinstance(value, Real) and not isinstance(value, bool) and bool(value == value)
+    return not isinstance(value, bool) and isinstance(value, Real) and bool(value == value)
 
 
 def seconds(value: float) -> str:
