@@ -99,7 +99,7 @@ class MemoryStats(Hook):
         return columns
 
     def _read(self) -> dict[str, int]:
-        columns = {"rss_bytes": _rss(self._statm)}
+        columns = {"rss_bytes": resident_bytes(self._statm)}
         if self._device is not None:
             columns.update(self._read_cuda(self._device))
         _keep_largest(self._run, {name: columns[column] for column, name in _PEAKS.items() if column in columns})
@@ -132,7 +132,8 @@ def _open_statm() -> int | None:
         return None
 
 
-def _rss(statm: int | None) -> int:
+def resident_bytes(statm: int | None) -> int:
+    """This process's resident memory, by /proc where that is open."""
     if statm is None:
         import psutil
 

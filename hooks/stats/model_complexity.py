@@ -152,7 +152,7 @@ def _depth(name: str) -> int:
 
 
 def _summary(info: Mapping[str, Any]) -> str:
-    shown = {name: _readable(value) for name, value in info.items() if isinstance(value, int)}
+    shown = {name: readable(value) for name, value in info.items() if isinstance(value, int)}
     return (
         f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable), "
         f"{shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs) and {shown['activations_per_sample']} activations "
@@ -160,7 +160,7 @@ def _summary(info: Mapping[str, Any]) -> str:
     )
 
 
-def _readable(value: float) -> str:
+def readable(value: float) -> str:
     """Three digits and a prefix of the unit: `1.23 M`."""
     for prefix in ("", " k", " M", " G", " T"):
         if value < 999.5:

@@ -28,7 +28,7 @@ def report(
     from orchestrator.report import report as page_of
 
     folder = RunFolder.open(run)
-    storage, name = (folder.storage, PAGE) if output is None else _place(output)
+    storage, name = (folder.storage, PAGE) if output is None else folder_and_name(output)
     try:
         storage.write(name, page_of(folder))
     except OSError as error:
@@ -36,7 +36,7 @@ def report(
     typer.echo(storage / name)
 
 
-def _place(output: str) -> tuple[Storage, str]:
+def folder_and_name(output: str) -> tuple[Storage, str]:
     """The folder that a file is to lie in, and the file's name; a URL's options are the folder's."""
     from orchestrator.storage import Storage
     from orchestrator.storage.location import split_options

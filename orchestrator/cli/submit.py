@@ -75,7 +75,7 @@ def follow(jobs: Jobs, job: str) -> None:
     try:
         status = jobs.follow(job, _show)
     except KeyboardInterrupt:
-        if not _stop_it(job):
+        if not is_to_be_stopped(job):
             typer.echo(f"{job} goes on. Look again: hookyard logs {job} --follow --address {jobs.address}", err=True)
             raise typer.Exit(INTERRUPTED) from None
         jobs.stop(job)
@@ -92,7 +92,7 @@ def _show(text: str) -> None:
     sys.stdout.flush()
 
 
-def _stop_it(job: str) -> bool:
+def is_to_be_stopped(job: str) -> bool:
     """Whether the job is to be stopped; where nobody can be asked, it goes on."""
     if not sys.stdin.isatty():
         return False

@@ -184,7 +184,7 @@ def test_retries_count_from_the_start_of_the_run(allocator: _Allocator) -> None:
 
 def test_a_report_has_the_largest_rss_of_run_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([100, 300, 200, 150, 120])  # phase start, two iterations, phase end, report
-    monkeypatch.setattr(memory_stats, "_rss", lambda statm: next(readings))
+    monkeypatch.setattr(memory_stats, "resident_bytes", lambda statm: next(readings))
     hook, state, metrics = MemoryStats(every=1), State(), {}
     run_phase(hook, state, "train", [{}] * 2)
     hook.on_report(state, metrics)

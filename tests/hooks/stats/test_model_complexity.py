@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import Hook, State
-from hooks.stats.model_complexity import ModelComplexity, _readable
+from hooks.stats.model_complexity import ModelComplexity, readable
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.hooks.phases import Screen
@@ -234,4 +234,4 @@ def test_the_master_counts_and_no_rank_waits_or_trains_otherwise(tmp_path: Path)
     ("value", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (999_900, "1 M"), (1.5e9, "1.5 G"), (2e12, "2 T"), (3e15, "3 P")]
 )
 def test_numbers_are_readable(value: float, text: str) -> None:
-    assert _readable(value) == text
+    assert readable(value) == text

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.cli.report import _place
+from orchestrator.cli.report import folder_and_name
 from tests.orchestrator.stats.insight.runs import training
 
 
@@ -60,7 +60,7 @@ def test_a_run_in_object_storage_gets_its_page_there(run: Path) -> None:
     ],
 )
 def test_a_place_is_a_folder_and_a_name(output: str, location: str, name: str) -> None:
-    storage, found = _place(output)
+    storage, found = folder_and_name(output)
     assert (storage.location, found) == (location, name)
 
 

@@ -91,7 +91,7 @@ def test_a_job_that_is_sent_and_left_alone_prints_its_name_alone() -> None:
 
 def test_one_who_looks_away_leaves_the_job_alone(stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.interrupted = True
-    monkeypatch.setattr(VERB, "_stop_it", lambda job: False)
+    monkeypatch.setattr(VERB, "is_to_be_stopped", lambda job: False)
     away = send()
     assert away.exit_code == 130
     assert "points-1 goes on" in away.stderr
@@ -100,7 +100,7 @@ def test_one_who_looks_away_leaves_the_job_alone(stand_in: type[StandIn], monkey
 
 def test_one_who_stops_the_job_sees_its_end(stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.interrupted = True
-    monkeypatch.setattr(VERB, "_stop_it", lambda job: True)
+    monkeypatch.setattr(VERB, "is_to_be_stopped", lambda job: True)
     ended = send()
     assert ended.exit_code == 130
     assert "points-1: STOPPED" in ended.stderr
