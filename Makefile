@@ -51,7 +51,7 @@ test-rest: setup ## the tests that start no Ray
 	$(BIN)/pytest -m 'not cluster' --ignore=tests/ray
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
-	$(BIN)/pytest -m cluster tests/cluster
+	$(BIN)/pytest -rs -m cluster tests/cluster
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
