@@ -111,7 +111,7 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # in C where PyYAML has it, four times as fast
     """Quotes text that this reader or one of YAML 1.1 would take for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:

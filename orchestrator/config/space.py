@@ -229,11 +229,25 @@ def is_drawn(name: str, space: Mapping[str, Any], drawn: Mapping[str, Any]) -> b
 
 
 def surroundings(name: str, space: Mapping[str, Mapping[str, list[Any]]]) -> list[dict[str, Any]]:
-    """What a path may be drawn beside: each value of the choice it lies in that leaves it open; nothing elsewhere."""
-    outer = outer_of(name, space)
-    if outer is None:
-        return [{}]
-    return [{outer: value} for value in Domain.of(space[outer]).values if is_drawn(name, space, {outer: value})]
+    """What a path may be drawn beside, of what decides whether it is there and what it means: the choice it lies in, the
+    `type` beside it, the task."""
+    points: list[dict[str, Any]] = [{}]
+    for other in in_order(space):
+        if _decides(other, name):
+            values = Domain.of(space[other]).candidates()
+            points = [more for point in points for more in _with_each(values, other, space, point)]
+    return [point for point in points if is_drawn(name, space, point)]
+
+
+def _decides(other: str, name: str) -> bool:
+    """Whether the value of one path decides what another one means."""
+    group, names_a_class = name.partition(".")[0], other.endswith(".type") or other.count(".") == (other[:6] == "hooks.")
+    if other == "task":
+        return group in ("task_args", "hooks", "changes")
+    if name == "changes":
+        return names_a_class and other.partition(".")[0] in ("hooks", "optimizer")
+    around = other.removesuffix("type") if other.endswith(".type") else f"{other}."
+    return name != other and name.startswith(around)
 
 
 def _leaves_open(inner: str, value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
 from orchestrator.config.resolve import attempt, build
 from orchestrator.config.source import ExperimentSource, lay
-from orchestrator.config.space import Domain, overlaps, surroundings, wrong_domain, wrong_mutations
+from orchestrator.config.space import Domain, is_drawn, outer_of, overlaps, surroundings, wrong_domain, wrong_mutations
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, Problem, did_you_mean
 
@@ -32,8 +32,8 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     sound = sweep.model_copy(update={"space": {name: sweep.space[name] for name, problem in wrong.items() if not problem}})
     problems.extend(overlaps(sound) or ([] if problems else wrong_mutations(sweep)))
     for name in sound.space:
-        domain = Domain.of(sweep.space[name])
-        problems.extend(_refused(name, domain, domain.candidates(), join("sweep.space", name), sound, data, known))
+        values = Domain.of(sweep.space[name]).candidates()
+        problems.extend(_refused(name, values, join("sweep.space", name), sound, data, known))
     for index, point in enumerate(sweep.points if len(sound.space) == len(sweep.space) else ()):
         problems.extend(_wrong_point(point, f"sweep.points.{index}", sweep, data, known))
     return problems
@@ -48,35 +48,40 @@ def _wrong_point(
             hint = did_you_mean(name, sweep.space)
             problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
             continue
-        domain = Domain.of(sweep.space[name])
-        if not domain.holds(value):
+        if not Domain.of(sweep.space[name]).holds(value):
             problems.append(Problem(join(path, name), f"is not in its domain {sweep.space[name]}, got {value!r}"))
             continue
-        problems.extend(_refused(name, domain, [value], join(path, name), sweep, data, known))
+        problems.extend(_refused(name, [value], join(path, name), sweep, data, known, point))
     return problems
 
 
 def _refused(
     name: str,
-    domain: Domain,
-    values: Iterable[Any],
+    values: Sequence[Any],
     path: str,
     sweep: Sweep,
     data: Mapping[str, Any],
     known: Sequence[Problem],
+    point: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
-    """Tries values of one path in the experiment they are for, one at a time; tells each problem once, at `path`.
-
-    A path inside a choice is tried with each value of the choice that leaves it to be drawn.
-    """
-    problems: dict[str, Problem] = {}
-    for value in values:
-        for around in surroundings(name, sweep.space):
-            for problem in _problems_with({**around, name: value}, data):
-                if problem not in known and _is_about(problem.path, name, list(sweep.space)):
-                    message = _as_told_of(domain, seen_from(name, problem))
-                    problems.setdefault(message, replace(problem, path=path, message=message))
-    return list(problems.values())
+    """Tries values of one path in the experiment they are for, one at a time, beside each value of what decides their meaning
+    (the task for its arguments), as far as the `point` they are of leaves that open; tells each problem once, at `path`."""
+    beside = [around for around in surroundings(name, sweep.space) if {**around, **(point or {})}.items() >= around.items()]
+    told: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
+    for around in beside:
+        before = [*known, *_problems_with(around, data)]
+        for value in values:
+            tried = {**around, name: value}
+            for problem in _problems_with(tried, data):
+                if problem not in before and not _may_be_mended(problem.path, tried, sweep.space):
+                    message = _as_told_of(Domain.of(sweep.space[name]), seen_from(name, problem))
+                    told.setdefault(message, (problem, []))[1].append(around)
+    problems = []
+    for message, (problem, where) in told.items():
+        common = all(around in where for around in beside)
+        place = "" if common else "".join(f", where {other} is {value!r}" for other, value in where[0].items())
+        problems.append(replace(problem, path=path, message=message + place))
+    return problems
 
 
 def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
@@ -97,18 +102,7 @@ def _as_told_of(domain: Domain, message: str) -> str:
     return f"a normal distribution has no ends, and this {bound}; clip it: {{normal: [mean, sd, low, high]}}"
 
 
-def _is_about(path: str, name: str, names: Sequence[str]) -> bool:
-    """Whether a problem at `path` is due to the value of `name` alone.
-
-    A problem of the whole component (a check across its fields) counts only where nothing else of it is swept: other
-    values of the others may make it right.
-    """
-    if path == name or path.startswith(f"{name}.") or not path:
-        return True
-    component = _component_of(name)
-    return _component_of(path) == component and sum(_component_of(other) == component for other in names) == 1
-
-
-def _component_of(path: str) -> str:
-    keys = path.split(".")
-    return ".".join(keys[:2]) if keys[0] == "hooks" else keys[0]
+def _may_be_mended(path: str, tried: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
+    """Whether a problem at `path` depends on a path of the space that was not tried along: other values may make it right."""
+    others = (name for name in space if name not in tried and (outer_of(name, space) not in tried or is_drawn(name, space, tried)))
+    return any(f"{path}.".startswith(f"{other}.") or other.startswith(f"{path}.") for other in others)
