@@ -71,9 +71,9 @@ def _sweep(sweep: Sweep, workers: Workers, present: dict[str, float] | None) -> 
 
     trials = count_trials(sweep)
     if present is None:
-        return {"trials": trials, "at_once": None}
+        return {"trials": trials, "repeats": sweep.repeats, "at_once": None}
     here = {resource.upper(): amount for resource, amount in present.items()}
-    return {"trials": trials, "at_once": trials_at_once(sweep, trials, workers, [here])}
+    return {"trials": trials, "repeats": sweep.repeats, "at_once": trials_at_once(sweep, trials, workers, [here])}
 
 
 def _print_experiment(experiment: Experiment) -> None:
@@ -98,9 +98,10 @@ def _lines(plan: dict[str, Any]) -> list[str]:
     if missing and not resources["address"]:
         lines.insert(1, f"does not fit: {', '.join(missing)} asked for is more than there is on this machine")
     if "sweep" in plan:
-        at_once = plan["sweep"]["at_once"]
+        at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
+        seeds = f", each configuration with {repeats} seeds" if repeats > 1 else ""
         rate = "" if at_once is None else f", {at_once} at a time ({_amounts(asked)} each)"
-        lines.append(f"trials    {plan['sweep']['trials']}{rate}")
+        lines.append(f"trials    {plan['sweep']['trials']}{seeds}{rate}")
     return lines
 
 

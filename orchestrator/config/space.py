@@ -164,6 +164,32 @@ def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
     return None
 
 
+def wrong_counts(sweep: Sweep) -> Iterator[Problem]:
+    """A problem for trials, repeats and points that do not come out even; the space has to be right."""
+    if sweep.repeats > 1 and "seed" in sweep.space:
+        yield Problem("sweep.space.seed", f"repeats: {sweep.repeats} gives each trial its seed; leave out one of them")
+    points, whole = len(grid_points(sweep)), _round_of(sweep)
+    trials = sweep.trials or whole
+    times = f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
+    if sweep.search == "grid" and trials != whole:
+        yield Problem("sweep.trials", f"a grid of {points} points{times} has {whole} trials, got {trials}; leave it out{_instead(trials, points, whole)}")
+    elif trials % whole:
+        factors = f"{points} points of the grid{times}" if points > 1 else f"{sweep.repeats} repeats"
+        below = trials // whole * whole
+        even = f"{below} or {below + whole}" if below else whole
+        yield Problem("sweep.trials", f"{trials} trials are no whole number of rounds of {whole} ({factors}); write {even}")
+    elif len(sweep.points) * whole > trials:
+        needed = len(sweep.points) * whole
+        yield Problem("sweep.points", f"{len(sweep.points)} points make {needed} trials, and there are {trials}; points count among the trials")
+
+
+def _instead(trials: int, points: int, whole: int) -> str:
+    """What to write for another number of trials than a grid has."""
+    if trials < whole:
+        return f", or write budget: {{trials: {trials}}} to end before the grid is through"
+    return f", or write repeats: {trials // points} to run each point with as many seeds" if trials % points == 0 else ""
+
+
 def wrong_mutations(sweep: Sweep) -> list[Problem]:
     """What a population cannot change in flight, of the paths that `mutate` names or, without it, of all."""
     scheduler = sweep.scheduler
@@ -281,9 +307,14 @@ def _with_each(values: list[Any], name: str, space: Mapping[str, Any], point: di
 
 
 def count_trials(sweep: Sweep) -> int:
-    """How many trials a sweep has: `trials`, times the points of the grid, as far as the budget goes."""
-    trials = sweep.trials * len(grid_points(sweep))
+    """How many trials a sweep has, as far as its budget goes; where it does not say, one round."""
+    trials = sweep.trials or _round_of(sweep)
     return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
+
+
+def _round_of(sweep: Sweep) -> int:
+    """Trials in which each point of the grid, or one configuration where there is none, is run with each of its seeds."""
+    return len(grid_points(sweep)) * sweep.repeats
 
 
 def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:

@@ -169,12 +169,14 @@ class Sweep(Model):
     several with Optuna, the first of which names the best."""
     mode: Mode | list[Mode] = "max"
     """Whether more or less of it is better; one for all metrics or one for each."""
-    trials: Annotated[int, Ge(1)] = 1
-    """Trials drawn; with grid search, times each point of the grid."""
+    trials: Annotated[int, Ge(1)] | None = None
+    """How many trials there are; where it is not said, those of the grid, or of one configuration."""
+    repeats: Annotated[int, Ge(1)] = 1
+    """Trials of each configuration: with the experiment's `seed`, with the next whole number, and so on."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Where the next configuration comes from; `optuna` (TPE) learns from the trials before, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list)
-    """Values to try first, by path; what a point does not say is drawn. They count among the trials."""
+    """Values to try first, by path; what a point does not say is drawn. They count among the configurations."""
     scheduler: Annotated[Scheduler, BeforeValidator(_typed)] = Fifo()
     """Which trials go on: a name, or `type` and its parameters."""
     stop: Stop | None = None
@@ -231,6 +233,8 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
         yield f"several metrics need scheduler: fifo; {kind} goes by one"
     if population and sweep.search == "optuna":
         yield f"{kind} changes values itself; its population comes from search: random or grid"
+    if population and sweep.repeats > 1:
+        yield f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials for a larger population"
     if sweep.max_concurrent is not None and (population or kind == "hyperband"):
         yield f"max_concurrent does not go with {kind}, whose trials wait for each other"
     if sweep.engine == "train" and (population or kind == "hyperband"):
@@ -240,5 +244,3 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
         )
     if sweep.points and sweep.search == "grid":
         yield "points do not go with search: grid, which has its own"
-    elif len(sweep.points) > sweep.trials:
-        yield f"has {len(sweep.points)} points and {sweep.trials} trials; points count among the trials"

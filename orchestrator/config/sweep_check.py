@@ -11,7 +11,16 @@ from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
 from orchestrator.config.resolve import attempt, build
 from orchestrator.config.source import ExperimentSource, lay
-from orchestrator.config.space import Domain, is_drawn, outer_of, overlaps, surroundings, wrong_domain, wrong_mutations
+from orchestrator.config.space import (
+    Domain,
+    is_drawn,
+    outer_of,
+    overlaps,
+    surroundings,
+    wrong_counts,
+    wrong_domain,
+    wrong_mutations,
+)
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, Problem, did_you_mean
 
@@ -30,7 +39,7 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     wrong = {name: wrong_domain(name, domain, sweep.search) for name, domain in sweep.space.items()}
     problems = [problem for problem in wrong.values() if problem]
     sound = sweep.model_copy(update={"space": {name: sweep.space[name] for name, problem in wrong.items() if not problem}})
-    problems.extend(overlaps(sound) or ([] if problems else wrong_mutations(sweep)))
+    problems.extend(overlaps(sound) or ([] if problems else [*wrong_counts(sweep), *wrong_mutations(sweep)]))
     for name in sound.space:
         values = Domain.of(sweep.space[name]).candidates()
         problems.extend(_refused(name, values, join("sweep.space", name), sound, data, known))

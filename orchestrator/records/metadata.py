@@ -73,6 +73,8 @@ class RunMetadata:
     trial: str | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     """Dotted path to what it has chosen."""
+    configuration: int | None = None
+    """Which configuration it is a repeat of; None where nothing is repeated."""
     takes_over: Mapping[str, Any] | None = None
     """The checkpoint of another trial that it goes on from, and the attempts made before."""
 

@@ -37,7 +37,7 @@ from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.population_replay import replay
-from orchestrator.sweeps.results.previous_trials import Past, count_left, left_behind
+from orchestrator.sweeps.results.previous_trials import Past, left_behind, left_to_run
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.trial_announcer import LiveTable, Watcher
 from orchestrator.terminal.display import TerminalDisplay, say
@@ -107,7 +107,7 @@ def resume_sweep(
     settings = experiment.sweep
     assert settings is not None
     past = left_behind(folder, settings, failed_again=failed)
-    if not count_left(settings, past):
+    if not left_to_run(settings, past):
         if metadata.status in ("running", "interrupted"):
             say(f"All {len(past)} trials of {folder} are over; nothing is left but to write that down.")
             return _concluded(folder, experiment)
@@ -134,6 +134,12 @@ def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
         return begun
     if present.sweep is None:
         raise UsageError(f"{file} has no sweep section any more; {folder} was begun with one")
+    assert begun.sweep is not None
+    if present.sweep.repeats != begun.sweep.repeats:
+        raise UsageError(
+            f"{folder} was begun with repeats: {begun.sweep.repeats}, and {file} says {present.sweep.repeats} by now: its trials "
+            "would be of other configurations. Change it back, or begin another sweep"
+        )
     if accept_changes:
         return present
     difference = difflib.unified_diff(
@@ -262,7 +268,7 @@ def _on_ray(
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         at_once, arithmetic = _concurrency(nodes, experiment, settings)
-        left = f"{count_left(settings, past)} trials{' left,' if past else ''}"
+        left = f"{len(left_to_run(settings, past))} trials{' left,' if past else ''}"
         display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
         launch(
             experiment,

@@ -37,7 +37,7 @@ def run_trials(
     next one begins, unless the sweep is to end then."""
     stopping = Stopping(settings)
     stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(RunFolder(location)))
-    draws = Draws(settings, past)
+    draws = Draws(settings, experiment.seed, past)
     for number, values in draws:
         if stop_asked() or stopping.budget_used():
             return

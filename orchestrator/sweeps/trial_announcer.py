@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.sweeps.results.previous_trials import Past, count_left
+from orchestrator.sweeps.results.previous_trials import Past, left_to_run
 from orchestrator.terminal.display import TerminalDisplay
 from orchestrator.terminal.run_status import look_every_s
 from orchestrator.terminal.sweep_frame import sweep_frame
@@ -25,7 +25,7 @@ class Watcher:
 
     def __init__(self, display: TerminalDisplay, settings: Sweep, past: Mapping[int, Past]) -> None:
         self._ended = sum(trial.over for trial in past.values())
-        self._display, self._total = display, self._ended + count_left(settings, past)
+        self._display, self._total = display, self._ended + len(left_to_run(settings, past))
         self._metric, self._mode = settings.objectives[0]
         self._best = -math.inf if self._mode == "max" else math.inf
         self._own: dict[str, float] = {}

@@ -26,9 +26,9 @@ def begin_trial(
         resolved = resolve(source)
     except ConfigError as error:
         text = RunFolder(location).storage.read("experiment.yaml").decode()
-        _open_or_create(location, number, source, text, values).end("failed", error=str(error), mistake=True)
+        _open_or_create(location, number, source, settings, text, values).end("failed", error=str(error), mistake=True)
         raise
-    return resolved, _open_or_create(location, number, source, to_yaml(resolved.experiment), values)
+    return resolved, _open_or_create(location, number, source, settings, to_yaml(resolved.experiment), values)
 
 
 def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
@@ -42,11 +42,14 @@ def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str,
     return trial.over({"hooks.row_stats.report": list(dict.fromkeys([*given, *settings.row_stats]))})
 
 
-def _open_or_create(location: str, number: int, source: ExperimentSource, text: str, values: Mapping[str, Any]) -> RunFolder:
+def _open_or_create(
+    location: str, number: int, source: ExperimentSource, settings: Sweep, text: str, values: Mapping[str, Any]
+) -> RunFolder:
     folder = trial_folder(location, number)
     if folder.storage.exists("run.json"):
         folder.storage.write("experiment.yaml", text)
         folder.update(status="running", error=None, values=values, source=source, **driver_identity())
         return folder
-    folder.begin(text, trial=folder.name, values=values, source=source, local=False)
+    configuration = number // settings.repeats if settings.repeats > 1 else None
+    folder.begin(text, trial=folder.name, values=values, configuration=configuration, source=source, local=False)
     return folder

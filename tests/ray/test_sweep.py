@@ -37,7 +37,7 @@ def written(folder: Path, **changes: Any) -> str:
         "ranks": 2,
         "metric": "val/shift",
         "search": "grid",
-        "trials": 1,
+        "trials": "null",
         "scheduler": "fifo",
         "at_once": 1,
         "space": "{hooks.shift.by: {choice: [1.0, 3.0, 2.0]}}",

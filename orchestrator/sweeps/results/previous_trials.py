@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import calendar
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from orchestrator.config.sweep import Sweep
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import trial_folders, trial_number
-from orchestrator.sweeps.search.sampling import random_points
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,10 @@ def judged_reports(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]
     return [report for report in reports if all(metric in report for metric in metrics)]
 
 
-def still_to_run(points: Sequence[dict[str, Any]], past: Mapping[int, Past]) -> list[tuple[int, dict[str, Any]]]:
-    """Number and values of each trial that is not over: those begun with their own values, the others as drawn."""
-    values = {**dict(enumerate(points)), **{number: trial.values for number, trial in past.items()}}
-    return [(number, values[number]) for number in sorted(values) if number not in past or not past[number].over]
-
-
-def count_left(settings: Sweep, past: Mapping[int, Past]) -> int:
-    """How many trials are still to run."""
-    if settings.search == "optuna":
-        begun = [trial for trial in past.values() if not trial.over]
-        return len(begun) + max(0, count_trials(settings) - len(past))
-    return len(still_to_run(random_points(settings), past))
+def left_to_run(settings: Sweep, past: Mapping[int, Past]) -> list[int]:
+    """The numbers of the trials that are not over: those begun, and those to come."""
+    numbers = sorted({*range(count_trials(settings)), *past})
+    return [number for number in numbers if number not in past or not past[number].over]
 
 
 def seconds_of(folder: RunFolder) -> float:

@@ -90,6 +90,7 @@ class Sweep(Result):
         return {
             "trial": run.name,
             "status": status_of(metadata),
+            **({} if metadata.configuration is None else {"configuration": metadata.configuration}),
             **{f"config/{path}": _cell(value) for path, value in metadata.values.items()},
             metric: best.get(metric),
             **_metrics(best),

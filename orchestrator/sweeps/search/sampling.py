@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,19 @@ if TYPE_CHECKING:
 
 
 def random_points(sweep: Sweep) -> list[dict[str, Any]]:
-    """The values of each trial of a grid or random search: the same seed gives the same."""
-    random = np.random.RandomState(sweep.seed)
-    trials: list[dict[str, Any]] = []
-    for number in range(sweep.trials):
-        given = sweep.points[number] if number < len(sweep.points) else {}
-        trials.extend(_filled(sweep, lambda name, domain: draw(domain, random), {**point, **given}) for point in grid_points(sweep))
-    return trials[: count_trials(sweep)]
+    """The configurations of a grid or random search, before they are repeated: the same seed gives the same."""
+    random, grid = np.random.RandomState(sweep.seed), grid_points(sweep)
+    count = math.ceil(count_trials(sweep) / sweep.repeats)
+    given = [{**point, **first} for first in sweep.points for point in grid]
+    known = itertools.islice(itertools.chain(given, itertools.cycle(grid)), count)
+    return [_filled(sweep, lambda name, domain: draw(domain, random), point) for point in known]
+
+
+def repeated(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """The values of each trial of one configuration: as they are, or with `repeats` seeds, the first of which is `seed`."""
+    if sweep.repeats == 1:
+        return [dict(values)]
+    return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
 
 
 def suggested(sweep: Sweep, trial: optuna.Trial) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from ray import tune
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchAlgorithm, Searcher
 
+from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import HyperBand, Population, Sweep
-from orchestrator.sweeps.results.previous_trials import Past, count_left, still_to_run
-from orchestrator.sweeps.search.sampling import as_optuna, random_points, suggested
+from orchestrator.sweeps.results.previous_trials import Past, left_to_run
+from orchestrator.sweeps.search.sampling import as_optuna, random_points, repeated, suggested
 
 TRIAL = "trial"
 """Under which key of Tune's config a trial's number and values stand."""
@@ -22,20 +25,115 @@ def trial_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
     return {TRIAL: {"number": number, "values": dict(values)}}
 
 
-def param_space(settings: Sweep, past: Mapping[int, Past]) -> dict[str, Any]:
-    """Every trial's config where all are known before the first; nothing where Optuna suggests them one by one."""
-    if settings.search == "optuna":
-        return {}
-    points = [trial_config(number, values)[TRIAL] for number, values in still_to_run(random_points(settings), past)]
-    return {TRIAL: tune.grid_search(points)}
+def make_search(settings: Sweep, seed: int, past: Mapping[int, Past]) -> Search:
+    """The search that the settings name, told what an earlier life of the sweep has left; `seed` is that of first repeats."""
+    kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
+    return kind(settings, seed, past)
 
 
-def search_algorithm(settings: Sweep, at_once: int, past: Mapping[int, Past]) -> Searcher | SearchAlgorithm:
-    """Tune's side of the search; `at_once` trials at a time, but for schedulers whose trials wait for each other."""
-    if settings.search == "optuna":
-        return ConcurrencyLimiter(OptunaTrials(settings, past), max_concurrent=at_once)
-    waiting = isinstance(settings.scheduler, Population | HyperBand)
-    return BasicVariantGenerator(max_concurrent=0 if waiting else at_once)
+def for_tune(search: Search, settings: Sweep, at_once: int) -> tuple[dict[str, Any], Searcher | SearchAlgorithm]:
+    """A search as Tune's space and its search algorithm, which hands out `at_once` trials at a time.
+
+    Schedulers whose trials wait for each other have all that are drawn at once, from Tune's own algorithm: its populations
+    refuse any other.
+    """
+    if isinstance(search, DrawnTrials) and isinstance(settings.scheduler, Population | HyperBand):
+        return {TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])}, BasicVariantGenerator()
+    return {}, ConcurrencyLimiter(search, max_concurrent=at_once)
+
+
+class Search(Searcher):
+    """Hands out the trials that are left, one by one; those that were begun have their own values."""
+
+    def __init__(self, settings: Sweep, past: Mapping[int, Past]) -> None:
+        metrics, modes = (list(column) for column in zip(*settings.objectives, strict=True))
+        super().__init__(metric=metrics if len(metrics) > 1 else metrics[0], mode=modes if len(modes) > 1 else modes[0])
+        self.count = len(left_to_run(settings, past))
+        """How many trials are left."""
+        self._waiting: deque[dict[str, Any]] = deque()
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """The next trial's config."""
+        return self._waiting.popleft()
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """A trial is over."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: what the trials have left is enough to go on."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Never asked for."""
+
+
+class DrawnTrials(Search):
+    """The trials of a grid or random search, all of them drawn before the first begins."""
+
+    def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past]) -> None:
+        super().__init__(settings, past)
+        drawn = [values for point in random_points(settings) for values in repeated(settings, point, seed)]
+        for number in left_to_run(settings, past):
+            self._waiting.append(trial_config(number, past[number].values if number in past else drawn[number]))
+
+
+class OptunaTrials(Search):
+    """Optuna, told what an earlier life of the sweep has found. Trials that are not over are handed out again first.
+
+    Optuna counts its suggestions, and a trial keeps its number: what was suggested but never begun is suggested anew. Of
+    trials that repeat one suggestion Optuna is told the mean, when the last of them is over, without those that failed.
+    """
+
+    def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past]) -> None:
+        super().__init__(settings, past)
+        self._settings, self._seed = settings, seed
+        self._optuna = _optuna_search(settings, past)
+        self._suggested = 0
+        self._numbers: dict[str, int] = {}
+        self._reported: dict[str, Mapping[str, Any]] = {}
+        self._reached: defaultdict[int, list[Mapping[str, Any] | None]] = defaultdict(list)
+        while self._suggested < _begun(settings, past):
+            self._take_up(past)
+
+    def _take_up(self, past: Mapping[int, Past]) -> None:
+        for number, values in self._next():
+            trial = past.get(number)
+            if trial and trial.over:
+                self._end(number, trial.reports[-1] if trial.reports and not trial.failed else None)
+            elif trial or number < count_trials(self._settings):
+                self._waiting.append(trial_config(number, trial.values if trial else values))
+
+    def _next(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Number and values of each trial of Optuna's next suggestion."""
+        suggestion, self._suggested = self._suggested, self._suggested + 1
+        values = self._optuna.suggest(str(suggestion))["values"]
+        return enumerate(repeated(self._settings, values, self._seed), suggestion * self._settings.repeats)
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """The next trial's config."""
+        if not self._waiting:
+            self._waiting.extend(trial_config(number, values) for number, values in self._next())
+        config = super().suggest(trial_id)
+        self._numbers[trial_id] = config[TRIAL]["number"]
+        return config
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """A trial has reported."""
+        self._reported[trial_id] = result
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """A trial is over. Tune has no result for one that is ended while it is paused: its last report counts."""
+        reported = self._reported.pop(trial_id, None)
+        self._end(self._numbers.pop(trial_id), None if error else result or reported)
+
+    def _end(self, number: int, last: Mapping[str, Any] | None) -> None:
+        """Keeps what a trial has reached, and tells Optuna when it is the last one of its suggestion."""
+        suggestion, metrics = number // self._settings.repeats, [metric for metric, _ in self._settings.objectives]
+        self._reached[suggestion].append(last)
+        if len(self._reached[suggestion]) < self._settings.repeats:
+            return
+        judged = [one for one in self._reached.pop(suggestion) if one and metrics[0] in one]
+        mean = {metric: fmean(one[metric] for one in judged) for metric in metrics} if judged else None
+        self._optuna.on_trial_complete(str(suggestion), mean, error=mean is None)
 
 
 @dataclass(frozen=True)
@@ -45,55 +143,7 @@ class _Suggest:
     settings: Sweep
 
     def __call__(self, trial: Any) -> dict[str, Any]:
-        return trial_config(trial.number, suggested(self.settings, trial))
-
-
-class OptunaTrials(Searcher):
-    """Optuna, told what an earlier life of the sweep has found. Trials that are not over are handed out again first.
-
-    Optuna counts its trials itself, and a trial keeps its number: a number that was suggested but never begun is
-    suggested anew.
-    """
-
-    def __init__(self, settings: Sweep, past: Mapping[int, Past]) -> None:
-        metrics, modes = (list(column) for column in zip(*settings.objectives, strict=True))
-        super().__init__(metric=metrics if len(metrics) > 1 else metrics[0], mode=modes if len(modes) > 1 else modes[0])
-        self._optuna = _optuna_search(settings, past)
-        self._waiting: list[tuple[str, dict[str, Any]]] = []
-        self._names: dict[str, str] = {}
-        for number in range(max(past, default=-1) + 1):
-            self._take_up(number, past.get(number))
-
-    def _take_up(self, number: int, trial: Past | None) -> None:
-        name = f"past-{number}"
-        suggested = self._optuna.suggest(name)
-        if trial is None or not trial.over:
-            self._waiting.append((name, trial_config(number, trial.values) if trial else suggested))
-            return
-        last = dict(trial.reports[-1]) if trial.reports and not trial.failed else None
-        self._optuna.on_trial_complete(name, last, error=trial.failed)
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next trial's config."""
-        if not self._waiting:
-            config: dict[str, Any] | None = self._optuna.suggest(trial_id)
-            return config
-        self._names[trial_id], config = self._waiting.pop(0)
-        return config
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A trial has reported."""
-        self._optuna.on_trial_result(self._names.get(trial_id, trial_id), result)
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """A trial is over."""
-        self._optuna.on_trial_complete(self._names.get(trial_id, trial_id), result, error)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing: what the trials have left is enough to go on."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Never asked for."""
+        return {"values": suggested(self.settings, trial)}
 
 
 def _optuna_search(settings: Sweep, past: Mapping[int, Past]) -> Any:
@@ -116,33 +166,32 @@ def _optuna_search(settings: Sweep, past: Mapping[int, Past]) -> Any:
     )
 
 
+def _begun(settings: Sweep, past: Mapping[int, Past]) -> int:
+    """How many suggestions an earlier life of the sweep has made."""
+    return max(past, default=-1) // settings.repeats + 1
+
+
 def _first_points(settings: Sweep, past: Mapping[int, Past]) -> list[dict[str, Any]]:
-    """What Optuna is told to suggest first, by number: what was begun, and the points that were not; {} is its own choice."""
-    begun = max(past, default=-1) + 1
+    """What Optuna is told to suggest first: what was begun, and the points that were not; {} is its own choice."""
     given = dict(enumerate(settings.points))
-    values = [past[number].values if number in past else given.get(number, {}) for number in range(max(begun, len(given)))]
-    return [as_optuna(settings, point) for point in values]
+    given |= {number // settings.repeats: trial.values for number, trial in past.items()}
+    count = max(_begun(settings, past), len(settings.points))
+    return [as_optuna(settings, given.get(suggestion, {})) for suggestion in range(count)]
 
 
 class Draws:
     """The trials of a sweep one after the other, in this process: each search learns what the trials before reached."""
 
-    def __init__(self, settings: Sweep, past: Mapping[int, Past] | None = None) -> None:
-        self._settings, self._past = settings, past or {}
-        self._optuna = OptunaTrials(settings, self._past) if settings.search == "optuna" else None
+    def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past] | None = None) -> None:
+        self._search = make_search(settings, seed, past or {})
         self._drawn: dict[int, str] = {}
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        if self._optuna is None:
-            yield from still_to_run(random_points(self._settings), self._past)
-            return
-        for drawn in range(count_left(self._settings, self._past)):
-            config = self._optuna.suggest(str(drawn))
-            assert config is not None
-            self._drawn[config[TRIAL]["number"]] = str(drawn)
-            yield config[TRIAL]["number"], config[TRIAL]["values"]
+        for drawn in range(self._search.count):
+            trial = self._search.suggest(str(drawn))[TRIAL]
+            self._drawn[trial["number"]] = str(drawn)
+            yield trial["number"], trial["values"]
 
     def over(self, number: int, last: Mapping[str, Any] | None) -> None:
         """Tells how a trial ended: its last report, or None where it failed."""
-        if self._optuna is not None:
-            self._optuna.on_trial_complete(self._drawn[number], dict(last) if last else None, error=last is None)
+        self._search.on_trial_complete(self._drawn[number], dict(last) if last else None, error=last is None)

@@ -21,8 +21,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past, count_left, seconds_used
-from orchestrator.sweeps.search.search import TRIAL, param_space, search_algorithm
+from orchestrator.sweeps.results.previous_trials import Past, seconds_used
+from orchestrator.sweeps.search.search import TRIAL, for_tune, make_search
 from orchestrator.sweeps.stopping_rules import Stopping
 from orchestrator.sweeps.trial_announcer import Watcher
 from orchestrator.sweeps.trial_setup import begin_trial
@@ -49,10 +49,12 @@ def launch(
     stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
     ending = _Ending(stopping, stop_asked, fail_fast)
     watching = _Watching(location, experiment, watcher, ending)
+    search = make_search(settings, experiment.seed, past)
+    space, algorithm = for_tune(search, settings, at_once)
     tuner = tune.Tuner(
         _trainable(experiment, ENGINES[settings.engine].bundles(experiment.workers), location),
-        param_space=param_space(settings, past),
-        tune_config=_tune_config(settings, at_once, sweep, past),
+        param_space=space,
+        tune_config=_tune_config(settings, search.count, algorithm, sweep, past),
         run_config=_run_config(sweep, ending, watching, experiment.max_failures),
     )
     # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
@@ -71,18 +73,14 @@ def _trainable(experiment: Experiment, bundles: list[dict[str, float]], location
     return tune.with_resources(tune.with_parameters(Trial, **told), tune.PlacementGroupFactory(bundles, strategy="PACK"))
 
 
-def _tune_config(settings: Sweep, at_once: int, sweep: RunFolder, past: Mapping[int, Past]) -> tune.TuneConfig:
-    metric, mode = settings.objectives[0]
-    # Optuna is told its own metrics, of which there may be several; each trial of another search is known beforehand.
-    learns = settings.search == "optuna"
+def _tune_config(settings: Sweep, trials: int, algorithm: Any, sweep: RunFolder, past: Mapping[int, Past]) -> tune.TuneConfig:
     scheduler = make_scheduler(settings, History(sweep), past, lambda number: _is_mistake(trial_folder(str(sweep), number)))
-    if learns:
-        scheduler.set_search_properties(metric, mode)
+    # Here and not through Tune, which knows one metric; the search has its own, of which there may be several.
+    metric, mode = settings.objectives[0]
+    scheduler.set_search_properties(metric, mode)
     return tune.TuneConfig(
-        metric=None if learns else metric,
-        mode=None if learns else mode,
-        num_samples=count_left(settings, past) if learns else 1,
-        search_alg=search_algorithm(settings, at_once, past),
+        num_samples=trials,
+        search_alg=algorithm,
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,

@@ -16,6 +16,7 @@ from orchestrator.config.space import (
     mutated_paths,
     overlaps,
     trials_at_once,
+    wrong_counts,
     wrong_domain,
     wrong_mutations,
 )
@@ -209,14 +210,71 @@ def test_what_a_population_cannot_change(space: Any, scheduler: Any, trials: int
 
 def sweep(**more: Any) -> Sweep:
     space = {"a": {"choice": [1, 2, 3]}, "b": {"grid": [1, 2]}}
-    return Sweep.model_validate({"metric": "val/loss", "trials": 5, "space": space, **more})
+    return Sweep.model_validate({"metric": "val/loss", "space": space, **more})
 
 
-def test_how_many_trials() -> None:
-    assert count_trials(sweep()) == 5 * 2
-    assert count_trials(sweep(search="grid")) == 5 * 2 * 3
-    assert count_trials(sweep(budget={"trials": 7})) == 7
-    assert count_trials(sweep(budget={"trials": 70})) == 10
+def test_trials_is_how_many_there_are() -> None:
+    assert count_trials(sweep(trials=10)) == 10
+    assert count_trials(sweep(trials=6, search="grid")) == 6
+    assert count_trials(sweep(trials=10, budget={"trials": 7})) == 7
+    assert count_trials(sweep(trials=10, budget={"trials": 70})) == 10
+
+
+def test_without_trials_each_configuration_runs_once_or_as_often_as_it_repeats() -> None:
+    assert count_trials(sweep(search="grid")) == 3 * 2
+    assert count_trials(sweep(search="grid", repeats=4)) == 3 * 2 * 4
+    assert count_trials(sweep(repeats=4)) == 2 * 4
+    assert count_trials(Sweep.model_validate({"metric": "val/loss", "space": {"a": {"uniform": [0, 1]}}, "repeats": 4})) == 4
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"search": "grid"},
+        {"search": "grid", "trials": 6},
+        {"search": "grid", "repeats": 4, "trials": 24},
+        {"search": "grid", "trials": 6, "budget": {"trials": 5}},
+        {"trials": 2},
+        {"trials": 8, "points": [{"a": 1}] * 4},
+        {"trials": 12, "repeats": 3, "points": [{"a": 1}] * 2},
+    ],
+)
+def test_trials_that_are_whole_rounds(more: dict[str, Any]) -> None:
+    assert not list(wrong_counts(sweep(**more)))
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "said"),
+    [
+        ({"search": "grid", "trials": 24}, "trials", "a grid of 6 points has 6 trials, got 24; leave it out"),
+        ({"search": "grid", "trials": 24}, "trials", "write repeats: 4"),
+        ({"search": "grid", "trials": 4}, "trials", "write budget: {trials: 4}"),
+        ({"search": "grid", "trials": 7}, "trials", "leave it out"),
+        ({"search": "grid", "trials": 6, "repeats": 2}, "trials", "a grid of 6 points x 2 repeats has 12 trials, got 6"),
+        ({"trials": 5}, "trials", "5 trials are no whole number of rounds of 2 (2 points of the grid); write 4 or 6"),
+        ({"trials": 1}, "trials", "write 2"),
+        ({"trials": 8, "repeats": 3}, "trials", "rounds of 6 (2 points of the grid x 3 repeats); write 6 or 12"),
+        ({"trials": 8, "points": [{"a": 1}] * 5}, "points", "5 points make 10 trials, and there are 8"),
+        ({"points": [{"a": 1}] * 2}, "points", "2 points make 4 trials, and there are 2"),
+    ],
+)
+def test_trials_that_do_not_come_out_even_are_refused_with_the_arithmetic(more: dict[str, Any], path: str, said: str) -> None:
+    (problem,) = wrong_counts(sweep(**more))
+    assert problem.path == f"sweep.{path}"
+    assert said in problem.message
+
+
+@pytest.mark.parametrize("search", ["random", "optuna"])
+def test_repeats_share_out_trials_without_a_grid_too(search: str) -> None:
+    (problem,) = wrong_counts(of({"a": {"uniform": [0, 1]}}, search=search, trials=10, repeats=4))
+    assert "10 trials are no whole number of rounds of 4 (4 repeats); write 8 or 12" in problem.message
+    assert not list(wrong_counts(of({"a": {"uniform": [0, 1]}}, search=search, trials=12, repeats=4)))
+
+
+def test_repeats_give_the_seed_that_a_space_would_vary() -> None:
+    (problem,) = wrong_counts(of({"seed": {"choice": [1, 2]}, "a": {"choice": [1]}}, trials=4, repeats=2))
+    assert (problem.path, "repeats: 2 gives each trial its seed" in problem.message) == ("sweep.space.seed", True)
+    assert not list(wrong_counts(of({"seed": {"choice": [1, 2]}}, trials=4)))
 
 
 @pytest.mark.parametrize(

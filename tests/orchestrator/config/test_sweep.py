@@ -80,7 +80,8 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
         ({"engine": "train", "scheduler": "hyperband"}, "engine: train does not go with hyperband, whose trials wait for each other"),
         ({"engine": "train", "scheduler": "pbt"}, "engine: train does not go with pbt"),
         ({"engine": "ray"}, "sweep.engine: must be 'gang' or 'train', got 'ray'"),
-        ({"points": [{}] * 5}, "has 5 points and 4 trials"),
+        ({"repeats": 0}, "sweep.repeats: must be at least 1, got 0"),
+        ({"repeats": 2, "scheduler": "pbt"}, "repeats does not go with pbt"),
         ({"points": [{}], "search": "grid"}, "points do not go with search: grid"),
     ],
 )

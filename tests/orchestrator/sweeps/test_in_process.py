@@ -13,7 +13,7 @@ from orchestrator import UsageError, open_run, open_sweep, run, sweep
 from orchestrator.sweeps import driver
 from tests.tasks import described
 
-SETTINGS = ("mode", "metric", "trials", "search", "seed", "stop", "budget", "points", "scheduler")
+SETTINGS = ("mode", "metric", "trials", "repeats", "search", "seed", "stop", "budget", "points", "scheduler")
 
 
 def searching(space: dict[str, Any], **fields: Any) -> Any:
@@ -45,6 +45,26 @@ def test_a_trial_is_the_run_it_would_be_alone(tmp_path: Path) -> None:
         alone = run(described(epochs=1, optimizer={"type": "SGD", "lr": lr, "momentum": 0.9}), tmp_path, f"alone-{lr}", local=True)
         assert trial.stats["loss"].tolist() == alone.stats["loss"].tolist()
         assert (Path(trial.path) / "stats.parquet").exists()
+
+
+def test_repeats_are_trials_of_their_own_with_the_seeds_that_follow_the_experiment_s(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
+    outcome = sweep(searching(space, repeats=3), tmp_path, local=True)
+    table = outcome.trials
+    assert table["config/optimizer.lr"].tolist() == [0.01] * 3 + [0.5] * 3
+    assert table["config/seed"].tolist() == [0, 1, 2] * 2
+    assert table["configuration"].tolist() == [0] * 3 + [1] * 3
+    assert [run.folder.metadata().configuration for run in outcome.runs] == [0, 0, 0, 1, 1, 1]
+    assert [run.config["seed"] for run in outcome.runs] == [0, 1, 2] * 2
+    assert table["val/loss"].nunique() == 6
+    assert outcome.folder.metadata().sweep.trials == 6
+    alone = run(described(epochs=1, seed=2, optimizer={"type": "SGD", "lr": 0.5, "momentum": 0.9}), tmp_path, "alone", local=True)
+    assert outcome.runs[5].stats["loss"].tolist() == alone.stats["loss"].tolist()
+
+
+def test_without_repeats_the_table_says_nothing_of_them(tmp_path: Path) -> None:
+    table = sweep(searching({"optimizer.lr": {"grid": [0.01]}}), tmp_path, local=True).trials
+    assert not {"configuration", "config/seed"} & {*table.columns}
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,10 +98,8 @@ def interrupted_after_one(outside: Path) -> Path:
     """A sweep of which one trial is over."""
     done = sweep(load_experiment("kept.yaml", ["hooks.accident=null", "epochs=1"]), "runs", local=True)
     folder = Path(done.path)
-    for number in (1, 2):
-        for file in sorted((folder / f"trials/trial-000{number}").rglob("*"), reverse=True):
-            file.unlink() if file.is_file() else file.rmdir()
-        (folder / f"trials/trial-000{number}").rmdir()
+    for trial in sorted((folder / "trials").iterdir())[1:]:
+        shutil.rmtree(trial)
     RunFolder(folder).update(status="interrupted")
     return folder
 
@@ -151,6 +150,20 @@ def test_a_changed_file_is_shown_and_refused_unless_it_is_accepted(outside: Path
     done = resume_sweep(folder, accept_changes=True)
     assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.05, 0.01, 0.3]
     assert [len(run.folder.attempts()) for run in done.runs] == [1, 1, 1, 1]
+
+
+def test_repeats_go_on_with_their_seeds_and_cannot_become_others(outside: Path) -> None:
+    repeated = SWEEP.replace("  search: grid\n", "  search: grid\n  repeats: 2\n").replace("0.05, 0.02]", "0.05]")
+    (outside / "kept.yaml").write_text(repeated)
+    folder = interrupted_after_one(outside)
+    (outside / "kept.yaml").write_text(repeated.replace("repeats: 2", "repeats: 3"))
+    with pytest.raises(UsageError, match=r"was begun with repeats: 2, and .* says 3"):
+        resume_sweep(folder, accept_changes=True)
+    (outside / "kept.yaml").write_text(repeated)
+    done = resume_sweep(folder)
+    assert done.trials["config/seed"].tolist() == [0, 1, 0, 1]
+    assert done.trials["configuration"].tolist() == [0, 0, 1, 1]
+    assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.1, 0.05, 0.05]
 
 
 def test_failed_trials_are_tried_again_only_where_that_is_asked_for(outside: Path) -> None:

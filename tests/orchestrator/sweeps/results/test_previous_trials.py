@@ -14,8 +14,8 @@ from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import taking_over, trial_folder
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past, count_left, left_behind, seconds_used, still_to_run
-from orchestrator.sweeps.search.search import trial_config
+from orchestrator.sweeps.results.previous_trials import Past, left_behind, left_to_run, seconds_used
+from orchestrator.sweeps.search.search import Draws, trial_config
 from orchestrator.sweeps.stopping_rules import Stopping
 from orchestrator.sweeps.tune.schedulers import make_scheduler
 
@@ -102,12 +102,12 @@ def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(
     sweep = RunFolder(tmp_path, "sweep")
     for number, status in enumerate(("finished", "stopped", "failed", "running", "interrupted")):
         begun(sweep, number, status, {"optimizer.lr": number})
-    points = [{"optimizer.lr": 10 + number} for number in range(6)]
-    past = left_behind(sweep, settings())
-    assert still_to_run(points, past) == [(3, {"optimizer.lr": 3}), (4, {"optimizer.lr": 4}), (5, {"optimizer.lr": 15})]
-    again = left_behind(sweep, settings(), failed_again=True)
-    assert [number for number, _ in still_to_run(points, again)] == [2, 3, 4, 5]
-    assert count_left(settings(), again) == 3  # the grid has three points: 2, and 3 and 4 that were begun beyond it
+    six = settings(space={"optimizer.lr": {"grid": [10, 11, 12, 13, 14, 15]}})
+    past = left_behind(sweep, six)
+    assert list(Draws(six, 0, past)) == [(3, {"optimizer.lr": 3}), (4, {"optimizer.lr": 4}), (5, {"optimizer.lr": 15})]
+    again = left_behind(sweep, six, failed_again=True)
+    assert left_to_run(six, again) == [2, 3, 4, 5]
+    assert left_to_run(settings(), again) == [2, 3, 4]  # the grid has three points: 2, and 3 and 4 that were begun beyond it
 
 
 def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:

@@ -26,11 +26,10 @@ def test_a_grid_is_every_combination_once() -> None:
     space = {"a": {"grid": [1, 2]}, "b": {"choice": ["x", "y"]}}
     found = [(point["a"], point["b"]) for point in random_points(sweep(space, search="grid"))]
     assert found == list(itertools.product([1, 2], ["x", "y"]))
-    assert len(random_points(sweep(space, search="grid", trials=3))) == 12
 
 
 def test_with_random_search_the_rest_is_drawn_for_each_point_of_a_grid() -> None:
-    points = random_points(sweep({"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}, trials=3))
+    points = random_points(sweep({"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}, trials=6))
     assert [point["a"] for point in points] == [1, 2, 1, 2, 1, 2]
     assert len({point["b"] for point in points}) == 6
 
@@ -99,7 +98,7 @@ def test_points_come_first_and_what_they_do_not_say_is_drawn() -> None:
 
 def test_the_budget_of_trials_cuts_them_short() -> None:
     space = {"a": {"grid": [1, 2, 3]}}
-    assert random_points(sweep(space, trials=2, budget={"trials": 4})) == random_points(sweep(space, trials=2))[:4]
+    assert random_points(sweep(space, trials=6, budget={"trials": 4})) == random_points(sweep(space, trials=6))[:4]
 
 
 # Mutation

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.config.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import Past
-from orchestrator.sweeps.search.search import TRIAL, Draws, param_space, search_algorithm
+from orchestrator.sweeps.search.search import TRIAL, Draws, for_tune, make_search
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
 
@@ -26,7 +26,7 @@ def sweep(**more: Any) -> Sweep:
 
 
 def searched(settings: Sweep, function: Callable[[dict[str, Any]], dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    draws, found = Draws(settings), []
+    draws, found = Draws(settings, 0), []
     for number, values in draws:
         found.append((values, function(values)))
         draws.over(number, found[-1][1])
@@ -66,23 +66,23 @@ def test_optuna_tries_points_first_and_learns_from_them() -> None:
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     points = [{"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 32}, {"optimizer.lr": 0.5}]
     settings = sweep(search="optuna", space=space, points=points, trials=3)
-    draws = Draws(settings)
+    draws = Draws(settings, 0)
     (_, first), (_, second), _ = draws
     assert first == points[0]
     assert second["optimizer.lr"] == 0.5
-    assert draws._optuna._optuna._ot_study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
+    assert draws._search._optuna._ot_study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
 
 
 def test_optuna_weighs_two_metrics_against_each_other() -> None:
     """Accuracy wants a high decay, speed a low one: the front spreads between both ends."""
     pytest.importorskip("optuna")
     settings = sweep(search="optuna", metric=["val/score", "train/iteration_s"], mode=["max", "min"])
-    draws = Draws(settings)
+    draws = Draws(settings, 0)
     for number, values in draws:
         decay = values["hooks.ema.decay"]
         draws.over(number, {"val/score": decay, "train/iteration_s": decay**2 + abs(math.log10(values["optimizer.lr"]) + 2)})
-    front = sorted(trial.params["hooks.ema.decay"] for trial in draws._optuna._optuna._ot_study.best_trials)
-    assert [str(direction.name) for direction in draws._optuna._optuna._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    front = sorted(trial.params["hooks.ema.decay"] for trial in draws._search._optuna._ot_study.best_trials)
+    assert [str(direction.name) for direction in draws._search._optuna._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert len(front) >= 4
     assert front[0] < 0.3
     assert front[-1] > 0.8
@@ -93,13 +93,13 @@ def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
     pytest.importorskip("optuna")
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     settings = sweep(search="optuna", space=space, trials=12)
-    known = dict(Draws(settings))
+    known = dict(Draws(settings, 0))
     past = {
         number: Past(number, known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},))
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
-    draws = Draws(settings, past)
-    study = draws._optuna._optuna._ot_study
+    draws = Draws(settings, 0, past)
+    study = draws._search._optuna._ot_study
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + ["FAIL", "RUNNING", "RUNNING"]
     assert study.best_value == max(bowl(known[number]) for number in range(5))
     assert [trial.params["hooks.ema.decay"] for trial in study.trials if trial.number != 6] == [
@@ -118,20 +118,100 @@ def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
 
 def test_a_failed_trial_does_not_hold_optuna_up() -> None:
     pytest.importorskip("optuna")
-    draws = Draws(sweep(search="optuna", trials=5))
+    draws = Draws(sweep(search="optuna", trials=5), 0)
     for number, values in draws:
         draws.over(number, None if number % 2 else {"val/score": bowl(values)})
-    assert [trial.state.name for trial in draws._optuna._optuna._ot_study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in draws._search._optuna._ot_study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
 
 
-def test_tune_is_handed_every_trial_of_a_search_that_knows_them() -> None:
-    given = param_space(sweep(trials=3), {})[TRIAL]["grid_search"]
+def test_tune_is_handed_every_trial_of_a_search_that_draws_them_beforehand() -> None:
+    settings = sweep(trials=3)
+    search = make_search(settings, 0, {})
+    given = [search.suggest(f"id-{count}")[TRIAL] for count in range(search.count)]
+    assert [(one["number"], one["values"]) for one in given] == list(Draws(settings, 0))
     assert [one["number"] for one in given] == [0, 1, 2]
-    assert [one["values"] for one in given] == [values for _, values in Draws(sweep(trials=3))]
-    assert param_space(sweep(search="optuna"), {}) == {}
 
 
 def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once() -> None:
-    assert search_algorithm(sweep(), 2, {}).max_concurrent == 2
+    space, algorithm = for_tune(make_search(sweep(), 0, {}), sweep(), 2)
+    assert (space, algorithm.max_concurrent) == ({}, 2)
     for kind in ("pbt", "pb2", "hyperband"):
-        assert search_algorithm(sweep(scheduler=kind), 2, {}).max_concurrent == 0
+        settings = sweep(scheduler=kind, trials=3)
+        space, algorithm = for_tune(make_search(settings, 0, {}), settings, 2)
+        assert algorithm.max_concurrent == 0
+        assert [space[TRIAL].sample() for _ in range(3)] == [{"number": number, "values": values} for number, values in Draws(settings, 0)]
+
+
+# Repeats
+
+
+def test_each_point_of_a_grid_runs_with_its_seeds() -> None:
+    space = {"batch_size": {"grid": [8, 16]}, "optimizer.lr": {"grid": [0.1, 0.2]}}
+    drawn = list(Draws(sweep(search="grid", space=space, trials=None, repeats=3), 7))
+    assert [number for number, _ in drawn] == list(range(12))
+    assert [tuple(values.values()) for _, values in drawn] == [
+        (size, lr, seed) for size in (8, 16) for lr in (0.1, 0.2) for seed in (7, 8, 9)
+    ]
+    assert {tuple(values) for _, values in drawn} == {("batch_size", "optimizer.lr", "seed")}
+
+
+def test_repeats_of_a_random_search_have_the_values_that_it_draws_without_them() -> None:
+    alone = [values for _, values in Draws(sweep(trials=4), 0)]
+    drawn = [values for _, values in Draws(sweep(trials=12, repeats=3), 0)]
+    assert drawn == [{**values, "seed": seed} for values in alone for seed in (0, 1, 2)]
+    assert list(Draws(sweep(trials=12, repeats=3, budget={"trials": 4}), 0)) == list(enumerate(drawn[:4]))
+
+
+def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_failed() -> None:
+    pytest.importorskip("optuna")
+    draws = Draws(sweep(search="optuna", trials=9, repeats=3), 5)
+    reached = iter([1.0, 2.0, 6.0, 4.0, None, 8.0, None, None, None])
+    drawn = []
+    for number, values in draws:
+        drawn.append((number, values))
+        score = next(reached)
+        draws.over(number, None if score is None else {"val/score": score})
+        assert len(draws._search._optuna._ot_study.get_trials()) == number // 3 + 1
+    assert [values["seed"] for _, values in drawn] == [5, 6, 7] * 3
+    for one, *others in (drawn[first : first + 3] for first in (0, 3, 6)):
+        assert all({**values, "seed": 5} == one[1] for _, values in others)
+    trials = draws._search._optuna._ot_study.trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert [trial.value for trial in trials] == [3.0, 6.0, None]
+
+
+def test_repeats_that_end_out_of_order_are_told_with_their_own_suggestion() -> None:
+    """Four trials side by side, and Tune's own end of one that is paused: its last report counts."""
+    pytest.importorskip("optuna")
+    search = make_search(sweep(search="optuna", trials=4, repeats=2), 0, {})
+    numbers = [search.suggest(name)[TRIAL]["number"] for name in "abcd"]
+    search.on_trial_complete("d", {"val/score": 4.0})
+    search.on_trial_complete("a", {"val/score": 1.0})
+    search.on_trial_result("c", {"val/score": 2.0})
+    search.on_trial_complete("c")
+    search.on_trial_complete("b", error=True)
+    assert numbers == [0, 1, 2, 3]
+    assert [trial.value for trial in search._optuna._ot_study.trials] == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("search", ["random", "optuna"])
+def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str) -> None:
+    """Of the first suggestion one trial is over and one was interrupted, of the second the first is under way."""
+    if search == "optuna":
+        pytest.importorskip("optuna")
+    settings = sweep(search=search, trials=6, repeats=2)
+    known = dict(Draws(settings, 3))
+    past = {
+        0: Past(0, known[0], over=True, reports=({"val/score": 1.0},)),
+        1: Past(1, known[1], over=False),
+        2: Past(2, known[2], over=False),
+    }
+    draws, found = Draws(settings, 3, past), {}
+    for number, values in draws:
+        found[number] = values
+        draws.over(number, {"val/score": 3.0})
+    assert list(found) == [1, 2, 3, 4, 5]
+    assert (found[1], found[2], found[3]) == (known[1], known[2], known[3])
+    assert [values["seed"] for values in found.values()] == [4, 3, 4, 3, 4]
+    if search == "optuna":
+        assert [trial.value for trial in draws._search._optuna._ot_study.trials] == [2.0, 3.0, 3.0]
