@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -19,13 +20,16 @@ from torch import nn
 from hooks import EVENTS, HOOKS, Hook, HookError, Rhythm, State
 from orchestrator import Experiment, Task, load_experiment
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.components import IMIX_LEVELS
+from orchestrator.config.components import IMIX_LEVELS, make_hook
+from orchestrator.config.other_systems import OPTIONS, options_elsewhere
 from orchestrator.config.resolve import resolve
+from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.precision import Precision
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
-from tests.tasks import Points, experiment
+from tests.tasks import Points, described, experiment
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
@@ -66,6 +70,85 @@ THEIR_HOOKS = {
         CommonMetricLoggerHook TextLoggerHook JSONLoggerHook TensorboardLoggerHook CheckPointHook EvaluateHook
         EMAIterHook EMAEpochHook AutogradAnomalyDetectHook AutogradProfilerHook PreciseBNHook CallBackHook""",
 }
+
+
+THEIR_OPTIONS = {
+    "MMEngine": {
+        "LoggerHook": """interval ignore_last interval_exp_name out_dir out_suffix keep_local file_client_args
+            log_metric_by_epoch backend_args""",
+        "LogProcessor": "window_size by_epoch custom_cfg num_digits log_with_hierarchy mean_pattern",
+        "LocalVisBackend": "save_dir img_save_dir config_save_file scalar_save_file",
+        "TensorboardVisBackend": "save_dir",
+        "WandbVisBackend": "save_dir init_kwargs define_metric_cfg commit log_code_name watch_kwargs",
+        "MLflowVisBackend": "save_dir exp_name run_name tags params tracking_uri artifact_suffix tracked_config_keys",
+        "CheckpointHook": """interval by_epoch save_optimizer save_param_scheduler out_dir max_keep_ckpts save_last save_best
+            rule greater_keys less_keys file_client_args filename_tmpl backend_args published_keys save_begin""",
+        "EMAHook": "ema_type strict_load begin_iter begin_epoch momentum interval device update_buffers gamma",
+        "ExponentialMovingAverage": "momentum interval device update_buffers",
+        "MomentumAnnealingEMA": "momentum gamma interval device update_buffers",
+        "StochasticWeightAverage": "interval device update_buffers",
+        "EmptyCacheHook": "before_epoch after_epoch after_iter",
+        "ProfilerHook": """by_epoch profile_times activity_with_cpu activity_with_cuda schedule on_trace_ready record_shapes
+            profile_memory with_stack with_flops json_trace_path""",
+        "EarlyStoppingHook": "monitor rule min_delta strict check_finite patience stopping_threshold",
+    },
+    "ClassyVision": {
+        "CheckpointHook": "checkpoint_folder input_args phase_types checkpoint_period",
+        "ExponentialMovingAverageModelHook": "decay consider_bn_buffers device",
+        "LossLrMeterLoggingHook": "log_freq",
+        "ModelTensorboardHook": "tb_writer summary_writer",
+        "OutputCSVHook": "folder id_key delimiter",
+        "PreciseBatchNormHook": "num_samples cache_samples",
+        "TensorboardPlotHook": "tb_writer summary_writer log_period",
+        "TorchscriptHook": "torchscript_folder use_trace trace_strict device",
+    },
+    "VISSL": {
+        "LogPerfTimeMetricsHook": "log_freq MONITOR_PERF_STATS PERF_STAT_FREQUENCY ROLLING_BTIME_FREQ",
+        "LogGpuMemoryHook": "log_iteration_num PRINT_MEMORY_SUMMARY LOG_ITERATION_NUM",
+        "LogGpuStatsHook": "LOG_GPU_STATS",
+        "DumpMemoryOnException": "DUMP_MEMORY_ON_EXCEPTION",
+        "SSLTensorboardHook": """tb_writer log_params log_params_every_n_iterations log_params_gradients
+            log_activation_statistics USE_TENSORBOARD LOG_DIR EXPERIMENT_LOG_DIR FLUSH_EVERY_N_MIN LOG_PARAMS
+            LOG_PARAMS_GRADIENTS LOG_PARAMS_EVERY_N_ITERS""",
+        "ActivationStatisticsMonitor": "observer log_frequency ignored_modules sample_feature_map MONITOR_ACTIVATION_STATISTICS",
+        "SSLModelComplexityHook": "COMPUTE_COMPLEXITY INPUT_SHAPE",
+        "ProfilingHook": """profiling_config START_ITERATION WARMUP_ITERATIONS NUM_ITERATIONS STOP_TRAINING_AFTER_PROFILING
+            OUTPUT_FOLDER profiled_ranks MEMORY_PROFILING TRACK_BY_LAYER_MEMORY RUNTIME_PROFILING USE_PROFILER PROFILE_CPU
+            PROFILE_GPU LEGACY_PROFILER""",
+        "FreezeParametersHook": "TEMP_FROZEN_PARAMS_ITER_MAP",
+        "CheckNanLossHook": "CHECK_NAN",
+        "CheckNanModelOutputHook": "world_size CHECK_NAN",
+        "LogLossLrEtaHook": "checkpoint_folder btime_freq ROLLING_BTIME_FREQ",
+        "LogLossMetricsCheckpointHook": "world_size CHECKPOINT_ITER_FREQUENCY CHECKPOINT_FREQUENCY",
+        "GradClipHook": "norm_type max_norm USE_GRAD_CLIP",
+        "EmaHook": "enable_ema_meters update_iter warmup SAVE_EMA_MODEL ENABLE_EMA_METERS UPDATE_ITER WARMUP EMA_DEVICE",
+        "MoCoHook": "momentum shuffle_batch",
+        "SwAVMomentumHook": "momentum momentum_eval_mode_iter_start crops_for_assign",
+        "DistillationHook": "eager_teacher_init",
+        "ModelOutputMaskHook": "model_output_mask",
+        "BYOLHook": "base_momentum",
+    },
+    "iMIX": {
+        "OptimizerHook": "grad_clip use_scale clip_norm_mode max_grad_l2_norm",
+        "LRSchedulerHook": "optimizer scheduler is_lr_accumulation",
+        "IterationTimerHook": "warmup_iter",
+        "PeriodicLogger": "loggers log_config_period",
+        "CommonMetricLoggerHook": "max_iter max_epoch",
+        "JSONLoggerHook": "json_file window_size",
+        "TensorboardLoggerHook": "log_dir window_size",
+        "CheckPointHook": "checkpointer prefix iter_period epoch_period max_iter max_epoch max_num_checkpoints",
+        "EvaluateHook": "eval_function eval_iter_period is_run_eval eval_json_file",
+        "EMAIterHook": "config use_ema ema_decay_ratio",
+        "AutogradAnomalyDetectHook": "mode",
+        "AutogradProfilerHook": "enable_predicate output_dir use_cuda",
+        "PreciseBNHook": "period model data_loader num_iter",
+    },
+}
+"""Every option of a hook, by what its constructor or its part of the configuration calls it."""
+EXPERIMENT_OPTIONS = """
+    fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation optimizer_config
+    eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval accumulative_counts
+    init_scale growth_interval grad_scaler_config"""
 
 
 @dataclass(frozen=True)
@@ -219,6 +302,63 @@ def table(heading: str, text: str) -> list[list[str]]:
 def test_imix_s_levels_are_those_that_are_accepted() -> None:
     levels = table("| iMIX `level:` | there | here |", section("Spellings"))
     assert {name: (int(there), int(here)) for name, there, here in levels} == IMIX_LEVELS
+
+
+# Options
+
+
+def refusals(hook: str, option: str) -> list[str]:
+    """What a hook says of an option when an experiment is loaded; nothing where it has it."""
+    if option in {field.name for field in fields(HOOKS[hook])}:
+        return []
+    try:
+        make_hook(hook, {option: 1})
+    except ConfigError as error:
+        return [str(problem) for problem in error.problems if problem.path == f"hooks.{hook}.{option}"]
+    raise AssertionError(f"{hook} takes {option}")
+
+
+@pytest.mark.parametrize(
+    ("system", "hook", "option"),
+    [(system, hook, option) for system, hooks in THEIR_OPTIONS.items() for hook, options in hooks.items() for option in options.split()],
+)
+def test_every_option_is_read_or_refused_with_what_to_write(system: str, hook: str, option: str) -> None:
+    (row,) = [row for row in rows(section(system, 3, section("Hooks"))) if hook in row.theirs]
+    ours = dict.fromkeys(name.partition(".")[0] for name in row.ours if name.partition(".")[0] in HOOKS)
+    told = [refusals(name, option) for name in ours]
+    assert told
+    assert any(not said or any(advice in said[0] for advice in options_elsewhere(name).values()) for name, said in zip(ours, told, strict=True))
+
+
+@pytest.mark.parametrize("option", EXPERIMENT_OPTIONS.split())
+def test_settings_of_the_whole_run_are_refused_with_what_to_write(option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        described(**{option: {"init_scale": 2.0**16}})
+    assert str(caught.value) == f"{option}: unknown key ({options_elsewhere('')[option]})"
+
+
+def test_the_scale_of_fp16_is_what_imix_s_file_says() -> None:
+    scaler = Precision("fp16", torch.device("cuda" if torch.cuda.is_available() else "cpu")).scaler
+    written = re.findall(r"init_scale=2\.\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0])
+    assert scaler is not None
+    assert [(str(math.log2(scaler.get_scale())).removesuffix(".0"), str(scaler.get_growth_interval()))] == written
+    assert "begins at 65536 (init_scale) and doubles after 2000 steps" in options_elsewhere("")["fp16"]
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_what_is_to_be_written_can_be(kind: str) -> None:
+    known = {*Experiment.model_fields, *HOOKS} | ({field.name for field in fields(HOOKS[kind])} if kind else set())
+    for advice in options_elsewhere(kind).values():
+        written = re.findall(r"^write (?:the hook )?(\w+)", advice)
+        assert set(written) <= known, advice
+    if kind:
+        assert not {field.name for field in fields(HOOKS[kind])} & set(options_elsewhere(kind))
+
+
+def test_the_page_has_every_option_that_is_refused() -> None:
+    said = {(hook, names, advice) for hook, names, advice in table("| hook | theirs | here |", section("Options"))}
+    groups = {(kind or "the experiment", names, advice) for kind, options in OPTIONS.items() for names, advice in options.items()}
+    assert {(hook, names.replace("`", ""), advice) for hook, names, advice in said} == groups
 
 
 # What moves with a migrant's hook

@@ -63,6 +63,8 @@ class EMA(Hook):
         if self.momentum is not None:
             decay = f"{1 - self.momentum:.10g}"
             raise ValueError(f"momentum={self.momentum} is MMEngine's 1 - decay; write decay={decay}")
+        if self.device is not None:
+            torch.device(self.device)  # raises where torch knows none of that name
         self._updates = 0
         self._in_use = False
         self._names: list[str] = []

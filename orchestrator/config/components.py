@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.imports import find_class
+from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
 from orchestrator.config.reader import join
 from orchestrator.errors import ConfigError, Problem, did_you_mean
@@ -151,7 +152,7 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
     except ConfigError as error:
         problems.extend(error.problems)
     try:
-        hook, settings = construct(cls, entry, path)
+        hook, settings = construct(cls, entry, path, options_elsewhere(kind))
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from error
     if problems:

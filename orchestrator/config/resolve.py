@@ -12,6 +12,7 @@ from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, wrong_length
+from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check
 from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import ConfigError, Problem
@@ -48,7 +49,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """As `resolve`, for data whose classes can be found."""
     data = _with_default_optimizer({key: value for key, value in data.items() if value is not None})
     problems: list[Problem] = []
-    experiment = attempt(problems, check, Experiment, data, "")
+    experiment = attempt(problems, check, Experiment, data, "", options_elsewhere(""))
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])

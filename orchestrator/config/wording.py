@@ -42,13 +42,15 @@ _WORDS = {
 }
 
 
-def problems_of(error: ValidationError, model: type[BaseModel], values: Any, path: str) -> list[Problem]:
+def problems_of(
+    error: ValidationError, model: type[BaseModel], values: Any, path: str, elsewhere: Mapping[str, str] | None = None
+) -> list[Problem]:
     """The problems of `values`, which were given to `model` at `path`; what the branches of a union say of one place
-    is joined."""
+    is joined. `elsewhere` has what to write instead of names that are other systems', in lower case."""
     places: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
     for one in error.errors(include_url=False):
         places.setdefault(_place(one, values), []).append(one)
-    return [_problem(place, found, model, values, path) for place, found in places.items()]
+    return [_problem(place, found, model, values, path, elsewhere or {}) for place, found in places.items()]
 
 
 def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
@@ -82,7 +84,12 @@ def _inside(values: Any, part: int | str) -> Any:
 
 
 def _problem(
-    place: tuple[int | str, ...], errors: list[Mapping[str, Any]], model: type[BaseModel], values: Any, path: str
+    place: tuple[int | str, ...],
+    errors: list[Mapping[str, Any]],
+    model: type[BaseModel],
+    values: Any,
+    path: str,
+    elsewhere: Mapping[str, str],
 ) -> Problem:
     dotted = path
     for part in place:
@@ -90,7 +97,8 @@ def _problem(
     first = errors[0]
     if first["type"] == "extra_forbidden":
         known = _known(model, place[:-1], values)
-        hint = did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
+        hint = elsewhere.get(str(place[0]).lower()) if len(place) == 1 else None
+        hint = hint or did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
         return Problem(dotted, "unknown key", suggestion=hint)
     if first["type"] == "missing":
         return Problem(dotted, "is missing")
