@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain, zip_longest
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
 PENDING = 50
-"""Batches whose values stay on their device, at most, before they are written."""
+"""Batches whose values stay on their device, at most."""
 
 
 @dataclass
@@ -27,10 +26,10 @@ class OutputCSV(Hook):
     `<artifacts>/<hook's name>/val/step-00000100.csv` has `id`, `predicted`, `target` and, where they are asked for, the
     outputs as `score_0`, `score_1` ...; averaged weights that are validated besides have a folder of their own, such as
     `val/ema`. Outputs are scores of shape (B, C), targets are classes (B,), or one-hot or soft (B, C), of which the
-    largest counts. Every rank writes a part; once all have, the master puts them together, a line of each rank in turn,
-    which is the order of the dataset as the loop deals it out. Where ranks do not share a disk the parts stay as they
-    are. One collective at the end of each phase. Raises ValueError for outputs and targets of other shapes and for keys
-    that a batch does not have. Source: ClassyVision OutputCSVHook, whose ranks write into one file.
+    largest counts. Every rank keeps its samples in memory until the phase ends; then the master gathers them and writes
+    a line of each rank in turn, which is the order of the dataset as the loop deals it out. One collective at the end
+    of each phase. Raises ValueError for outputs and targets of other shapes and for keys that a batch does not have.
+    Source: ClassyVision OutputCSVHook, whose ranks write into one file.
     """
 
     id_key: int | str | None = None
@@ -47,36 +46,30 @@ class OutputCSV(Hook):
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._parts: dict[str, _Part] = {}
+        self._samples: dict[str, _Samples] = {}
 
     def on_phase_start(self, state: State) -> None:
-        if state.phase not in self.phases:
-            return
-        for label in state.evaluations:
-            folder = state.artifacts / (self.name or "output_csv") / state.phase / label
-            self._parts[label] = _Part(folder, f"step-{state.step:08d}", state.rank, state.world_size)
+        self._samples = {label: _Samples() for label in state.evaluations} if state.phase in self.phases else {}
 
     def on_loss(self, state: State) -> None:
-        if not self._parts or state.phase == "train":
+        if not self._samples or state.phase == "train":
             return
-        labels = list(self._parts)
-        part = self._parts[labels[state.phase_iteration * len(labels) // state.phase_length]]
-        part.add(self._columns(state))
+        labels = list(self._samples)
+        self._samples[labels[state.phase_iteration * len(labels) // state.phase_length]].add(self._columns(state))
 
     def on_phase_end(self, state: State) -> None:
-        if not self._parts:
+        if not self._samples:
             return
-        parts, self._parts = list(self._parts.values()), {}
-        written = torch.tensor([part.close() for part in parts], device=state.device)
+        own = {label: samples.columns() for label, samples in self._samples.items()}
+        self._samples = {}
+        ranks: list[Any] | None = [own] * state.world_size if state.is_master else None
         if state.world_size > 1:
-            coalesced.total([written])  # and so nobody is still writing
-        if state.is_master:
-            for part, samples in zip(parts, written.tolist(), strict=True):
-                part.merge(samples)
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        for part in self._parts.values():
-            part.close()
+            dist.gather_object(own, ranks)
+        for label in own if ranks else ():
+            folder = state.artifacts / (self.name or "output_csv") / state.phase / label
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / f"step-{state.step:08d}.csv").open("w", newline="") as file:
+                csv.writer(file).writerows(_lines([rank[label] for rank in ranks or ()]))
 
     def _columns(self, state: State) -> dict[str, Any]:
         output = state.output
@@ -93,79 +86,47 @@ class OutputCSV(Hook):
         return columns
 
 
-class _Part:
-    """One rank's lines of one file."""
+class _Samples:
+    """One rank's samples of one phase: batches that are on their device still, and what was read of those before."""
 
-    def __init__(self, folder: Path, name: str, rank: int, world_size: int) -> None:
-        self._folder, self._name = folder, name
-        self._rank, self._world_size = rank, world_size
+    def __init__(self) -> None:
         self._pending: list[dict[str, Any]] = []
-        self._samples = 0
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = self._path(rank).open("w", newline="")
-        self._writer = csv.writer(self._file)
-
-    def _path(self, rank: int) -> Path:
-        return self._folder / f"{self._name}.rank={rank}.csv"
+        self._read: dict[str, list[Any]] = {}
 
     def add(self, columns: dict[str, Any]) -> None:
         """Takes a batch."""
         self._pending.append(columns)
         if len(self._pending) >= PENDING:
-            self._write()
+            self.columns()
 
-    def close(self) -> int:
-        """Writes what is pending; returns the number of samples."""
-        self._write()
-        self._file.close()
-        return self._samples
-
-    def _write(self) -> None:
-        """Reads the pending batches, in one transfer for each column, and writes a line for each sample."""
-        if not self._pending:
-            return
+    def columns(self) -> dict[str, list[Any]]:
+        """All so far, in pieces: tensors on the CPU, or lists; what is pending is read in one transfer for each column."""
         pending, self._pending = self._pending, []
-        read = {name: _joined([columns[name] for columns in pending]) for name in pending[0]}
-        count = len(read["predicted"])
-        first = self._samples
-        ids = read.get("id") or [self._rank + self._world_size * place for place in range(first, first + count)]
-        columns = [ids, read["predicted"], *([read["target"]] if "target" in read else [])]
-        scores = read.get("scores") or [[]] * count
-        if first == 0:
-            names = ["id", "predicted", *(["target"] if "target" in read else [])]
-            self._writer.writerow(names + [f"score_{index}" for index in range(len(scores[0]))])
-        self._writer.writerows([*line, *more] for *line, more in zip(*columns, scores, strict=True))
-        self._samples += count
-
-    def merge(self, samples: int) -> None:
-        """Makes one file of the parts of all ranks, if together they have so many samples."""
-        paths = [self._path(rank) for rank in range(self._world_size)]
-        if not all(path.exists() for path in paths):
-            return
-        merged = self._folder / f".{self._name}.partial"
-        with ExitStack() as opened, merged.open("w", newline="") as target:
-            readers: list[Iterator[list[str]]] = [csv.reader(opened.enter_context(path.open(newline=""))) for path in paths]
-            headers = [next(reader, None) for reader in readers]
-            writer = csv.writer(target)
-            writer.writerow(next((header for header in headers if header), ["id", "predicted"]))
-            count = 0
-            for line in _in_turn(readers):
-                writer.writerow(line)
-                count += 1
-        if count != samples:
-            merged.unlink()
-            return
-        merged.replace(self._folder / f"{self._name}.csv")
-        for path in paths:
-            path.unlink()
+        for name in pending[0] if pending else ():
+            self._read.setdefault(name, []).append(_joined([columns[name] for columns in pending]))
+        return self._read
 
 
-def _in_turn(readers: list[Iterator[list[str]]]) -> Iterator[list[str]]:
-    """A line of each, again and again, until none has any."""
-    while readers:
-        lines = [(reader, next(reader, None)) for reader in readers]
-        readers = [reader for reader, line in lines if line is not None]
-        yield from (line for _, line in lines if line is not None)
+def _lines(ranks: Sequence[Mapping[str, list[Any]]]) -> Iterator[list[Any]]:
+    """The table of all ranks: its header, and a line of each rank in turn until none has any."""
+    some = next((rank for rank in ranks if rank), {})
+    scores = [f"score_{index}" for index in range(some["scores"][0].shape[1])] if "scores" in some else []
+    yield ["id", "predicted", *(["target"] if "target" in some else []), *scores]
+    own = [_of_rank(rank, number, len(ranks)) for number, rank in enumerate(ranks)]
+    yield from (line for lines in zip_longest(*own) for line in lines if line is not None)
+
+
+def _of_rank(columns: Mapping[str, list[Any]], rank: int, world_size: int) -> Iterator[list[Any]]:
+    values = {name: chain.from_iterable(_plain(piece) for piece in pieces) for name, pieces in columns.items()}
+    scores = values.pop("scores", None)
+    names = [name for name in ("predicted", "target") if name in values]
+    for place, line in enumerate(zip(*(values[name] for name in names), strict=True)):
+        identity = next(values["id"]) if "id" in values else rank + world_size * place
+        yield [identity, *line, *(next(scores) if scores else ())]
+
+
+def _plain(piece: Any) -> Any:
+    return piece.tolist() if isinstance(piece, Tensor) else piece
 
 
 def _entry(batch: Any, key: int | str, parameter: str) -> Any:
@@ -188,7 +149,5 @@ def _classes(target: Any, samples: int) -> Tensor:
     return found
 
 
-def _joined(values: list[Any]) -> list[Any]:
-    if isinstance(values[0], Tensor):
-        return list(torch.cat(values).tolist())
-    return [item for batch in values for item in batch]
+def _joined(values: list[Any]) -> Any:
+    return torch.cat(values).cpu() if isinstance(values[0], Tensor) else [*chain.from_iterable(values)]

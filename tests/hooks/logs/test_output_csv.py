@@ -156,35 +156,20 @@ def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
         assert [line[1] for line in lines(tmp_path / "csv" / folder / "step-00000003.csv")[1:]] == [str(p) for p in predicted]
 
 
-def test_a_failure_closes_what_is_open(tmp_path: Path) -> None:
-    hook, state = OutputCSV(), State(artifacts=tmp_path, phase="val", phase_length=2)
-    hook.on_phase_start(state)
-    state.batch, state.output = (None, torch.tensor([1, 0, 2])), OUTPUT
-    hook.on_loss(state)
-    hook.on_exception(state, ValueError())
-    assert len(lines(tmp_path / "output_csv/val/step-00000000.rank=0.csv")) == 4
-
-
-def _on_a_rank(rank: int, world_size: int, folder: str, shared: bool, val: int) -> Any:
+def _on_a_rank(rank: int, world_size: int, folder: str, id_key: Any) -> Any:
+    """With a disk of its own, and one sample of val, so that a rank has none; 7 of test, which do not divide evenly."""
     outputs = Outputs()
-    artifacts = Path(folder) if shared else Path(folder) / str(rank)
-    task = Points(train=20, val=val, test=7)
-    hooks: dict[str, Hook] = {"csv": OutputCSV(), "outputs": outputs}
+    artifacts = Path(folder) / str(rank)
+    task = Points(train=20, val=1, test=7)
+    hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
     list(Loop(task, experiment(epochs=1, batch_size=2), hooks, artifacts=artifacts, world=World(rank=rank, world_size=world_size)).run())
     return outputs.seen
 
 
-def test_the_parts_of_all_ranks_become_one_file_in_the_order_of_the_dataset(tmp_path: Path) -> None:
-    """One sample of val, so that a rank has none; 7 of test, which do not divide evenly."""
-    first, second = on_ranks(_on_a_rank, 2, str(tmp_path), True, 1)
-    assert files(tmp_path) == ["csv/test/step-00000005.csv", "csv/val/step-00000005.csv"]
+@pytest.mark.parametrize("id_key", [None, 2])
+def test_the_samples_of_all_ranks_are_in_one_file_in_the_order_of_the_dataset(id_key: Any, tmp_path: Path) -> None:
+    first, second = on_ranks(_on_a_rank, 2, str(tmp_path), id_key)
+    assert files(tmp_path) == ["0/csv/test/step-00000005.csv", "0/csv/val/step-00000005.csv"]
     for phase, size, seed in (("val", 1, 1), ("test", 7, 2)):
         seen = {**first[phase], **second[phase]}
-        assert lines(tmp_path / "csv" / phase / "step-00000005.csv") == expected(seen, size, seed)
-
-
-def test_parts_on_disks_of_their_own_stay(tmp_path: Path) -> None:
-    on_ranks(_on_a_rank, 2, str(tmp_path), False, 4)
-    assert [file for file in files(tmp_path) if "val" in file] == [f"{rank}/csv/val/step-00000005.rank={rank}.csv" for rank in (0, 1)]
-    ids = [[line[0] for line in lines(tmp_path / f"{rank}/csv/val/step-00000005.rank={rank}.csv")[1:]] for rank in (0, 1)]
-    assert ids == [["0", "2"], ["1", "3"]]
+        assert lines(tmp_path / "0/csv" / phase / "step-00000005.csv") == expected(seen, size, seed)
