@@ -32,10 +32,11 @@ def doctor(
 
 def _diagnose(run: str, against: str | None, as_json: bool) -> None:
     from orchestrator.runs.result import open_run
-    from orchestrator.stats.insight import diagnose
+    from orchestrator.stats.insight import diagnose, failure
 
     opened, other = open_run(run), open_run(against) if against else None
-    diagnosis = diagnose(opened.stats, opened.hook_costs, None if other is None else other.stats, against or "")
+    ending = failure(opened.status, opened.error)
+    diagnosis = diagnose(opened.stats, opened.hook_costs, None if other is None else other.stats, against or "", ending)
     if not as_json:
         return _print(opened.path, diagnosis)
     return print_json(
@@ -49,15 +50,14 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
 
 
 def _print(path: str, diagnosis: Diagnosis) -> None:
-    if diagnosis.healthy:
-        word = "looks healthy" if diagnosis.signs.get("step_s") is not None else "says too little"
-        typer.echo(f"{path} {word}: {diagnosis}")
+    if not diagnosis.verdicts:
+        typer.echo(f"{path} {'looks healthy' if diagnosis.healthy else 'says too little'}: {diagnosis}")
         return
     typer.echo(f"{path}: {diagnosis}")
     for number, verdict in enumerate(diagnosis.verdicts, start=1):
         typer.echo(f"\n{number}. {verdict.kind}: {verdict.sentence}")
         typer.echo(f"   see: {verdict.query.replace('RUN', path)}")
-        typer.echo(f"   try: {verdict.advice}")
+        typer.echo(f"   try: {verdict.advice.replace('RUN', path)}")
 
 
 def _look(address: str | None, storage: str, as_json: bool) -> None:

@@ -32,10 +32,18 @@ DIED = "died without a word: it was killed, ran out of memory, crashed outside P
 
 
 def would_come_again(error: BaseException) -> bool:
-    """Whether a failure is a mistake in the experiment, as against a lost peer, a device or a disk."""
+    """Whether a failure is a mistake in the experiment, as against a lost peer, a device or a disk: by its class, or as it
+    came out of the experiment's own code, where a missing file is one too. A RuntimeError or a MemoryError there may be
+    a device's, unless that code has raised it itself."""
     if may_be_echo(error):
         return False
-    return isinstance(error.__cause__ if isinstance(error, HookError) else error, MISTAKES)
+    raised = error.__cause__ if isinstance(error, HookError) else error
+    if isinstance(raised, MISTAKES):
+        return True
+    frames = _frames(error)
+    if not isinstance(raised, RuntimeError | MemoryError):
+        return any(map(_is_own, frames))
+    return bool(frames) and _is_own(frames[-1]) and _raised_in_python(_first(error).__traceback__)
 
 
 def may_be_echo(error: BaseException) -> bool:
@@ -47,7 +55,7 @@ def may_be_echo(error: BaseException) -> bool:
     """
     import torch.distributed as dist
 
-    first = list(_chain(error))[-1]
+    first = _first(error)
     return isinstance(first, dist.DistError) or (type(first) is RuntimeError and not _raised_in_python(first.__traceback__))
 
 
@@ -69,9 +77,22 @@ def keep_traceback(folder: RunFolder, error: BaseException) -> None:
 
 def _place(error: BaseException) -> str:
     """Where in the experiment's own code a failure began, as ` (file:line, in function)`; empty where it was elsewhere."""
-    frames = traceback.extract_tb(list(_chain(error))[-1].__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_EXPERIMENT)]
+    own = [frame for frame in _frames(error) if _is_own(frame)]
     return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return list(traceback.extract_tb(_first(error).__traceback__))
+
+
+def _is_own(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is of the experiment's own code."""
+    return not frame.filename.startswith(_NOT_THE_EXPERIMENT)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that others were raised for or after."""
+    return list(_chain(error))[-1]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.loop.batches import batches_of
 from orchestrator.loop.randomness import drawn_aside
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -97,22 +98,6 @@ def mover(device: torch.device) -> Callable[[Any], Any]:
     return Copies(device) if device.type == "cuda" else partial(to_device, device=device)
 
 
-def batches_of(loader: Iterable[Any]) -> Iterator[Any]:
-    """The batches of a loader. One that loads in this very process is not asked for its iterator: what that does around
-    each batch, for processes that are not there and for a profiler, would cost more than all of the loop's own work."""
-    if type(loader) is DataLoader and loader.num_workers == 0 and not loader.pin_memory and loader.batch_sampler is not None:
-        dataset: Any = loader.dataset
-        if not isinstance(dataset, IterableDataset):
-            return map(loader.collate_fn, _samples(dataset, loader.batch_sampler))
-    return iter(loader)
-
-
-def _samples(dataset: Any, batches: Iterable[list[int]]) -> Iterator[list[Any]]:
-    """The samples of each batch, fetched all at once by a dataset that can."""
-    fetch = getattr(dataset, "__getitems__", None)
-    return map(fetch, batches) if fetch else ([dataset[index] for index in indices] for indices in batches)
-
-
 class Data:
     """The loaders of all phases, and the training sampler's place in its epoch. Worker process."""
 
@@ -173,7 +158,7 @@ class Data:
         """The training batches of this rank from `offset` on, which counts the samples of all ranks."""
         self.sampler.offset = offset
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
-        return batches_of(self.loaders["train"])
+        return batches_of(self.loaders["train"], "train")
 
     def close(self) -> None:
         """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and slowly."""
@@ -182,10 +167,10 @@ class Data:
     def first_sample(self, phase: str) -> Any:
         """A batch of the first sample of a phase, on the device, the same on each rank and each time."""
         loader = self._task.loader(self._datasets[phase], BatchSampler([0], 1, drop_last=False), phase, {"generator": self._generator})
-        return to_device(next(drawn_aside(loader, self._experiment.seed)), self._world.device)
+        return to_device(next(drawn_aside(batches_of(loader, phase), self._experiment.seed)), self._world.device)
 
     def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
         """This rank's batches of a phase once, on the device, the same each time: in the order of the dataset, or
         shuffled; neither the training order nor its random numbers are disturbed."""
         loader = self._loader(phase, self._shard(phase, shuffle=shuffled, even=False))
-        return (to_device(batch, self._world.device) for batch in drawn_aside(loader, self._experiment.seed))
+        return (to_device(batch, self._world.device) for batch in drawn_aside(batches_of(loader, phase), self._experiment.seed))

@@ -6,7 +6,8 @@ import torch
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.loop.data import Data, batches_of
+from orchestrator.loop.batches import batches_of
+from orchestrator.loop.data import Data
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.progress import Progress
 from orchestrator.loop.strategy import is_sharded
@@ -38,7 +39,7 @@ class Evaluation:
             meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
             with weights(), torch.no_grad():
                 state.module.eval()
-                iterations = self._iterations.evaluate(batches_of(loader), meters, begun, epoch)
+                iterations = self._iterations.evaluate(batches_of(loader, phase), meters, begun, epoch)
                 for _ in range(len(loader)):
                     next(iterations)
                 self._take_part(phase)

@@ -23,6 +23,7 @@ from orchestrator.loop.data import mover
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.strategy import exchange_gradients
+from orchestrator.loop.task_mistakes import wrong_loss, wrong_metric
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
@@ -98,6 +99,8 @@ class Iterations:
                 fire("on_forward", state)
                 t_output = mark()
             state.loss = loss_of(state.output, state.batch)
+            if not isinstance(state.loss, Tensor) or state.loss.ndim:
+                raise wrong_loss(task.loss, state.loss)
             loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
             state.row["loss"] = loss
             means.add("loss", loss * state.batch_size, state.batch_size)
@@ -193,6 +196,8 @@ class Iterations:
                 fire("on_forward", state)
                 t_output = mark()
             state.loss = loss_of(state.output, state.batch)
+            if not isinstance(state.loss, Tensor) or state.loss.ndim:
+                raise wrong_loss(task.loss, state.loss)
             for meter in meters.values():
                 meter.update(state.output, task.target(state.batch))
             loss: Any = state.loss.item() if self._on_cpu else state.loss.detach().double()
@@ -234,9 +239,12 @@ class Iterations:
 
     def _count_metrics(self) -> None:
         """Adds the task's metrics of this batch to the phase's means."""
+        samples = self.state.batch_size
         for name, values in self.task.metrics(self.state.output, self.state.batch).items():
+            if not isinstance(values, Tensor) or values.shape != (samples,):
+                raise wrong_metric(self.task.metrics, name, values, samples)
             total: Any = values.detach().double().sum()
-            self.means.add(name, total.item() if self._on_cpu else total, values.numel())
+            self.means.add(name, total.item() if self._on_cpu else total, samples)
 
     def _record_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Puts the learning rates that no number of the row holds into it: `lr_1` and on, and on a device `lr` too."""

@@ -21,7 +21,7 @@ from orchestrator.report.views.memory import memory
 from orchestrator.report.views.recorded import recorded
 from orchestrator.report.views.spans import own_work, spans
 from orchestrator.report.views.verdicts import verdicts
-from orchestrator.stats.insight import diagnose
+from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def read_run(run: Run) -> RunTables:
 def run_page(run: RunTables, made: str) -> str:
     """The page; `made` says when it was made."""
     sections = [
-        verdicts(diagnose(run.stats, run.hook_costs), run.path),
+        verdicts(diagnose(run.stats, run.hook_costs, ending=failure(run.status, run.metadata.error)), run.path),
         learning(run.stats, run.reports),
         spans(run.stats, run.reports),
         memory(run.stats),

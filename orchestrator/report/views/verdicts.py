@@ -15,10 +15,9 @@ MOST = 8
 
 def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
     """What the tables say of the run, the weightiest first; `path` is where the run lies."""
-    if diagnosis.healthy:
-        timed = diagnosis.signs.get("step_s") is not None
+    if not diagnosis.verdicts:
         content = page.nothing(
-            "Nothing to say against this run." if timed else "The tables say too little to judge this run."
+            "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
         )
     else:
         cards = [_card(number, verdict, path) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
@@ -37,7 +36,7 @@ def _card(number: int, verdict: Verdict, path: str) -> Markup:
         "article",
         element("h3", f"{number}. {verdict.kind}"),
         element("p", verdict.sentence),
-        element("p", "Try: ", verdict.advice),
+        element("p", "Try: ", verdict.advice.replace("RUN", path)),
         element("p", "See: ", element("code", verdict.query.replace("RUN", path))) if verdict.query else None,
         element("details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers)))
         if verdict.numbers

@@ -29,8 +29,8 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether there is nothing to say."""
-        return not self.verdicts
+        """Whether there is nothing to say, of a run that the tables say enough of."""
+        return not self.verdicts and "step_s" in self.signs
 
     def __str__(self) -> str:
         return summary(self.signs)
@@ -41,14 +41,15 @@ def diagnose(
     hooks: pd.DataFrame | None = None,
     against: pd.DataFrame | None = None,
     against_name: str = "the other run",
+    ending: Verdict | None = None,
 ) -> Diagnosis:
     """Looks a stats table through. Needs pandas alone, and takes any table with the columns of docs/tables.md.
 
-    `hooks` is the hooks' ledger, `against` the stats of a run to compare with. What a table lacks is not looked for;
-    `signs` says how much there was.
+    `hooks` is the hooks' ledger, `against` the stats of a run to compare with, `ending` what is to be said of how it ended.
+    What a table lacks is not looked for; `signs` says how much there was.
     """
     if not len(stats):
-        return Diagnosis((), {"iterations": 0, "ranks": 0})
+        return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
     stats = stats.astype({name: str for name in ("phase", "node") if name in stats})
     exchanges = exchanges_of(stats)
     found = [*data_bound(stats), *saving_stalls(stats), *unnamed(stats), *memory(stats), *losses(stats)]
@@ -58,6 +59,8 @@ def diagnose(
         found += hook_costs(stats, hooks)
     if against is not None:
         found += regression(stats, against, against_name)
+    if ending is not None:
+        found.append(ending)
     found.sort(key=lambda verdict: verdict.weight, reverse=True)
     return Diagnosis(tuple(found), vital_signs(stats, exchanges, against))
 

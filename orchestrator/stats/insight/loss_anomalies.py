@@ -1,4 +1,4 @@
-"""Losses: values out of line, and the ranks they came from."""
+"""Losses: values out of line and the ranks they came from, and losses that rose or never moved."""
 
 from __future__ import annotations
 
@@ -18,18 +18,27 @@ LEAST_RISE = 0.2
 """Of the usual loss; less is no spike."""
 LEAST_OF_USUAL_RISES = 4.0
 """A spike is so many times as high as the rises that one iteration in fifty has, so that a noisy loss has none."""
+LEAST_MOVED = 20
+"""So many iterations without any change of the loss are no training."""
+STILL = 1e-6
+"""Of the loss: a smaller range is none."""
+DIVERGED = 2.0
+"""So many times what it began with, over the last iterations: a loss that should fall."""
 
 
 def losses(stats: pd.DataFrame) -> Iterator[Verdict]:
-    """Losses that are not finite, and spikes of the loss over all ranks, each with the ranks that had them."""
+    """Losses that are not finite, spikes of the loss over all ranks, each with the ranks that had them, and a loss that
+    diverged or stood still."""
     rows = stats[stats["phase"] == "train"]
-    if "loss" not in rows or not rows["loss"].notna().any():
+    if "loss" not in rows or not len(rows):
         return
     table = rows.pivot_table(index="iteration", columns="rank", values="loss", aggfunc="last", dropna=False).sort_index()
     yield from _not_finite(rows)
     finite: Any = table[np.isfinite(table).all(axis=1)]
     if len(finite) >= WINDOW:
         yield from _spikes(finite)
+    if len(finite) >= LEAST_MOVED:
+        yield from _course(finite.mean(axis=1).to_numpy(dtype=float))
 
 
 def _not_finite(rows: pd.DataFrame) -> Iterator[Verdict]:
@@ -46,6 +55,32 @@ def _not_finite(rows: pd.DataFrame) -> Iterator[Verdict]:
         "nan_guard leaves such steps out; anomaly_detection finds the operation; a lower learning rate or bf16 may avoid it",
         1.0,
     )
+
+
+def _course(means: Floats) -> Iterator[Verdict]:
+    """Whether the loss over all ranks never moved, or ended far above where it began."""
+    part = min(WINDOW, len(means) // 4)
+    began, ended = float(np.median(means[:part])), float(np.median(means[-part:]))
+    numbers = {"began": began, "ended": ended, "iterations": len(means)}
+    query = "stats.query(\"phase == 'train'\").groupby('iteration')['loss'].mean()"
+    if means.max() - means.min() <= STILL * max(abs(began), STILL):
+        yield Verdict(
+            "loss",
+            f"the loss never moved: it was {began:.4g} in all of {len(means)} iterations",
+            {"problem": "stood still", **numbers},
+            query,
+            "nothing is learned: a learning rate of 0, frozen parameters, an output or a loss that does not depend on them",
+            1.0,
+        )
+    elif ended - began > (DIVERGED - 1) * abs(began) and ended >= np.quantile(means, 0.75):
+        yield Verdict(
+            "loss",
+            f"the loss diverged: from {began:.4g} in the first {part} iterations to {ended:.4g} in the last",
+            {"problem": "diverged", **numbers},
+            query,
+            "a lower learning rate, a longer warm-up or gradient_clip; checkpoint's best is from before",
+            1.0,
+        )
 
 
 def _spikes(table: pd.DataFrame) -> Iterator[Verdict]:

@@ -12,7 +12,7 @@ class Verdict:
     """One thing found: what it is, how large, how to see it oneself, and what to try."""
 
     kind: str
-    """straggler, data, hook, checkpoint, memory, regression, loss or spans."""
+    """failure, straggler, data, hook, checkpoint, memory, regression, loss or spans."""
     sentence: str
     """What was found, in one sentence with the numbers that matter."""
     numbers: Mapping[str, Any] = field(default_factory=dict)

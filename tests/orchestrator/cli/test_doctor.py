@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from tests.orchestrator.stats.insight.runs import slower, training
+from tests.orchestrator.stats.insight.runs import FALLING, slower, training
 
 
 def made(folder: Path, stats: pd.DataFrame) -> str:
@@ -22,12 +22,12 @@ def made(folder: Path, stats: pd.DataFrame) -> str:
 
 @pytest.fixture
 def healthy(tmp_path: Path) -> str:
-    return made(tmp_path / "healthy", training(2, loss=1.0))
+    return made(tmp_path / "healthy", training(2, loss=FALLING))
 
 
 @pytest.fixture
 def slow(tmp_path: Path) -> str:
-    return made(tmp_path / "slow", training(2, change=slower("forward_s", 1, 0.02), loss=1.0))
+    return made(tmp_path / "slow", training(2, change=slower("forward_s", 1, 0.02), loss=FALLING))
 
 
 def test_a_healthy_run_looks_healthy(healthy: str) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.cli.report import folder_and_name
-from tests.orchestrator.stats.insight.runs import training
+from tests.orchestrator.stats.insight.runs import FALLING, training
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "digits"
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"name": "digits", "status": "finished", "started": "2026-01-01T00:00:00Z"}))
-    training(2, loss=1.0).assign(attempt=0, samples=32).to_parquet(folder / "stats.parquet")
+    training(2, loss=FALLING).assign(attempt=0, samples=32).to_parquet(folder / "stats.parquet")
     return folder
 
 

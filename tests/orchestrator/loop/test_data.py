@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import DistributedSampler, IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data import Copies, Data, ShardedSampler, batches_of, to_device
+from orchestrator.loop.data import Copies, Data, ShardedSampler, to_device
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.tasks import Points, PointSet, experiment
@@ -233,63 +233,6 @@ def test_batches_of_any_shape_are_moved() -> None:
     assert isinstance(moved["c"], tuple)
     assert isinstance(moved["d"], Pair)
     assert moved["d"].right is None
-
-
-class Squares(Dataset[int]):
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> int:
-        return index * index
-
-
-class SquaresAtOnce(Squares):
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return [-index * index for index in indices]
-
-
-class Counting(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        return iter(range(10))
-
-
-class Reversing(DataLoader[Any]):
-    def __iter__(self) -> Any:
-        return iter([*super().__iter__()][::-1])
-
-
-LOADERS = {
-    "map-style": lambda: DataLoader(Squares(), 4),
-    "shuffled": lambda: DataLoader(Squares(), 4, sampler=RandomSampler(Squares(), generator=torch.Generator().manual_seed(1))),
-    "all at once": lambda: DataLoader(SquaresAtOnce(), 3, drop_last=True),
-    "collated": lambda: DataLoader(Squares(), 4, collate_fn=sum),
-    "unbatched": lambda: DataLoader(Squares(), batch_size=None),
-    "iterable": lambda: DataLoader(Counting(), 4),
-    "its own iterator": lambda: Reversing(Squares(), 4),
-    "no DataLoader": lambda: [torch.ones(2), torch.zeros(2)],
-}
-
-
-@pytest.mark.parametrize("name", LOADERS)
-def test_batches_are_those_the_loader_gives(name: str) -> None:
-    ours, reference = list(batches_of(LOADERS[name]())), list(LOADERS[name]())
-    assert len(ours) == len(reference) > 1
-    for batch, expected in zip(ours, reference, strict=True):
-        torch.testing.assert_close(batch, expected, rtol=0, atol=0)
-
-
-def test_a_loader_in_this_process_is_asked_for_one_batch_at_a_time() -> None:
-    fetched: list[int] = []
-
-    class Noting(Squares):
-        def __getitem__(self, index: int) -> int:
-            fetched.append(index)
-            return index
-
-    batches = batches_of(DataLoader(Noting(), 4))
-    assert fetched == []
-    next(batches)
-    assert fetched == [0, 1, 2, 3]
 
 
 # Copies beside the GPU's work

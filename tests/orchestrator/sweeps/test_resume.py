@@ -74,7 +74,7 @@ def test_a_killed_sweep_ends_as_an_undisturbed_one_and_runs_nothing_twice(outsid
             "or Path(self.once).exists():", "or Path(self.once).exists() or len(list(state.artifacts.parent.iterdir())) <= self.after:"
         )
     )
-    killed = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+    killed = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[3], Path.cwd())))})
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = open_sweep("runs/kept")
     assert left.status == "lost"

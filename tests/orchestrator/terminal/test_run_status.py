@@ -10,14 +10,14 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.tables import compact
 from orchestrator.terminal.run_status import QUIET_S, LiveRun, RunView
 from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
-from tests.orchestrator.stats.insight.runs import slower, training
+from tests.orchestrator.stats.insight.runs import FALLING, slower, training
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     """Two ranks, of which rank 1 takes 20 ms more in each forward pass, after 200 of 400 iterations."""
     made = written_run(tmp_path)
-    rows = training(2, 200, slower("forward_s", 1, 0.02), loss=0.5, batch_size=8, samples=0, rss_bytes=2**20)
+    rows = training(2, 200, slower("forward_s", 1, 0.02), loss=FALLING, batch_size=8, samples=0, rss_bytes=2**20)
     rows_of(made, rows)
     made.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:00Z", "epoch": 0, "step": 100, "iteration": 100, "val/accuracy": 0.75})
     return made
@@ -28,7 +28,7 @@ def test_a_run_under_way_says_how_far_and_how_fast_it_is(folder: RunFolder) -> N
     rows = training(2, 200, slower("forward_s", 1, 0.02))
     assert (view.status, view.reports, view.report["val/accuracy"], view.attempts) == ("running", 1, 0.75, 1)
     assert (view.progress.phase, view.progress.iteration, view.progress.share) == ("train", 200, 200 / 400)
-    assert view.speed.loss == 0.5
+    assert view.speed.loss == pytest.approx(FALLING[-50:].mean())
     assert view.speed.step_s == pytest.approx(rows.groupby("rank").tail(50)["step_s"].median())
     assert view.progress.eta_s == pytest.approx(200 * view.speed.step_s)
     assert view.notice is None
@@ -133,7 +133,7 @@ def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> Non
     folder.end("finished")
     view = LiveRun(folder).look()
     assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == ("finished", 1.0, None, None)
-    assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (0.5, [200, 200])
+    assert (view.speed.loss, [rank.iteration for rank in view.ranks]) == (pytest.approx(FALLING[-50:].mean()), [200, 200])
     assert slow_ranks(view) == [1]
 
 

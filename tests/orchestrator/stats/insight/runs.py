@@ -18,6 +18,10 @@ OWN_S = {
 """What a rank does on its own; an iteration in which nobody waits is 0.1 s."""
 
 
+FALLING = np.linspace(2, 1, 200)[:, None]
+"""The loss of a run that learns."""
+
+
 def training(
     ranks: int = 2, iterations: int = 200, change: Callable[[dict[str, Floats]], None] | None = None, **columns: Any
 ) -> pd.DataFrame:

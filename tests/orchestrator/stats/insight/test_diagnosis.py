@@ -4,17 +4,18 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight import diagnose
-from tests.orchestrator.stats.insight.runs import costs, slower, training
+from orchestrator.stats.insight import diagnose, failure
+from tests.orchestrator.stats.insight.runs import FALLING, costs, slower, training
 
 
 def test_a_healthy_run_says_so_with_its_numbers() -> None:
-    diagnosis = diagnose(training(3, loss=1.0), costs((0, "ema", "on_update", 200, 0.1)))
+    diagnosis = diagnose(training(3, loss=FALLING), costs((0, "ema", "on_update", 200, 0.1)))
     assert diagnosis.healthy
     assert diagnosis.signs["iterations"] == 200
     assert diagnosis.signs["step_s"] == pytest.approx(0.1, rel=0.01)
@@ -31,7 +32,7 @@ def test_the_wait_for_other_ranks_is_a_share_of_all_ranks_time() -> None:
 
 
 def test_the_weightiest_comes_first() -> None:
-    stats = training(2, change=slower("forward_s", 1, 0.02), loss=1.0)
+    stats = training(2, change=slower("forward_s", 1, 0.02), loss=FALLING)
     diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 1.0)))
     assert [verdict.kind for verdict in diagnosis.verdicts] == ["straggler", "hook"]
     weights = [verdict.weight for verdict in diagnosis.verdicts]
@@ -39,8 +40,8 @@ def test_the_weightiest_comes_first() -> None:
 
 
 def test_every_verdict_has_its_query_and_advice_and_is_plain_data() -> None:
-    stats = training(2, change=slower("forward_s", 1, 0.02), loss=1.0, system_memory_percent=99.0)
-    diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 9.0)), training(2, loss=1.0))
+    stats = training(2, change=slower("forward_s", 1, 0.02), loss=FALLING, system_memory_percent=99.0)
+    diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 9.0)), training(2, loss=FALLING))
     assert {verdict.kind for verdict in diagnosis.verdicts} == {"straggler", "hook", "memory", "regression"}
     for verdict in diagnosis.verdicts:
         assert verdict.query
@@ -50,7 +51,7 @@ def test_every_verdict_has_its_query_and_advice_and_is_plain_data() -> None:
 
 def test_the_queries_can_be_asked() -> None:
     stats = training(
-        2, 400, slower("forward_s", 1, 0.02), loss=np.where(np.arange(400) == 300, 9.0, 1.0)[:, None], system_memory_percent=99.0
+        2, 400, slower("forward_s", 1, 0.02), loss=np.where(np.arange(400) == 300, 9.0, np.linspace(2, 1, 400))[:, None], system_memory_percent=99.0
     )
     stats["data_wait_s"] += 0.1
     stats["checkpoint_s"] = 0.02
@@ -70,6 +71,35 @@ def test_a_table_without_times_or_rows_says_too_little() -> None:
     columns = ["rank", "node", "phase", "epoch", "iteration", "step"]
     assert "nothing was timed" in str(diagnose(training(2)[columns]))
     assert str(diagnose(pd.DataFrame(columns=columns))) == "no training iteration was recorded"
+
+
+@pytest.mark.parametrize(
+    ("loss", "problem"),
+    [(np.nan, "not finite"), (np.inf, "not finite"), (2.3026, "stood still"), (np.geomspace(1, 50, 200)[:, None], "diverged")],
+)
+def test_a_run_that_does_not_learn_is_not_healthy(loss: Any, problem: str) -> None:
+    diagnosis = diagnose(training(2, loss=loss))
+    assert not diagnosis.healthy
+    assert (diagnosis.verdicts[0].kind, diagnosis.verdicts[0].numbers["problem"]) == ("loss", problem)
+
+
+@pytest.mark.parametrize("loss", [-np.linspace(1, 30, 200)[:, None], np.random.default_rng(0).lognormal(0, 1, (200, 2)), FALLING])
+def test_a_loss_that_falls_or_is_noisy_is_none_of_these(loss: Any) -> None:
+    assert diagnose(training(2, loss=loss)).healthy
+
+
+@pytest.mark.parametrize("stats", [training(2, loss=FALLING), training(2, loss=FALLING).iloc[:0]])
+@pytest.mark.parametrize("status", ["failed", "lost"])
+def test_a_failure_is_the_first_verdict(stats: pd.DataFrame, status: str) -> None:
+    ending = failure(status, "rank 1: ValueError: broken\nand more")
+    diagnosis = diagnose(stats, against=training(2, change=slower("forward_s", 0, -0.01)), ending=ending)
+    assert diagnosis.verdicts[0] is ending
+    assert not diagnosis.healthy
+    assert failure("finished", None) is None
+
+
+def test_a_run_without_rows_is_not_called_healthy() -> None:
+    assert not diagnose(training(2).iloc[:0]).healthy
 
 
 def test_categories_are_taken_as_the_tables_have_them() -> None:
