@@ -143,6 +143,7 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
         ("import orchestrator.sweeps.results.result", ("ray", "torch")),
+        ("import orchestrator.stats.compare, orchestrator.report.run, orchestrator.report.sweep", ("ray", "torch")),
         ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch")),
     ],
 )

@@ -8,7 +8,7 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -17,24 +17,18 @@ from torch.utils._pytree import tree_map
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import sharded_tensors as shards
+from hooks.parts.metric_direction import MODES, Mode, Rule, directions, stated
 from hooks.rhythm import Rhythm
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
-
-Rule = Literal["greater", "less"]
-
-_GREATER = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "map", "miou", "iou", "top", "ap", "ar", "dice"}
-_GREATER |= {"bleu", "rouge", "r2", "psnr", "ssim", "kappa"}
-_LESS = {"loss", "error", "err", "perplexity", "ppl", "nll", "mae", "mse", "rmse", "wer", "cer", "fid"}
-
 
 @dataclass
 class _Best:
     """The best value of one metric so far, and the checkpoint that has it."""
 
     metric: str
-    rule: Rule
+    mode: Mode
     score: float | None = None
     name: str | None = None
 
@@ -43,7 +37,7 @@ class _Best:
             return False
         if self.score is None:
             return True
-        return value > self.score if self.rule == "greater" else value < self.score
+        return value > self.score if self.mode == "max" else value < self.score
 
 
 @dataclass
@@ -63,9 +57,13 @@ class Checkpoint(Hook):
     save_last: bool = True
     """Makes one at the end of training though it is not due."""
     best: str | list[str] | None = None
-    """Metrics whose best checkpoint is kept, such as `val/accuracy`; `auto` is the first metric of val."""
+    """Metrics whose best checkpoint is kept, such as `val/accuracy`; `auto` is the first metric of val, its loss where there
+    is no other."""
+    mode: Mode | list[Mode] | None = None
+    """Whether more (`max`) or less (`min`) is better, for all or for each of `best`; told from the metric's name where that
+    is clear."""
     rule: Rule | list[Rule] | None = None
-    """Whether more or less is better, for all or for each of `best`; told from the metric's name where that is clear."""
+    """MMEngine's word for `mode`: `greater` is `max`, `less` is `min`."""
     begin: Annotated[int, Ge(0)] = 0
     """The first epoch or step (in the unit of `every`) that may have one."""
     out_dir: str | None = None
@@ -83,7 +81,9 @@ class Checkpoint(Hook):
         self._auto = metrics == ["auto"]
         if "auto" in metrics and not self._auto:
             raise ValueError(f"best is {metrics}: auto stands alone, or name every metric")
-        self._bests = {} if self._auto else _bests(metrics, self.rule)
+        self._bests: dict[str, _Best] = {}
+        if not self._auto:
+            self._judge_by(metrics)
         self._names: list[str] = []
         self._requested = False
         self._pending: list[str] = []
@@ -139,17 +139,18 @@ class Checkpoint(Hook):
     def state_dict(self) -> dict[str, Any]:
         """What was saved before, and which metrics the checkpoint being written is the best of: its own name is not
         known yet, so a resume puts it in."""
-        bests = {best.metric: {"rule": best.rule, "score": best.score, "name": best.name} for best in self._bests.values()}
+        bests = {best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()}
         return {"names": list(self._names), "bests": bests, "pending": list(self._pending)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
         for metric, best in state["bests"].items():
+            mode = MODES[best.get("mode") or best["rule"]]  # as checkpoints of earlier versions call it
             if self._auto and not self._bests:
-                self._bests = _bests([metric], self.rule)
-            # A score is of no use to another rule.
-            if metric in self._bests and self._bests[metric].rule == best["rule"]:
-                self._bests[metric] = _Best(metric, **best)
+                self._judge_by([metric], {metric: mode})
+            # A score is of no use where the other way is better now.
+            if metric in self._bests and self._bests[metric].mode == mode:
+                self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
         self._pending = [metric for metric in state["pending"] if metric in self._bests]
 
     def _request(self, state: State, reason: str) -> None:
@@ -165,7 +166,7 @@ class Checkpoint(Hook):
     def _judge(self, state: State) -> None:
         """Looks for metrics that are better than ever, and gives them a checkpoint of this step."""
         if self._auto and not self._bests and state.phase == "val":
-            self._bests = _bests(_first_of_val(state.metrics), self.rule)
+            self._judge_by([_first_of_val(state.metrics)], stated(state.config))
         better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
         if not better:
             return
@@ -178,6 +179,10 @@ class Checkpoint(Hook):
         else:
             self._pending = metrics
             self._request(state, "best")
+
+    def _judge_by(self, metrics: Sequence[str], said: Mapping[str, str] | None = None) -> None:
+        modes = directions(metrics, self.mode, self.rule, said)
+        self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _saved_at(self, state: State) -> str | None:
         """The checkpoint this life of the run made at the present step."""
@@ -215,29 +220,6 @@ class Checkpoint(Hook):
                 self._crown(state, name, [best.metric])
 
 
-def _bests(metrics: Sequence[str], rule: Rule | list[Rule] | None) -> dict[str, _Best]:
-    rules = rule if isinstance(rule, list) else [rule] * len(metrics)
-    if len(rules) != len(metrics):
-        raise ValueError(f"rule has {len(rules)} entries for {len(metrics)} metrics in best ({', '.join(metrics)})")
-    return {metric: _Best(metric, given or infer_rule(metric)) for metric, given in zip(metrics, rules, strict=True)}
-
-
-def infer_rule(metric: str) -> Rule:
-    """Whether more or less of a metric is better, told from whole words of its name; raises ValueError in doubt."""
-    words = {word for part in re.split(r"[^A-Za-z0-9]+", metric) for word in _words(part)}
-    greater, less = bool(words & _GREATER), bool(words & _LESS)
-    if greater == less:
-        doubt = "names of both kinds" if greater else "no word I know"
-        raise ValueError(f"cannot tell whether more or less of '{metric}' is better ({doubt}); write rule: greater or rule: less")
-    return "greater" if greater else "less"
-
-
-def _words(part: str) -> set[str]:
-    """A part of a name as it is, without trailing digits, and cut at its capitals: `top1` is also `top`, `mAcc` also `acc`."""
-    pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
-    return {word.lower() for word in (part, part.rstrip("0123456789"), *pieces)}
-
-
 def _value(best: _Best, state: State) -> float:
     """The metric's value where this phase gives it, else NaN; raises ValueError when the first such phase does not."""
     phase = best.metric.partition("/")[0]
@@ -251,11 +233,12 @@ def _value(best: _Best, state: State) -> float:
     return state.metrics.get(best.metric, math.nan)
 
 
-def _first_of_val(metrics: Mapping[str, float]) -> list[str]:
-    found = [name for name in metrics if name.startswith("val/")]
-    if not found:
+def _first_of_val(metrics: Mapping[str, float]) -> str:
+    """The first metric of val that is not its loss, and that where there is no other."""
+    of_val = [name for name in metrics if name.startswith("val/")]
+    if not of_val:
         raise ValueError(f"best: auto found no metric of val; there are: {', '.join(metrics) or 'none'}")
-    return found[:1]
+    return next((name for name in of_val if not name.endswith("/loss")), of_val[0])
 
 
 def _save_failed(state: State, error: BaseException) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt
 
 from hooks.hook import Hook
+from hooks.parts.metric_direction import Mode, Rule, directions
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -27,8 +28,10 @@ class EarlyStopping(Hook):
 
     monitor: str
     """The metric, such as val/accuracy."""
-    mode: Literal["max", "min"]
-    """Whether more or less of it is better."""
+    mode: Mode | None = None
+    """Whether more (`max`) or less (`min`) of it is better; told from its name where that is clear."""
+    rule: Rule | None = None
+    """MMEngine's word for `mode`: `greater` is `max`, `less` is `min`."""
     min_delta: Annotated[float, Ge(0)] = 0.0
     """By how much more than this a value must beat the best to count as better."""
     patience: Annotated[int, Gt(0)] = 5
@@ -43,6 +46,7 @@ class EarlyStopping(Hook):
     mutable: ClassVar[frozenset[str]] = frozenset({"min_delta", "patience", "stopping_threshold"})
 
     def __post_init__(self) -> None:
+        self._mode = directions([self.monitor], self.mode, self.rule)[self.monitor]
         self._best: float | None = None
         self._wait = 0
 
@@ -80,7 +84,7 @@ class EarlyStopping(Hook):
         return math.isfinite(value) and (self._best is None or self._gain(value, self._best) > self.min_delta)
 
     def _gain(self, value: float, other: float) -> float:
-        return value - other if self.mode == "max" else other - value
+        return value - other if self._mode == "max" else other - value
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self._best, "wait": self._wait}

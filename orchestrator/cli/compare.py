@@ -20,6 +20,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compares runs: where their configs differ, what they reached and cost, and which differences are only noise."""
+    from hooks.parts.metric_direction import not_known
     from orchestrator.stats.compare import compare as compare_sides
 
     if len(runs) < 2:
@@ -33,6 +34,8 @@ def compare(
         typer.echo("")
         rows = [_line(name, entry) for name, entry in found[title].items()]
         print_table((title, *names), rows) if rows else typer.echo(f"{title}: no difference" if title == "config" else f"{title}: none yet")
+    if found["not_known"]:
+        typer.echo(f"\n{not_known(found['not_known'])}")
     return None
 
 
@@ -44,7 +47,7 @@ def _side(path: str) -> Side:
     run = open_run(path)
     schema = recorded_schema(run.folder.storage, "rows")
     known = [] if schema is None else [name for name in COLUMNS if name in schema.names]
-    return Side(run.name, run.config, run.reports(), run.load_stats(known, "phase == 'train'"))
+    return Side(run.name, run.config, run.reports(), run.load_stats(known, "phase == 'train'"), run.modes)
 
 
 def _line(name: str, entry: Any) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "interval, by_epoch, checkpoint_period, iter_period, epoch_period, checkpoint_frequency, checkpoint_iter_frequency": _EVERY,
         "max_keep_ckpts, max_num_checkpoints": "write keep: 3",
         "save_best": "write best: val/accuracy",
-        "greater_keys, less_keys": "write rule, for each metric of best",
+        "greater_keys, less_keys": "write mode, for each metric of best",
         "save_begin": "write begin: 5",
         "published_keys": "write publish: [model]",
         "save_optimizer, save_param_scheduler": "optimizer and scheduler are always in it, so that it can be resumed; publish: [model] leaves them out",
@@ -72,7 +72,6 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "device_stats": {"log_gpu_stats": _SWITCH},
     "distillation": {"eager_teacher_init": "the teacher is loaded as the run begins"},
-    "early_stopping": {"rule": "write mode: max or mode: min"},
     "ema": {
         "ema_type": "write average: exponential, annealing or stochastic",
         "begin_iter": "write begin: 1000 steps",

@@ -9,12 +9,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from hooks import Hook
 from hooks.parts.import_path import extend_import_path
+from hooks.parts.metric_direction import Judge, direction, judges, stated
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, wrong_length
 from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.source import ExperimentSource, lay
+from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
 
@@ -48,7 +50,9 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
 def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """As `resolve`, for data whose classes can be found."""
     data = _with_default_optimizer({key: value for key, value in data.items() if value is not None})
-    problems: list[Problem] = []
+    for path, mode in heard_modes(data).items():
+        data = lay(data, path, mode)
+    problems = _contradictions(data)
     experiment = attempt(problems, check, Experiment, data, "", options_elsewhere(""))
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
@@ -79,6 +83,34 @@ def _components(
     problems.extend(_sharding_problems(data, hooks))
     attempt(problems, _check_optimizer, data)
     return task, task_args, hooks
+
+
+def heard_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
+    """The path of each `mode` that the sweep, a checkpoint or early stopping leaves unsaid though another part of the
+    experiment says it of their metrics, and what it says. `sweep` is that of which the experiment is a trial."""
+    if sweep is not None:
+        data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
+    said, heard = stated(data), {}
+    for judge in judges(data):
+        kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
+        silent = judge.entry.get("mode") is None and judge.entry.get("rule") is None
+        modes = [direction(metric, said) for metric in judge.metrics]
+        if silent and kind in ("sweep", "checkpoint", "early_stopping") and said.keys() & {*judge.metrics} and all(modes):
+            heard[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
+    return heard
+
+
+def _contradictions(data: Mapping[str, Any]) -> list[Problem]:
+    """Parts of an experiment that say opposite things of a metric."""
+    problems: list[Problem] = []
+    first: dict[str, Judge] = {}
+    for judge in judges(data):
+        for metric, mode in judge.modes.items():
+            other = first.setdefault(metric, judge)
+            if other.modes[metric] != mode:
+                message = f"says that {mode} of {metric} is better, and {other.path} says {other.modes[metric]}"
+                problems.append(Problem(judge.path, message))
+    return problems
 
 
 def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | None]) -> list[Problem]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from hooks.parts.metric_direction import Mode, directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
 from orchestrator.config.model import Model
-
-Mode = Literal["max", "min"]
 
 _DURATION = r"^\s*(\d+(?:\.\d+)?)\s*([smhd])\s*$"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -167,8 +166,9 @@ class Sweep(Model):
     metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     """What trials are judged by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a column of the rows;
     several with Optuna, the first of which names the best."""
-    mode: Mode | list[Mode] = "max"
-    """Whether more or less of it is better; one for all metrics or one for each."""
+    mode: Mode | list[Mode] | None = None
+    """Whether more (`max`) or less (`min`) of it is better, one for all metrics or one for each; where it is not said, as the
+    checkpoint or another hook says of the metric, or as its name tells."""
     trials: Annotated[int, Ge(1)] | None = None
     """How many trials there are; where it is not said, those of the grid, or of one configuration."""
     repeats: Annotated[int, Ge(1)] = 1
@@ -206,8 +206,7 @@ class Sweep(Model):
     def objectives(self) -> list[tuple[str, Mode]]:
         """Each metric with its mode; the first is what schedulers and the best trial go by."""
         metrics = [self.metric] if isinstance(self.metric, str) else self.metric
-        modes: Sequence[Mode] = self.mode if isinstance(self.mode, list) else [self.mode] * len(metrics)
-        return list(zip(metrics, modes, strict=True))
+        return list(directions(metrics, self.mode).items())
 
     @property
     def row_stats(self) -> list[str]:
@@ -225,8 +224,10 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
             column_and_statistic(written)
         except ValueError as error:
             yield f"metric {PREFIX}{written}: {error}"
-    if isinstance(sweep.mode, list) and len(sweep.mode) != (len(sweep.metric) if isinstance(sweep.metric, list) else 1):
-        yield f"metric {sweep.metric} and mode {sweep.mode} differ in number; say one mode for all, or one for each"
+    try:
+        directions([sweep.metric] if isinstance(sweep.metric, str) else sweep.metric, sweep.mode)
+    except ValueError as error:
+        yield str(error)
     if several and sweep.search != "optuna":
         yield f"several metrics need search: optuna; {sweep.search} search knows one"
     if several and kind != "fifo":

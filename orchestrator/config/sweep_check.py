@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.config.changes import seen_from
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
-from orchestrator.config.resolve import attempt, build
+from orchestrator.config.resolve import attempt, build, heard_modes
 from orchestrator.config.source import ExperimentSource, lay
 from orchestrator.config.space import (
     Domain,
@@ -30,6 +30,8 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     what is wrong with the experiment below it."""
     data, _ = source.laid()
     given = data.pop("sweep", None)
+    if isinstance(given, dict) and (mode := heard_modes({**data, "sweep": given}).get("sweep.mode")):
+        given = {**given, "mode": mode}
     sweep = attempt([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
     if sweep is None:
         return []
@@ -78,10 +80,10 @@ def _refused(
     beside = [around for around in surroundings(name, sweep.space) if {**around, **(point or {})}.items() >= around.items()]
     told: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
     for around in beside:
-        before = [*known, *_problems_with(around, data)]
+        before = [*known, *_problems_with(around, data, sweep)]
         for value in values:
             tried = {**around, name: value}
-            for problem in _problems_with(tried, data):
+            for problem in _problems_with(tried, data, sweep):
                 if problem not in before and not _may_be_mended(problem.path, tried, sweep.space):
                     message = _as_told_of(Domain.of(sweep.space[name]), seen_from(name, problem))
                     told.setdefault(message, (problem, []))[1].append(around)
@@ -93,11 +95,13 @@ def _refused(
     return problems
 
 
-def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
+def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any], sweep: Sweep) -> Sequence[Problem]:
     """What is wrong with an experiment that has these values, by dotted path."""
     try:
         for name, value in values.items():
             data = lay(data, name, value)
+        for name, mode in heard_modes(data, sweep).items():
+            data = lay(data, name, mode)
         build(data)
     except ConfigError as error:
         return error.problems

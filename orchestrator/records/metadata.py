@@ -75,6 +75,8 @@ class RunMetadata:
     """Dotted path to what it has chosen."""
     configuration: int | None = None
     """Which configuration it is a repeat of; None where nothing is repeated."""
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """Each metric of its sweep with its mode."""
     takes_over: Mapping[str, Any] | None = None
     """The checkpoint of another trial that it goes on from, and the attempts made before."""
 

@@ -16,7 +16,7 @@ from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
 from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.hooks import hooks
-from orchestrator.report.views.learning import best, learning
+from orchestrator.report.views.learning import best, last, learning
 from orchestrator.report.views.memory import memory
 from orchestrator.report.views.recorded import recorded
 from orchestrator.report.views.spans import own_work, spans
@@ -44,6 +44,8 @@ class RunTables:
     """`experiment.yaml` as it stands."""
     attempts: Sequence[Attempt]
     reports: Sequence[Mapping[str, Any]]
+    modes: Mapping[str, str]
+    """What the run says of its metrics: `max` or `min`."""
     stats: pd.DataFrame
     hook_costs: pd.DataFrame
 
@@ -60,6 +62,7 @@ def read_run(run: Run) -> RunTables:
         config,
         folder.attempts(),
         run.reports(),
+        run.modes,
         run.stats,
         run.hook_costs,
     )
@@ -69,7 +72,7 @@ def run_page(run: RunTables, made: str) -> str:
     """The page; `made` says when it was made."""
     sections = [
         verdicts(diagnose(run.stats, run.hook_costs, ending=failure(run.status, run.metadata.error)), run.path),
-        learning(run.stats, run.reports),
+        learning(run.stats, run.reports, run.modes),
         spans(run.stats, run.reports),
         memory(run.stats),
         hooks(run.hook_costs, run.stats),
@@ -83,11 +86,11 @@ def run_page(run: RunTables, made: str) -> str:
 
 def headline(run: RunTables) -> Markup:
     """How the run went, what it reached and what it cost."""
-    return page.headline(run.name, run.status, run.metadata, [*_reached(run.reports), *_cost(run.metadata, run.stats)])
+    return page.headline(run.name, run.status, run.metadata, [*_reached(run.reports, run.modes), *_cost(run.metadata, run.stats)])
 
 
-def _reached(reports: Sequence[Mapping[str, Any]]) -> list[Tile]:
-    """The metrics at their best, those of validation before others."""
+def _reached(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
+    """The metrics at their best, or as last reported where that is not known; those of validation before others."""
     names = [
         name
         for name in dict.fromkeys(name for report in reports for name in report)
@@ -96,11 +99,13 @@ def _reached(reports: Sequence[Mapping[str, Any]]) -> list[Tile]:
     names = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")
     ]
-    found = [(name, report) for name in names if (report := best(name, reports)) is not None]
+    found = [("best", name, best(name, reports, modes)) for name in names]
+    found = [one if one[2] else ("last", one[1], last(one[1], reports)) for one in found]
     return [
-        Tile(f"best {name}", Quantity(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}")
-        for name, report in found[:HEADLINES]
-    ]
+        Tile(f"{which} {name}", Quantity(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}")
+        for which, name, report in found
+        if report is not None
+    ][:HEADLINES]
 
 
 def _cost(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from hooks.parts.metric_direction import stated
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
 
@@ -56,6 +57,11 @@ class Run(Result):
         """The resolved experiment."""
         config: dict[str, Any] = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
         return config
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """`max` or `min`, whichever is better, of each metric of which the experiment or the trial's sweep says it."""
+        return {**stated(self.config or {}), **self.folder.metadata().modes}
 
     @property
     def stats(self) -> pd.DataFrame:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hooks.parts.metric_direction import direction
 from orchestrator.stats.quantities import is_number
 
 BLOCKS = 10
@@ -29,7 +30,6 @@ SHORTEST = 40
 FEWEST_REPORTS = 8
 COLUMNS = ("rank", "epoch", "iteration", "batch_size", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
 """What is looked at of a run's training rows, where it is recorded."""
-SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Side:
     reports: Sequence[Mapping[str, Any]]
     rows: pd.DataFrame
     """The rows of `train` of all ranks, with those of COLUMNS that were recorded."""
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """What the run says of its metrics: `max` or `min`."""
 
 
 def compare(sides: Sequence[Side]) -> dict[str, Any]:
@@ -48,13 +50,17 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
 
     `config`: dotted path -> one value per run. `metrics` and `costs`: name -> `values`, one per run, None where it was
     not measured, and `verdicts`: None for the first, then `less`, `more`, `noise`, or `unknown` where a run is too short
-    to tell. Runs may have different numbers of ranks and lengths.
+    to tell. Runs may have different numbers of ranks and lengths. `not_known`: the metrics that have no best, as it is not
+    known which way they are better.
     """
+    names = _metric_names(sides)
+    modes = {name: _mode(name, sides) for name in names}
     return {
         "runs": [side.name for side in sides],
         "ranks": [int(side.rows["rank"].nunique()) if "rank" in side.rows else 0 for side in sides],
         "config": config_differences([side.config for side in sides]),
-        "metrics": _metrics([side.reports for side in sides]),
+        "metrics": _metrics([side.reports for side in sides], modes),
+        "not_known": [name for name, mode in modes.items() if mode is None],
         "costs": _costs([side.rows for side in sides]),
     }
 
@@ -73,13 +79,26 @@ def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
     return [pair for key, inner in value.items() for pair in _flat(inner, f"{path}.{key}" if path else str(key))]
 
 
-def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
-    names = dict.fromkeys(name for reports in runs for report in reports for name in report if _is_metric(name))
+def _metric_names(sides: Sequence[Side]) -> list[str]:
+    """The metrics of which some run has reported a number."""
+    reports = [report for side in sides for report in side.reports]
+    return list(dict.fromkeys(name for report in reports for name, value in report.items() if _is_metric(name) and is_number(value)))
+
+
+def _mode(name: str, sides: Sequence[Side]) -> str | None:
+    """Which way a metric is better; None where no run says it and its name does not tell, or runs say opposite things."""
+    told = {direction(name, side.modes) for side in sides} - {None}
+    return told.pop() if len(told) == 1 else None
+
+
+def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, str | None]) -> dict[str, dict[str, list[Any]]]:
     found: dict[str, dict[str, list[Any]]] = {}
-    for name in names:
+    for name, mode in modes.items():
         curves = [np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float) for reports in runs]
-        best = np.min if any(word in name.rsplit("/", 1)[1] for word in SMALLER_IS_BETTER) else np.max
-        for label, pick in (("best", best), ("last", _last)):
+        picks: dict[str, Callable[[Any], Any]] = {"last": _last}
+        if mode is not None:
+            picks = {"best": np.max if mode == "max" else np.min, **picks}
+        for label, pick in picks.items():
             values = [float(pick(curve)) if len(curve) else None for curve in curves]
             found[f"{name} {label}"] = {"values": values, "verdicts": _verdicts(values, curves, metrics_verdict)}
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.config.load import to_yaml
-from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.config.resolve import ResolvedExperiment, heard_modes, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError
@@ -32,11 +32,13 @@ def begin_trial(
 
 
 def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
-    """The source of one trial of a sweep; where trials are judged by statistics of rows, with the hook on that reports them."""
+    """The source of one trial of a sweep, with what that says of metrics; where trials are judged by statistics of rows, with
+    the hook on that reports them."""
     trial = source.single().over(values)
+    written, _ = trial.laid()
+    trial = trial.over(heard_modes(written, settings))
     if not settings.row_stats:
         return trial
-    written, _ = trial.laid()
     entry = (written.get("hooks") or {}).get("row_stats")
     given = entry.get("report", []) if isinstance(entry, dict) else []
     return trial.over({"hooks.row_stats.report": list(dict.fromkeys([*given, *settings.row_stats]))})
@@ -51,5 +53,6 @@ def _open_or_create(
         folder.update(status="running", error=None, values=values, source=source, **driver_identity())
         return folder
     configuration = number // settings.repeats if settings.repeats > 1 else None
-    folder.begin(text, trial=folder.name, values=values, configuration=configuration, source=source, local=False)
+    trial = {"trial": folder.name, "values": values, "configuration": configuration, "modes": dict(settings.objectives)}
+    folder.begin(text, **trial, source=source, local=False)
     return folder

@@ -26,6 +26,7 @@ hooks:
 sweep:
   engine: train
   metric: val/shift
+  mode: max
   search: grid
   scheduler: asha
   max_concurrent: 1

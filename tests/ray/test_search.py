@@ -60,7 +60,7 @@ def swept(folder: Path, epochs: int = 4, ranks: int = 1, cpus: float = 1, **sett
         "epochs": epochs,
         "hooks": {"bowl": {"type": "bowl:Bowl"}, "ema": None},
         "workers": {"count": ranks, "cpus": cpus},
-        "sweep": {"metric": "val/score", "space": {"hooks.bowl.place": {"uniform": [0.0, 1.0]}}, **settings},
+        "sweep": {"metric": "val/score", "mode": "max", "space": {"hooks.bowl.place": {"uniform": [0.0, 1.0]}}, **settings},
     }
     (folder / "bowls.yaml").write_text(yaml.safe_dump(written))
     return sweep(load_experiment("bowls.yaml"), "runs")

@@ -23,6 +23,7 @@ hooks:
 workers: {{count: {ranks}}}
 sweep:
   metric: {metric}
+  mode: max
   search: {search}
   trials: {trials}
   scheduler: {scheduler}

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hooks.parts.metric_direction import direction, not_known
 from orchestrator.report import page, palette, units
 from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup, element, together
 from orchestrator.report.tables import table
-from orchestrator.stats.compare import SMALLER_IS_BETTER
 from orchestrator.stats.quantities import is_number
 
 BINS = 240
@@ -23,8 +23,9 @@ PHASES = ("train", "val", "test")
 Reports = Sequence[Mapping[str, Any]]
 
 
-def learning(rows: pd.DataFrame, reports: Reports) -> page.Section:
-    """The loss and the metrics over optimizer steps. `rows` is the run's stats, `reports` its reports."""
+def learning(rows: pd.DataFrame, reports: Reports, modes: Mapping[str, str]) -> page.Section:
+    """The loss and the metrics over optimizer steps. `rows` is the run's stats, `reports` its reports, and `modes` what the
+    run says of its metrics: `max` or `min`."""
     by_name = metrics_of(reports)
     charts = [
         _loss(rows, by_name.pop("loss", {}), reports),
@@ -33,7 +34,7 @@ def learning(rows: pd.DataFrame, reports: Reports) -> page.Section:
     drawn = [found for found in charts if found is not None]
     if not drawn:
         return page.Section("learning", "Learning", page.nothing("No iteration and no report was recorded yet."))
-    return page.Section("learning", "Learning", together([element("div", *drawn, class_="charts"), _bests(reports)]))
+    return page.Section("learning", "Learning", together([element("div", *drawn, class_="charts"), _bests(reports, modes)]))
 
 
 def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
@@ -52,14 +53,17 @@ def chart(name: str, phases: Mapping[str, str], reports: Reports) -> Markup | No
     return lines(name, name, drawn, "step") if drawn else None
 
 
-def best(name: str, reports: Reports) -> Mapping[str, Any] | None:
-    """The report in which a metric is best: smallest where its name says so, else largest; None where none has it."""
-    judged = [report for report in reports if is_number(report.get(name))]
-    if not judged:
+def best(name: str, reports: Reports, modes: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """The report in which a metric is best; None where none has it, or it is not known which way it is better."""
+    judged, mode = [report for report in reports if is_number(report.get(name))], direction(name, modes)
+    if not judged or mode is None:
         return None
-    return (min if any(word in name.rsplit("/", 1)[-1] for word in SMALLER_IS_BETTER) else max)(
-        judged, key=lambda report: report[name]
-    )
+    return (max if mode == "max" else min)(judged, key=lambda report: report[name])
+
+
+def last(name: str, reports: Reports) -> Mapping[str, Any] | None:
+    """The last report that has a metric."""
+    return next((report for report in reversed(reports) if is_number(report.get(name))), None)
 
 
 def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
@@ -100,18 +104,13 @@ def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
     return drawn
 
 
-def _bests(reports: Reports) -> Markup | None:
-    rows = []
-    for phases in (phases for name, phases in metrics_of(reports).items() if not units.unit(name)):
-        for full in phases.values():
-            found, last = (
-                best(full, reports),
-                next((report[full] for report in reversed(reports) if full in report), None),
-            )
-            if found is not None:
-                rows.append((full, found[full], found.get("epoch"), found.get("step"), last))
-    return (
-        table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows)
-        if rows
-        else None
-    )
+def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
+    names = [full for name, phases in metrics_of(reports).items() if not units.unit(name) for full in phases.values()]
+    latest = {name: report for name in names if (report := last(name, reports)) is not None}
+    if not latest:
+        return None
+    bests = {name: best(name, reports, modes) or {} for name in latest}
+    rows = [(name, one.get(name), one.get("epoch"), one.get("step"), latest[name][name]) for name, one in bests.items()]
+    drawn = table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows)
+    unknown = [name for name, one in bests.items() if not one]
+    return together([drawn, page.nothing(not_known(unknown)) if unknown else None])

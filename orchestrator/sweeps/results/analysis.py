@@ -19,17 +19,6 @@ BINS = 5
 """How many groups a parameter's numbers are put into, by size."""
 
 
-def default_mode(column: str) -> str | None:
-    """Whether more or less is better, as the unit in a column's name tells: of seconds and bytes less, of speed more."""
-    # In stats/step_s/p95 the unit stands before the statistic.
-    for name in (column, column.rpartition("/")[0]):
-        if name.endswith("_per_s"):
-            return "max"
-        if name.endswith(("_s", "_bytes")):
-            return "min"
-    return None
-
-
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
     """The trials that no other trial beats: as good in every column and better in one. The best by the first column
     come first.

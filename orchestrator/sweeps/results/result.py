@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hooks.parts.metric_direction import direction
 from orchestrator.errors import UsageError, did_you_mean
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
@@ -151,16 +152,16 @@ class Sweep(Result):
         """The trials that no other one beats in these columns of `trials`: the sweep's metrics where none are said.
 
         Equal trials stay together; a trial without a number in one of the columns is left out. `modes` is column to
-        `max` or `min`; the sweep's own modes, less of seconds and bytes, and more of what is `_per_s` need not be said.
-        Raises UsageError for a column that is not there and one whose mode is not metadata.
+        `max` or `min`; those of the sweep's metrics, and of a column whose name tells, need not be said.
+        Raises UsageError for a column that is not there and one whose mode is not known.
         """
         from orchestrator.stats.row_filter import check_columns
-        from orchestrator.sweeps.results.analysis import default_mode, non_dominated
+        from orchestrator.sweeps.results.analysis import non_dominated
 
-        trials, metadata = self.trials, dict(self.objectives)
+        trials, objectives = self.trials, dict(self.objectives)
         chosen = {}
-        for name in columns or metadata:
-            mode = (modes or {}).get(name) or metadata.get(name) or default_mode(name)
+        for name in columns or objectives:
+            mode = (modes or {}).get(name) or direction(name, objectives)
             if mode not in ("max", "min"):
                 raise UsageError(f"is more or less of {name} better? Say modes={{'{name}': 'max'}} or 'min'")
             chosen[name] = mode
@@ -174,7 +175,7 @@ class Sweep(Result):
         far the values of a parameter tell the ranks of all trials. Raises UsageError where fewer than 10 trials have the metric.
         """
         from orchestrator.stats.row_filter import check_columns
-        from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method, default_mode, importance
+        from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method, importance
 
         trials, (first, _) = self.trials, self.objective
         metric = metric or first
@@ -185,8 +186,10 @@ class Sweep(Result):
         judged = int(trials[metric].notna().sum())
         if judged < ENOUGH:
             raise UsageError(f"{judged} trials of {self.path} have {metric}; what mattered takes {ENOUGH} to tell")
-        mode = dict(self.objectives).get(metric) or default_mode(metric) or "max"
-        return importance(trials, metric, mode, method)
+        mode = direction(metric, dict(self.objectives))
+        if mode is None and method != "variance":
+            raise UsageError(f"is more or less of {metric} better? That is not known, and method='variance' need not know it")
+        return importance(trials, metric, mode or "max", method)
 
 
 def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | None) -> Iterator[pd.DataFrame]:

@@ -13,7 +13,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from hooks import HookError, Rhythm, State
-from hooks.checkpointing.checkpoint import Checkpoint, infer_rule
+from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.storage import Storage
@@ -286,7 +286,7 @@ def test_less_is_better_for_a_loss() -> None:
 
 
 def test_several_metrics_have_a_best_each() -> None:
-    life = Life(Checkpoint(keep=1, best=["val/accuracy", "val/ema/top 1 error"], rule=["greater", "less"]))
+    life = Life(Checkpoint(keep=1, best=["val/accuracy", "val/ema/top 1 error"], mode=["max", "min"]))
     for accuracy, error in ((0.5, 0.3), (0.9, 0.4), (0.7, 0.5)):
         life.epoch(**{"val/accuracy": accuracy, "val/ema/top 1 error": error})
     assert life.store.labels == {
@@ -311,15 +311,23 @@ def test_validation_alone_works_with_several_metrics() -> None:
 
 
 def test_auto_is_the_first_metric_of_val() -> None:
+    """As MMEngine's, whose evaluators know no loss."""
     life = Life(Checkpoint(best="auto"))
     for loss in (3.0, 1.0, 2.0):
-        life.epoch(**{"val/loss": loss, "val/accuracy": loss})
+        life.epoch(**{"val/loss": loss, "val/accuracy": loss, "val/f1": -loss})
+    assert life.store.labels == {"best": "epoch-0001", "best-val-accuracy": "epoch-0001"}
+
+
+def test_auto_is_the_loss_where_val_has_no_other_metric() -> None:
+    life = Life(Checkpoint(best="auto"))
+    for loss in (3.0, 1.0, 2.0):
+        life.epoch(**{"val/loss": loss, "val/ema/loss": -loss})
     assert life.store.labels == {"best": "epoch-0002", "best-val-loss": "epoch-0002"}
 
 
 def test_a_missing_metric_is_said_after_the_first_validation() -> None:
     """MMEngine raises a bare KeyError, after hours."""
-    life = Life(Checkpoint(best="val/acuracy", rule="greater"))
+    life = Life(Checkpoint(best="val/acuracy", mode="max"))
     with pytest.raises(HookError, match="no metric 'val/acuracy' after the val phase; there are: train/loss, val/accuracy"):
         life.epoch(0.5)
 
@@ -336,55 +344,48 @@ def test_auto_needs_a_metric() -> None:
         life.phase("val", 1)
 
 
-# Rules
+# Which way is better
 
 
-@pytest.mark.parametrize(
-    ("metric", "rule"),
-    [
-        ("val/accuracy", "greater"),
-        ("val/ema/accuracy", "greater"),
-        ("val/top1", "greater"),
-        ("val/f1", "greater"),
-        ("val/F1_score", "greater"),
-        ("coco/bbox_mAP_50", "greater"),
-        ("val/mIoU", "greater"),
-        ("val/aAcc", "greater"),
-        ("val/AR@100", "greater"),
-        ("val/averagePrecision", "greater"),
-        ("val/R2", "greater"),
-        ("val/loss", "less"),
-        ("val/loss_cls", "less"),
-        ("val/RMSE", "less"),
-        ("val/MSELoss", "less"),
-        ("val/stop_error", "less"),  # "top" is no word of it: MMEngine says greater
-    ],
-)
-def test_a_rule_is_told_from_whole_words(metric: str, rule: str) -> None:
-    assert infer_rule(metric) == rule
-
-
-@pytest.mark.parametrize("metric", ["val/inaccuracy", "val/score", "val/top1_error", "val/stopping", "val/lossless", "val/"])
-def test_a_rule_is_not_guessed(metric: str) -> None:
-    with pytest.raises(ValueError, match=f"'{metric}' is better .*; write rule: greater or rule: less"):
+@pytest.mark.parametrize("metric", ["val/inaccuracy", "val/score", "val/top1_error", "val/"])
+def test_what_is_better_is_not_guessed(metric: str) -> None:
+    with pytest.raises(ValueError, match=f"whether more or less of '{metric}' is better; write mode: max or mode: min"):
         Checkpoint(best=metric)
-    Checkpoint(best=metric, rule="greater")
+    Checkpoint(best=metric, mode="max")
+
+
+def test_mmengines_rule_is_read_as_mode() -> None:
+    for said in ({"rule": "less"}, {"mode": "min"}, {"rule": ["less"]}):
+        life = Life(Checkpoint(best="val/score", **said))
+        for score in (3.0, 1.0, 2.0):
+            life.epoch(**{"val/score": score})
+        assert life.store.labels["best"] == "epoch-0002"
+    with pytest.raises(ValueError, match="both mode=max and rule=greater"):
+        Checkpoint(best="val/score", mode="max", rule="greater")
 
 
 def test_auto_refuses_a_name_it_cannot_judge() -> None:
-    with pytest.raises(HookError, match=r"'val/score' is better .* write rule"):
+    with pytest.raises(HookError, match="'val/score' is better; write mode: max or mode: min"):
         Life(Checkpoint(best="auto")).epoch(**{"val/score": 1.0})
-    Life(Checkpoint(best="auto", rule="less")).epoch(**{"val/score": 1.0})
+    Life(Checkpoint(best="auto", mode="min")).epoch(**{"val/score": 1.0})
 
 
-def test_rules_must_fit_the_metrics() -> None:
-    with pytest.raises(ValueError, match="2 entries for 1 metrics"):
-        Checkpoint(best=["val/loss"], rule=["less", "greater"])
+def test_auto_hears_what_the_sweep_says() -> None:
+    sweep = {"metric": "val/score", "mode": "min"}
+    life = Life(Checkpoint(best="auto"), config={"sweep": sweep})
+    for score in (2.0, 1.0):
+        life.epoch(**{"val/loss": 1.0, "val/score": score})
+    assert life.store.labels["best-val-score"] == "epoch-0002"
+
+
+def test_modes_must_fit_the_metrics() -> None:
+    with pytest.raises(ValueError, match="2 modes are said for 1 metrics"):
+        Checkpoint(best=["val/loss"], mode=["min", "max"])
     with pytest.raises(ValueError, match="auto stands alone"):
         Checkpoint(best=["auto", "val/loss"])
 
 
-@pytest.mark.parametrize("wrong", [{"keep": 0}, {"begin": -1}, {"rule": "max"}, {"every": "often"}, {"best": "val/score"}])
+@pytest.mark.parametrize("wrong", [{"keep": 0}, {"begin": -1}, {"rule": "max"}, {"mode": "greater"}, {"every": "often"}, {"best": "val/score"}])
 def test_yaml_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Checkpoint).validate_python(wrong)
@@ -428,7 +429,7 @@ def test_nothing_is_published_unasked_or_where_nothing_was_saved() -> None:
 
 
 def _resume(life: Life, name: str, **fields: Any) -> Life:
-    hook = Checkpoint(**{field: getattr(life.hooks[0], field) for field in ("every", "keep", "best", "rule", "save_last")})
+    hook = Checkpoint(**{field: getattr(life.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")})
     later = Life(hook, store=life.store, **fields)
     later.restore(name)
     return later
@@ -502,16 +503,22 @@ def test_a_best_that_is_gone_is_not_asked_for() -> None:
     assert later.store.stored == ["epoch-0003"]
 
 
-def test_a_score_is_forgotten_when_the_rule_changes() -> None:
-    life = Life(Checkpoint(best="val/score", rule="greater"))
+def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
+    life = Life(Checkpoint(best="val/score", mode="max"))
     life.epoch(**{"val/score": 9.0})
     life.epoch(**{"val/score": 8.0})
-    hook = Checkpoint(best="val/score", rule="less")
+    hook = Checkpoint(best="val/score", mode="min")
     later = Life(hook, store=life.store, epoch=2, step=4)
     later.restore("epoch-0002")
     later.epoch(**{"val/score": 20.0})
     later.epoch(**{"val/score": 10.0})
     assert later.store.labels["best"] == "epoch-0004"
+
+
+def test_the_best_of_an_earlier_versions_checkpoint_is_remembered() -> None:
+    hook = Checkpoint(best="val/score", mode="min")
+    hook.load_state_dict({"names": [], "bests": {"val/score": {"rule": "less", "score": 2.0, "name": "epoch-0001"}}, "pending": []})
+    assert hook.state_dict()["bests"] == {"val/score": {"mode": "min", "score": 2.0, "name": "epoch-0001"}}
 
 
 def test_auto_resumes_with_the_metric_it_chose() -> None:

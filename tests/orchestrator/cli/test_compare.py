@@ -23,7 +23,7 @@ def made(place: Path, name: str, lr: float, step_s: float, ranks: int) -> str:
         [row(0, "train", 0, n, n, rank, step_s=times[rank, n - 1], batch_size=8) for rank in range(ranks) for n in range(1, 61)],
     )
     folder.storage.write("stats/attempt=0/attempt.json", json.dumps(FRESH.entries()))
-    folder.append_metrics({"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s})
+    folder.append_metrics({"attempt": 0, "epoch": 0, "step": 60, "iteration": 60, "samples": 480, "val/loss": step_s, "val/score": 1.0})
     return str(folder)
 
 
@@ -53,6 +53,8 @@ def test_what_differs_as_a_table(runs: list[str]) -> None:
     assert lines["optimizer.lr"].split()[1:] == ["0.1", "0.2", "0.1"]
     assert "(+0.0%, noise)" in lines["step_s"]
     assert "(-50.0%, unknown)" in lines["val/loss"]
+    assert "val/score best" not in printed
+    assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
 
 
 def test_one_run_is_compared_with_nothing(runs: list[str]) -> None:

@@ -58,7 +58,7 @@ def test_it_accepts_what_ships_and_its_resolved_form(validator: Draft202012Valid
         line(hooks={"ema": {"type": "shadow", "decay": 1}}),
         {
             "base": "line.yaml",
-            "sweep": {"metric": "x", "space": {"seed": {"choice": [1, 2]}, "hooks.a.b": {"uniform": [0, 1]}}},
+            "sweep": {"metric": "x", "mode": "max", "space": {"seed": {"choice": [1, 2]}, "hooks.a.b": {"uniform": [0, 1]}}},
         },
     ],
 )

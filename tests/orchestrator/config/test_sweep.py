@@ -71,10 +71,11 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
         ({"stop": {"plateau": {"patience": 0}}}, "sweep.stop.plateau.patience: must be at least 1, got 0"),
         ({"stop": {"max_report": 3}}, "sweep.stop.max_report: unknown key (did you mean 'max_reports'?)"),
         ({"budget": {"samples": 0}}, "sweep.budget.samples: must be at least 1, got 0"),
+        ({"metric": "val/score"}, "whether more or less of 'val/score' is better; write mode: max or mode: min"),
         ({"metric": []}, "sweep.metric: must"),
-        ({"metric": ["a", "b"]}, "several metrics need search: optuna"),
-        ({"metric": ["a", "b"], "search": "optuna", "scheduler": "asha"}, "several metrics need scheduler: fifo; asha goes by one"),
-        ({"metric": ["a", "b"], "search": "optuna", "mode": ["max"]}, "differ in number"),
+        ({"metric": ["a", "b"], "mode": "max"}, "several metrics need search: optuna"),
+        ({"metric": ["a", "b"], "mode": "max", "search": "optuna", "scheduler": "asha"}, "several metrics need scheduler: fifo; asha goes by one"),
+        ({"metric": ["a", "b"], "search": "optuna", "mode": ["max"]}, "1 modes are said for 2 metrics"),
         ({"search": "optuna", "scheduler": "pbt"}, "pbt changes values itself"),
         ({"scheduler": "hyperband", "max_concurrent": 2}, "max_concurrent does not go with hyperband"),
         ({"engine": "train", "scheduler": "hyperband"}, "engine: train does not go with hyperband, whose trials wait for each other"),
@@ -90,7 +91,8 @@ def test_what_is_wrong_or_does_not_go_together(more: dict[str, Any], said: str) 
 
 
 def test_objectives_pair_metrics_with_modes() -> None:
-    assert section().objectives == [("val/loss", "max")]
+    assert section().objectives == [("val/loss", "min")]
+    assert section(metric="val/loss", mode="max").objectives == [("val/loss", "max")]
     two = {"metric": ["val/accuracy", "train/iteration_s"], "search": "optuna"}
     assert section(**two, mode=["max", "min"]).objectives == [("val/accuracy", "max"), ("train/iteration_s", "min")]
     assert section(**two, mode="min").objectives == [("val/accuracy", "min"), ("train/iteration_s", "min")]

@@ -90,14 +90,14 @@ def test_spaces_that_do_not_fit_point_at_their_line(file: Path, line: str, messa
 def test_a_check_across_swept_fields_waits_for_the_trial(file: Path) -> None:
     file.write_text(TEXT + f"  band: {{type: '{HERE}:Band', low: 0, high: 1}}\n")
     other = file.parent / "sweep.yaml"
-    start = "base: line.yaml\nsweep:\n  metric: x\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"
+    start = "base: line.yaml\nsweep:\n  metric: x\n  mode: max\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"
     other.write_text(start + "    hooks.band.high: {choice: [6, 7]}\n")
     trial = load_experiment(other).source.single()
     assert resolve(trial.over({"hooks.band.low": 5, "hooks.band.high": 6})).hooks["band"] == Band(5, 6)
     with pytest.raises(ConfigError, match="low must be below high"):
         resolve(trial.over({"hooks.band.low": 5}))
     (problem,) = problems(other, start)
-    assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 5)
+    assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 6)
 
 
 def test_problems_of_space_and_base_come_together(file: Path) -> None:

@@ -23,6 +23,7 @@ def tables(**changes: Any) -> RunTables:
         "config": "name: digits\n",
         "attempts": [],
         "reports": [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}],
+        "modes": {},
         "stats": training(2, change=slower("forward_s", 1, 0.02), loss=1.0, rss_bytes=2.0**30),
         "hook_costs": costs((0, "ema", "on_update", 200, 0.1)),
     }
@@ -43,6 +44,14 @@ def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
     assert found["rank-seconds"] == f"{spent:.4g}in 400 iterations of 2 ranks"
     assert found["peak memory of a process"].startswith("1 GiB")
     assert found["slowest rank"].startswith("1its own work takes ")
+
+
+def test_the_headline_calls_nothing_best_of_which_that_is_not_known() -> None:
+    reports = [{"epoch": 1, "step": 100, "val/score": 0.75, "val/ppl": 9.0}, {"epoch": 2, "step": 200, "val/score": 0.5, "val/ppl": 7.0}]
+    found = tiles(tables(reports=reports))
+    assert found["last val/score"] == "0.5epoch 2, step 200"
+    assert found["best val/ppl"] == "7epoch 2, step 200"
+    assert tiles(tables(reports=reports, modes={"val/score": "max"}))["best val/score"] == "0.75epoch 1, step 100"
 
 
 def test_the_headline_s_numbers_have_all_their_digits_in_the_title() -> None:

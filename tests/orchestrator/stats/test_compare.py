@@ -69,6 +69,21 @@ def test_the_numbers_are_those_of_the_runs() -> None:
     assert found["metrics"]["val/loss last"]["verdicts"] == [None, "unknown"]
 
 
+def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
+    reports = [{"val/ppl": 9.0, "val/bits_per_character": 2.0, "val/score": 0.5}, {"val/ppl": 7.0, "val/bits_per_character": 3.0, "val/score": 0.25}]
+    rows = pd.DataFrame()
+    found = compare([Side("a", {}, reports, rows), Side("b", {}, reports, rows)])
+    assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
+    assert found["metrics"]["val/bits_per_character best"]["values"] == [2.0, 2.0]
+    assert "val/score best" not in found["metrics"]
+    assert found["not_known"] == ["val/score"]
+    said = compare([Side("a", {}, reports, rows, {"val/score": "max"}), Side("b", {}, reports, rows)])
+    assert said["metrics"]["val/score best"]["values"] == [0.5, 0.5]
+    assert said["not_known"] == []
+    against = compare([Side("a", {}, reports, rows, {"val/score": "max"}), Side("b", {}, reports, rows, {"val/score": "min"})])
+    assert against["not_known"] == ["val/score"]
+
+
 def test_more_than_two_runs_each_against_the_first() -> None:
     found = compare([side("a", 1), side("b", 2), side("c", 3, 0.05)])
     assert found["costs"]["step_s"]["verdicts"] == [None, "noise", "less"]

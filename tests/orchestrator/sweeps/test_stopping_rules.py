@@ -12,7 +12,7 @@ from orchestrator.sweeps.stopping_rules import Stopping
 
 
 def settings(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "space": {"x": {"choice": [1]}}, **more})
+    return Sweep.model_validate({"metric": "val/score", "mode": "max", "space": {"x": {"choice": [1]}}, **more})
 
 
 def stopped_at(values: list[float], mode: str = "max", seconds: float = 0, **stop: Any) -> int | None:

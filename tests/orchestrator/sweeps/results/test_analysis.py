@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import kruskal
 
 from orchestrator.sweeps.results import analysis
-from orchestrator.sweeps.results.analysis import default_mode, importance, non_dominated
+from orchestrator.sweeps.results.analysis import importance, non_dominated
 
 NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan), st.just(math.inf))
 MODES = st.sampled_from(["max", "min"])
@@ -40,14 +40,6 @@ def test_the_front_is_who_no_one_beats(case: tuple[list[list[float]], list[str]]
 def test_equal_trials_stay_together_and_the_best_come_first() -> None:
     table = pd.DataFrame({"a": [1, 2, 2, 3, None], "b": [1, 5, 5, 9, 0]}, index=["p", "q", "r", "s", "t"])
     assert [*non_dominated(table, {"a": "max", "b": "min"}).index] == ["s", "q", "r", "p"]
-
-
-@pytest.mark.parametrize(
-    ("column", "mode"),
-    [("step_s", "min"), ("peak_rss_bytes", "min"), ("samples_per_s", "max"), ("stats/step_s/p95", "min"), ("val/accuracy", None)],
-)
-def test_units_say_which_way_is_better(column: str, mode: str | None) -> None:
-    assert default_mode(column) == mode
 
 
 # Importance

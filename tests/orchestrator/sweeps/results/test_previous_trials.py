@@ -30,7 +30,7 @@ class Trial:
 
 
 def settings(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}, "search": "grid", **more})
+    return Sweep.model_validate({"metric": "val/score", "mode": "max", "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}, "search": "grid", **more})
 
 
 def scheduler_of(sweep: Sweep, past: dict[int, Past], mistakes: set[int] = frozenset()) -> Any:

@@ -235,6 +235,11 @@ def test_importance_takes_ten_trials(tmp_path: Path) -> None:
     assert shares.idxmax() == "optimizer.lr"
     with pytest.raises(UsageError, match="method='fanova' is none of ped_anova, variance"):
         made.importance(method="fanova")
+    for index, trial in enumerate(made.runs[1:]):
+        trial.folder.append_metrics({"attempt": 0, "epoch": 9, "step": 9, "iteration": 9, "val/accuracy": 2 + index, "val/score": index})
+    assert made.importance("val/score", method="variance").idxmax() == "optimizer.lr"
+    with pytest.raises(UsageError, match="is more or less of val/score better"):
+        made.importance("val/score", method="ped_anova")
     few = crafted(tmp_path / "few", "max", a=[0.5])
     with pytest.raises(UsageError, match=r"1 trials of .* have val/accuracy; what mattered takes 10 to tell"):
         few.importance()

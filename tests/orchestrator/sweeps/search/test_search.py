@@ -22,7 +22,7 @@ def bowl(values: dict[str, Any]) -> float:
 
 
 def sweep(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "trials": 40, "space": SPACE, **more})
+    return Sweep.model_validate({"metric": "val/score", "mode": "max", "trials": 40, "space": SPACE, **more})
 
 
 def searched(settings: Sweep, function: Callable[[dict[str, Any]], dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -58,7 +58,7 @@ def scheduler_of(settings: Sweep, folder: Path, mode: str = "max") -> Any:
 
 
 def sweep(**more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/score", "search": "random", "space": {"optimizer.lr": {"uniform": [0, 1]}}, **more})
+    return Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "random", "space": {"optimizer.lr": {"uniform": [0, 1]}}, **more})
 
 
 MAX_T = 27

@@ -1,0 +1,129 @@
+"""Which way a metric is better: as the experiment says, else as the metric's name tells, else not known.
+
+An experiment says it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook, in any hook that monitors
+one. MMEngine's `rule: greater` or `less` is read as the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+Mode = Literal["max", "min"]
+Rule = Literal["greater", "less"]
+
+HOW_TO_SAY = "write mode: max or mode: min"
+MODES: Mapping[str, Mode] = {"greater": "max", "less": "min", "max": "max", "min": "min"}
+"""What each word for it means."""
+_MORE = frozenset(
+    """
+    acc accuracy ap ar ari auc auprc auroc bleu chrf cider corr correlation dice f1 hit hits iou jaccard kappa map
+    mcc meteor miou mrr ndcg nmi pearson precision psnr purity r2 recall reward roc rouge sensitivity spearman
+    specificity speed ssim success throughput top
+    """.split()  # noqa: SIM905
+)
+_LESS = frozenset(
+    """
+    bpb bpc bpd brier cer ece eer er err error errors fid fnr fpr latency logloss loss losses lpips mae mape mse
+    msle nll perplexity ppl regret rmse rmsle smape ter wer
+    """.split()  # noqa: SIM905
+)
+_UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
+"""Ends of names, the first that fits: of speed more is better, of seconds and bytes less."""
+
+
+def direction(metric: str, said: Mapping[str, str] | None = None) -> Mode | None:
+    """`max` where more of a metric is better, `min` where less is, None where that is not known; `said` is as from `stated`."""
+    return MODES.get((said or {}).get(metric, "")) or _of_unit(metric) or _of_words(metric)
+
+
+def known_direction(metric: str, said: Mapping[str, str] | None = None) -> Mode:
+    """As `direction`; raises ValueError where it is not known."""
+    found = direction(metric, said)
+    if found is None:
+        raise ValueError(f"cannot tell whether more or less of '{metric}' is better; {HOW_TO_SAY}")
+    return found
+
+
+def not_known(metrics: Sequence[str]) -> str:
+    """What to say where the best of some metrics would stand."""
+    return (
+        f"Whether more or less of {', '.join(metrics)} is better is not known, so no value is called the best. "
+        f"An experiment says it as hooks.checkpoint: {{best: {metrics[0]}, mode: max}}, or mode: min."
+    )
+
+
+def directions(
+    metrics: Sequence[str], mode: str | Sequence[str] | None, rule: str | Sequence[str] | None = None, said: Mapping[str, str] | None = None
+) -> dict[str, Mode]:
+    """Each metric with what is better of it: as `mode` or `rule` says, one for all or one for each, else as `direction`.
+
+    Raises ValueError where it is not known, said twice, or said of another number of metrics.
+    """
+    if mode is not None and rule is not None:
+        raise ValueError(f"has both mode={mode} and rule={rule}; rule is MMEngine's word for the same, so say mode alone")
+    given = _modes({"mode": mode, "rule": rule}, len(metrics))
+    if len(given) != len(metrics):
+        raise ValueError(f"{len(given)} modes are said for {len(metrics)} metrics ({', '.join(metrics)}); say one for all, or one for each")
+    return {metric: one or known_direction(metric, said) for metric, one in zip(metrics, given, strict=True)}
+
+
+def stated(config: Mapping[str, Any]) -> dict[str, Mode]:
+    """What an experiment, as plain data, says of its metrics: its sweep before its hooks."""
+    found: dict[str, Mode] = {}
+    for judge in judges(config):
+        found = {**judge.modes, **found}
+    return found
+
+
+class Judge(NamedTuple):
+    """A part of an experiment that judges by metrics: its sweep, or a hook."""
+
+    path: str
+    entry: dict[str, Any]
+    metrics: list[str]
+    modes: dict[str, Mode]
+    """What it says of its metrics, where it does."""
+
+
+def judges(config: Mapping[str, Any]) -> Iterator[Judge]:
+    """What of an experiment, as plain data that may still be wrong, judges by metrics: the sweep first."""
+    hooks = config.get("hooks")
+    entries = {f"hooks.{name}": entry for name, entry in hooks.items()} if isinstance(hooks, Mapping) else {}
+    for path, entry in {"sweep": config.get("sweep"), **entries}.items():
+        if not isinstance(entry, dict):
+            continue
+        named = entry.get("metric" if path == "sweep" else "best") or entry.get("monitor")
+        metrics: list[Any] = named if isinstance(named, list) else [named]
+        if metrics and all(isinstance(metric, str) for metric in metrics):
+            said = zip(metrics, _modes(entry, len(metrics)), strict=False)
+            yield Judge(path, entry, metrics, {metric: mode for metric, mode in said if mode})
+
+
+def _modes(entry: Mapping[str, Any], count: int) -> list[Mode | None]:
+    given = entry.get("mode") or entry.get("rule")
+    return [MODES.get(str(one)) for one in (given if isinstance(given, list) else [given] * count)]
+
+
+def _of_unit(metric: str) -> Mode | None:
+    # In stats/step_s/p95 the unit stands before the statistic.
+    names = (metric, metric.rpartition("/")[0])
+    return next((mode for name in names for end, mode in _UNITS.items() if name.endswith(end)), None)
+
+
+def _of_words(metric: str) -> Mode | None:
+    """As whole words of the name tell, where all of them tell the same."""
+    if re.search(r"\b(bits|nats)_per_(?!s$|sec)", metric.replace("/", " ")):
+        return "min"
+    words = {word for part in re.split(r"[^A-Za-z0-9]+", metric) for word in _words(part)}
+    more, less = bool(words & _MORE), bool(words & _LESS)
+    if more == less:
+        return None
+    return "max" if more else "min"
+
+
+def _words(part: str) -> set[str]:
+    """A part of a name as it is, without trailing digits, and cut at its capitals: `top1` is also `top`, `mAcc` also `acc`."""
+    pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
+    return {word.lower() for word in (part, part.rstrip("0123456789"), *pieces)}

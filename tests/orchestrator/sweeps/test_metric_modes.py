@@ -1,0 +1,60 @@
+"""What one part of an experiment says of a metric counts for the others, in a sweep and in its trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict, experiment_of
+from orchestrator.errors import ConfigError
+from orchestrator.sweeps.trial_setup import trial_source
+from tests.tasks import described
+
+SPACE = {"optimizer.lr": {"choice": [0.1, 0.2]}, "hooks.checkpoint.keep": {"choice": [1, 2]}}
+
+
+def trial_of(sweep: Experiment, values: dict[str, Any]) -> Experiment:
+    assert sweep.sweep is not None
+    return experiment_of(trial_source(sweep.source, sweep.sweep, values))
+
+
+
+
+def test_a_trial_s_checkpoint_hears_the_sweep() -> None:
+    sweep = {"metric": "val/score", "mode": "min", "space": SPACE}
+    hooks = {"checkpoint": {"best": "val/score"}, "stop": {"type": "early_stopping", "monitor": "val/score"}}
+    experiment = described(epochs=1, hooks=hooks, sweep=sweep)
+    trial = trial_of(experiment, {"optimizer.lr": 0.1})
+    assert {name: trial.hooks[name]["mode"] for name in hooks} == {"checkpoint": "min", "stop": "min"}
+
+
+def test_a_sweep_hears_its_checkpoint() -> None:
+    hooks = {"checkpoint": {"best": ["val/loss", "val/score"], "rule": ["less", "greater"]}}
+    experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "space": SPACE})
+    assert experiment.sweep is not None
+    assert experiment.sweep.objectives == [("val/score", "max")]
+
+
+def test_another_best_in_a_trial_takes_nothing_over() -> None:
+    """The axis changes what the checkpoint judges by, and with it which way is better."""
+    axis = {"hooks.checkpoint.best": {"choice": ["val/score", "val/accuracy"]}}
+    hooks = {"checkpoint": {"best": "val/score"}}
+    experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": axis})
+    modes = [trial_of(experiment, {"hooks.checkpoint.best": best}).hooks["checkpoint"]["mode"] for best in ("val/score", "val/accuracy")]
+    assert modes == ["min", None]
+
+
+@pytest.mark.parametrize("checkpoint", [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "rule": ["less", "greater"]}])
+def test_opposite_words_of_a_metric_are_refused(checkpoint: dict[str, Any]) -> None:
+    sweep = {"metric": "val/accuracy", "mode": "min", "space": SPACE}
+    with pytest.raises(ConfigError, match=r"hooks.checkpoint: says that max of val/accuracy is better, and sweep says min"):
+        described(epochs=1, hooks={"checkpoint": checkpoint}, sweep=sweep)
+
+
+def test_a_monitor_of_another_hook_is_left_alone() -> None:
+    hooks = {"param_scheduler": {"monitor": "val/score"}, "checkpoint": {"best": "val/score", "mode": "max"}}
+    scheduler = {"type": "ReduceLROnPlateau"}
+    experiment = described(epochs=1, hooks=hooks, scheduler=scheduler)
+    assert experiment_from_dict(experiment.model_dump(mode="json")) == experiment
