@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.parts import sharded_tensors as shards
+from hooks.private_torch import foreach_norm
 from hooks.recent_rows import KeptRows, Recent
 
 
@@ -204,5 +205,5 @@ def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:
     """As torch's get_total_norm, whose sorting by device and dtype costs a small model more than the norm itself."""
     if not gradients or any(g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients):
         return torch.nn.utils.get_total_norm(gradients, norm_type)
-    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, norm_type)), norm_type)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients, norm_type)), norm_type)
     return total

@@ -13,11 +13,11 @@ from typing import Annotated, Any, ClassVar
 import torch
 from annotated_types import Ge
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.metric_direction import MODES, Mode, Rule, directions, stated
+from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm
 from hooks.state import State
 

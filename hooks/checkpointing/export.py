@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from annotated_types import Gt
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import eval_mode as aside
+from hooks.private_torch import tree_leaves, tree_map
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 

@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+RunningNorm = BatchNorm | nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+"""What may normalize with statistics that run on from batch to batch."""
 
-def tracked_layers(module: nn.Module) -> list[_BatchNorm]:
+
+def tracked_layers(module: nn.Module) -> list[BatchNorm]:
     """The BatchNorm layers that keep running statistics, without those kept in evaluation mode while the rest trains."""
-    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.running_mean is not None]
+    layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm) and layer.running_mean is not None]
     return [layer for layer in layers if layer.training or not module.training]
 
 
@@ -53,7 +56,7 @@ def recompute(state: State, batches: Iterable[Any] | None = None) -> None:
 
 
 @contextmanager
-def _observing(layers: list[_BatchNorm], sums: list[Tensor]) -> Iterator[None]:
+def _observing(layers: list[BatchNorm], sums: list[Tensor]) -> Iterator[None]:
     """Adds up what goes into each layer: sums per channel, squares per channel, values in a channel."""
 
     def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -71,7 +74,7 @@ def _observing(layers: list[_BatchNorm], sums: list[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _left_as_found(module: nn.Module, layers: list[_BatchNorm]) -> Iterator[None]:
+def _left_as_found(module: nn.Module, layers: list[BatchNorm]) -> Iterator[None]:
     """Puts back the modes of all modules and the layers' counts of training batches."""
     modes = [(child, child.training) for child in module.modules()]
     counts = [(layer.num_batches_tracked, layer.num_batches_tracked.clone()) for layer in layers if layer.num_batches_tracked is not None]
@@ -84,7 +87,7 @@ def _left_as_found(module: nn.Module, layers: list[_BatchNorm]) -> Iterator[None
             live.copy_(before)
 
 
-def _set_statistics(layer: _BatchNorm, sums: Tensor) -> None:
+def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:
     total, squares, (count,) = torch.split(sums, [layer.num_features, layer.num_features, 1])
     if count == 0 or layer.running_mean is None or layer.running_var is None:
         return  # the forward pass does not use this layer

@@ -30,8 +30,7 @@ def evaluating(state: State) -> Iterator[None]:
     buffers = [
         (module, name, buffer, buffer.clone())
         for module in modules
-        for name, buffer in module._buffers.items()
-        if buffer is not None
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
     ]
     drawn = random.getstate(), numpy.random.get_state()
     cuda = [state.device] if state.device.type == "cuda" else []
@@ -44,6 +43,6 @@ def evaluating(state: State) -> Iterator[None]:
             module.training = training
         for module, name, buffer, before in buffers:
             buffer.data.copy_(before)
-            module._buffers[name] = buffer
+            setattr(module, name, buffer)
         random.setstate(drawn[0])
         numpy.random.set_state(drawn[1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from hooks.private_torch import compiler_is_imported
 
 
 def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -32,7 +33,7 @@ def tensors(values: Any) -> Iterator[Tensor]:
 
 def uncompiled() -> AbstractContextManager[Any]:
     """Has compiled models run uncompiled meanwhile: what is compiled already does not call module hooks."""
-    if "torch._dynamo" not in sys.modules:
+    if not compiler_is_imported():
         return nullcontext()
     context: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return context

@@ -9,9 +9,9 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from hooks.hook import Hook
+from hooks.parts.batch_norm_statistics import BatchNorm
 from hooks.parts.self_supervised.gather import batch_sizes, gather
 from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
 from hooks.state import State
@@ -123,4 +123,4 @@ def _unit(rows: Tensor) -> Tensor:
 
 def _mixes_samples(layer: nn.Module) -> bool:
     """Whether a layer's output for a sample shows which others are in the rank's batch."""
-    return isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
+    return isinstance(layer, BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -15,6 +15,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.private_torch import dump_memory_snapshot, record_memory_history, when_out_of_memory
 from hooks.state import State
 
 FOLDER = "memory"
@@ -53,10 +54,10 @@ class MemorySnapshot(Hook):
     def on_start(self, state: State) -> None:
         if state.device.type != "cuda":
             return
-        torch.cuda.memory._record_memory_history(max_entries=self.max_entries, stacks="python")
+        record_memory_history(max_entries=self.max_entries, stacks="python")
         self._recording = True
         if self.failures != "none":
-            _when_out_of_memory(lambda: self._run_out(state))
+            when_out_of_memory(lambda: self._run_out(state))
 
     def on_step(self, state: State) -> None:
         if state.stepped and state.step in self.steps:
@@ -78,35 +79,24 @@ class MemorySnapshot(Hook):
             _path(state, reason, "txt").write_text("\n".join(_lines(state.device)) + "\n")
         snapshot = _path(state, reason, "pickle")
         if self._recording and not snapshot.exists():
-            _dump(snapshot)
+            dump_memory_snapshot(snapshot)
 
     def _run_out(self, state: State) -> None:
         # Once: a program that lives on with too little memory may come here again and again.
         if self._recording and not self._ran_out:
             self._ran_out = True
-            _dump(_path(state, "-OutOfMemoryError", "pickle"))
+            dump_memory_snapshot(_path(state, "-OutOfMemoryError", "pickle"))
 
     def _stop(self) -> None:
         if self._recording:
             self._recording = False
-            torch.cuda.memory._record_memory_history(enabled=None)
+            record_memory_history(enabled=None)
 
 
 def _path(state: State, reason: str, suffix: str) -> Path:
     folder = state.artifacts / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"rank={state.rank}-step={state.step}{reason}.{suffix}"
-
-
-def _dump(path: Path) -> None:
-    torch.cuda.memory._dump_snapshot(str(path))
-
-
-def _when_out_of_memory(write: Callable[[], None]) -> None:
-    """Has torch call `write` where an allocation fails, while everything is still allocated. It cannot be taken back."""
-    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if attach is not None:
-        attach(lambda device, size, total, free: write())
 
 
 def _out_of_memory(error: BaseException | None) -> BaseException | None:

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hooks.hook import Hook, Ranks
 from hooks.parts import eval_mode as aside
+from hooks.private_torch import CPU_ATTENTION
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -138,7 +139,7 @@ def _attention_on_cpu(query: torch.Size, key: torch.Size, value: torch.Size, *_:
     return int(sdpa_flop_count(query, key, value))
 
 
-_MISSING = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_on_cpu}
+_MISSING = {CPU_ATTENTION: _attention_on_cpu}
 
 
 def _parameters(module: nn.Module) -> tuple[int, int]:

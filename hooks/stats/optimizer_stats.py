@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts.layer_table import LayerTable
+from hooks.private_torch import foreach_norm, foreach_sub_
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 
@@ -66,7 +67,7 @@ class OptimizerStats(Hook):
         if not self._before:
             return
         parameters: list[Tensor] = list(self._parameters.values())
-        torch._foreach_sub_(self._before, parameters)
+        foreach_sub_(self._before, parameters)
         norms = {"param_norm": _norms(parameters), "step_grad_norm": self._gradient_norms, "update_norm": _norms(self._before)}
         norms |= {f"{kind}_norm": _norms(values) for kind, values in _moments(state.optimizer, parameters).items()}
         self._release()
@@ -104,7 +105,7 @@ def _norms(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
     """The norm of each tensor there is, all in a few operations."""
     values = [tensor.coalesce().values() if tensor is not None and tensor.is_sparse else tensor for tensor in tensors]
     there = _there(values)
-    norms = iter(torch._foreach_norm(there) if there else ())
+    norms = iter(foreach_norm(there) if there else ())
     return [None if value is None else next(norms) for value in values]
 
 

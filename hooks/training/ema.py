@@ -16,10 +16,11 @@ from hooks.hook import Hook
 from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
+from hooks.private_torch import foreach_lerp_
 from hooks.rhythm import Rhythm
 from hooks.state import State
 
-Slot = tuple[dict[str, Any], str]
+Slot = tuple[nn.Module, str]
 """Where a module keeps a buffer: its table of buffers and the name; a buffer may be replaced by another tensor."""
 
 
@@ -158,11 +159,11 @@ class EMA(Hook):
         averages, parameters = self._alike
         with torch.no_grad():
             if averages:
-                torch._foreach_lerp_(averages, parameters, weight)
+                foreach_lerp_(averages, parameters, weight)
             for average, parameter in self._unlike:
                 average.lerp_(parameter.to(average), weight)
             for (owner, name), average in self._buffers.values():
-                average.lerp_(owner[name].to(average), weight)
+                average.lerp_(getattr(owner, name).to(average), weight)
 
     def _copy_weights(self, module: nn.Module) -> None:
         """The first update; from here on the same lists of tensors are averaged."""
@@ -175,7 +176,7 @@ class EMA(Hook):
         self._alike = [a for a, _ in alike], [p for _, p in alike]
         self._unlike = [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)]
         if self.buffers == "ema":
-            self._buffers = {name: (slot, self._copy(slot[0][slot[1]])) for name, slot in _floating_buffers(module)}
+            self._buffers = {name: (slot, self._copy(getattr(*slot))) for name, slot in _floating_buffers(module)}
 
     def _copy(self, tensor: Tensor) -> Tensor:
         wide = torch.promote_types(tensor.dtype, torch.float32)
@@ -212,7 +213,7 @@ class EMA(Hook):
         self._in_use = True
         slots = self._exchanged_buffers(state.module)
         raw_weights = [_raw(parameter) for parameter in self._parameters]
-        raw_buffers = [owner[name] for owner, name in slots]
+        raw_buffers = [getattr(*slot) for slot in slots]
         try:
             for parameter, average in zip(self._parameters, self._averages, strict=True):
                 _put(parameter, average)
@@ -221,27 +222,27 @@ class EMA(Hook):
         finally:
             for parameter, raw in zip(self._parameters, raw_weights, strict=True):
                 _put(parameter, raw)
-            for (owner, name), raw in zip(slots, raw_buffers, strict=True):
-                owner[name] = raw
+            for slot, raw in zip(slots, raw_buffers, strict=True):
+                setattr(*slot, raw)
             self._in_use = False
 
     def _exchanged_buffers(self, module: nn.Module) -> list[Slot]:
         if self.buffers == "recompute":
-            return [(layer._buffers, name) for layer in batch_statistics.tracked_layers(module) for name in layer._buffers]
+            return [(layer, name) for layer in batch_statistics.tracked_layers(module) for name, _ in layer.named_buffers(recurse=False)]
         return [slot for slot, _ in self._buffers.values()]
 
     def _put_buffers(self, state: State, slots: list[Slot]) -> None:
         if self.buffers == "ema":
-            for (owner, name), average in self._buffers.values():
-                owner[name] = average.to(owner[name])
+            for slot, average in self._buffers.values():
+                setattr(*slot, average.to(getattr(*slot)))
         elif self.buffers == "recompute":
             if self._recomputed is None or self._recomputed[0] != self._updates:
-                for owner, name in slots:
-                    owner[name] = owner[name].clone()
+                for slot in slots:
+                    setattr(*slot, getattr(*slot).clone())
                 batch_statistics.recompute(state)
-                self._recomputed = self._updates, [owner[name] for owner, name in slots]
-            for (owner, name), buffer in zip(slots, self._recomputed[1], strict=True):
-                owner[name] = buffer
+                self._recomputed = self._updates, [getattr(*slot) for slot in slots]
+            for slot, buffer in zip(slots, self._recomputed[1], strict=True):
+                setattr(*slot, buffer)
 
 
 def _raw(parameter: nn.Parameter) -> Tensor:
@@ -263,4 +264,4 @@ def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Slot]]:
     for path, buffer in module.named_buffers():
         if path in saved and buffer.is_floating_point():
             owner, _, name = path.rpartition(".")
-            yield path, (module.get_submodule(owner)._buffers, name)
+            yield path, (module.get_submodule(owner), name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
 from annotated_types import Gt
 from torch import Tensor
 
 from hooks.hook import Hook, Priority
+from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
 from hooks.state import State
 
 _EPSILON = 1e-6
@@ -40,10 +40,10 @@ class GradientClip(Hook):
         norm = state.gradient_norm(self.norm_type)
         state.record(grad_norm=norm)
         if self.max_value is not None:
-            torch._foreach_clamp_min_(gradients, -self.max_value)
-            torch._foreach_clamp_max_(gradients, self.max_value)
+            foreach_clamp_min_(gradients, -self.max_value)
+            foreach_clamp_max_(gradients, self.max_value)
         elif not self._surely_within(norm):
-            torch._foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))
+            foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))
         else:
             return
         state.forget_gradients()

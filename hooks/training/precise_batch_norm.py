@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 import torch
 from annotated_types import Ge
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from hooks.hook import Hook
 from hooks.parts import batch_norm_statistics as batch_statistics
+from hooks.private_torch import tree_map_only
 from hooks.state import State
 
 

@@ -18,7 +18,8 @@ def _is_an_actors() -> bool:
 
 if _is_an_actors() and gc.isenabled():
     gc.disable()
-    import torch._dynamo  # noqa: F401  # every optimizer imports it as it is made
+    from hooks.private_torch import import_compiler
 
+    import_compiler()
     gc.freeze()
     gc.enable()

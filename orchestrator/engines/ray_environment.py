@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
@@ -13,25 +12,7 @@ from typing import Any
 
 from orchestrator.config.experiment import Workers
 from orchestrator.errors import RunError, UsageError
-
-_SETTINGS = {
-    # The controller takes one report per poll; the default of 2 s would be the pace of short epochs.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
-    # A rank that never reaches a report would hang the others for ever.
-    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    # Workers stay in the driver's folder, so that relative paths in a task mean what they say.
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    # Tune's own notes of a sweep are never read: the trials' folders say where it stands.
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "RAY_raylet_start_wait_time_s": "120",
-}
+from orchestrator.private_api.ray_settings import SETTINGS, given_by_job
 
 
 def counted(number: float, unit: str) -> str:
@@ -57,7 +38,7 @@ class Resources:
 
 def set_environment(address: str | None) -> None:
     """Sets what Ray reads when it is imported; what the user has set stays."""
-    for name, value in _SETTINGS.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if "ray" in sys.modules:
         # Ray has read these when it was imported; another value now would set its own processes against each other.
@@ -94,12 +75,6 @@ def passed_on(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def _given_by_job() -> set[str]:
-    """The variables that the job which this process is the driver of gives its workers anyway; Ray refuses one given twice."""
-    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
-    return set((job.get("runtime_env") or {}).get("env_vars") or {})
-
-
 def local_resources() -> Resources:
     """What this machine has, without asking Ray."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -124,7 +99,7 @@ class Ray:
         self.address = chosen_address(address)
         self._options = local_options
         # Only where there are some: Ray starts new processes for workers that need an environment of their own.
-        new = {name: value for name, value in (environment or {}).items() if name not in _given_by_job()}
+        new = {name: value for name, value in (environment or {}).items() if name not in given_by_job()}
         self._environment = {"runtime_env": {"env_vars": new}} if new else {}
 
     def __enter__(self) -> Any:
@@ -134,7 +109,7 @@ class Ray:
         self._owned = not ray.is_initialized()
         if not self._owned:
             return ray
-        from orchestrator.private_api.ray import DriversImportPath
+        from orchestrator.private_api.ray_core import DriversImportPath
 
         common = {"log_to_driver": False, "logging_level": "ERROR", "job_config": DriversImportPath()}
         try:

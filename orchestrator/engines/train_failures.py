@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from orchestrator.engines.rank_failures import RankFailed, culprit
 from orchestrator.errors import RunError
+from orchestrator.private_api.ray_train import unwrapped
 
 
 def first_failure(error: BaseException) -> RunError:
@@ -14,7 +14,7 @@ def first_failure(error: BaseException) -> RunError:
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
         return first_of(failures)
-    told = next((one for one in _unwrapped(error) if isinstance(one, RankFailed)), None)
+    told = next((one for one in unwrapped(error) if isinstance(one, RankFailed)), None)
     return told or RunError(_own_words(error))
 
 
@@ -25,21 +25,13 @@ def first_of(failures: Mapping[int, BaseException]) -> RankFailed:
 
 def _told(rank: int, failure: BaseException) -> RankFailed:
     """What a rank said of its failure; where it did not come to that, its process is gone."""
-    for error in _unwrapped(failure):
+    for error in unwrapped(failure):
         if isinstance(error, RankFailed):
             return error
     return RankFailed.died(rank)
 
 
-def _unwrapped(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that Ray has wrapped in it."""
-    inner: Any = error
-    while isinstance(inner, BaseException):
-        yield inner
-        inner = next((found for name in ("_base_exc", "cause", "controller_failure") if (found := getattr(inner, name, None))), None)
-
-
 def _own_words(error: BaseException) -> str:
-    innermost = list(_unwrapped(error))[-1]
+    innermost = list(unwrapped(error))[-1]
     lines = [line for line in str(innermost).strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(innermost).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment
@@ -73,10 +73,11 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
 
     from orchestrator.engines.fail_fast import EndOnMistake
     from orchestrator.engines.lost_attempts import TellLoss
+    from orchestrator.private_api.ray_train import without_extra_actors
 
     workers = experiment.workers
     folder = RunFolder(assignment.location)
-    trainer = (_lean(TorchTrainer) if lean else TorchTrainer)(
+    trainer = (without_extra_actors(TorchTrainer) if lean else TorchTrainer)(
         train,
         train_loop_config=assignment,
         scaling_config=ScalingConfig(
@@ -99,26 +100,3 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
         raise first_failure(error) from error
     finally:
         folder.storage.delete(SCRATCH)
-
-
-def _lean(trainer: Any) -> Any:
-    """A trainer that starts no actors for datasets and for cleaning up placement groups.
-
-    The loop brings its own data, and where Ray was started for this run and ends with it nothing is left to clean up; each of
-    these actors is a process, and costs a small machine seconds. Ray's names for them are private: where they are not
-    found, the trainer is taken as it is.
-    """
-    try:
-        from ray.train.v2._internal.callbacks import DatasetsCallback
-        from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-    except ImportError:
-        return trainer
-    if not hasattr(trainer, "_create_default_callbacks"):
-        return trainer
-
-    class LeanTrainer(trainer):
-        def _create_default_callbacks(self) -> list[Any]:
-            unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
-            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unneeded)]
-
-    return LeanTrainer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
+from hooks.private_torch import at_end_of_backward
 from orchestrator.loop.clock import Clock
 
 
@@ -31,7 +31,7 @@ class OwnBackward:
 
     def _in_backward(self, gradient: Tensor) -> None:
         if self._clock.recording:
-            Variable._execution_engine.queue_callback(self._at_end)
+            at_end_of_backward(self._at_end)
 
     def _at_end(self) -> None:
         self._ended = self._clock.mark()

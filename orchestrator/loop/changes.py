@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hooks.plan import Plan
+from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.config.changes import unchangeable
 from orchestrator.config.experiment import Change, Experiment
@@ -114,5 +115,5 @@ def _scaled(number: Any, old: float, new: float) -> Any:
 def _scale_base_lrs(scheduler: Any, old: float, new: float) -> None:
     if hasattr(scheduler, "base_lrs"):
         scheduler.base_lrs = [_scaled(lr, old, new) for lr in scheduler.base_lrs]
-    for inner in getattr(scheduler, "_schedulers", ()):
+    for inner in inner_schedulers(scheduler):
         _scale_base_lrs(inner, old, new)

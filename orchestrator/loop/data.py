@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
+from hooks.private_torch import tree_leaves
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.batches import batches_of

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import sharded_tensors as shards
+from hooks.parts.batch_norm_statistics import RunningNorm
+from hooks.private_torch import compile_in_place
 from orchestrator.config.experiment import Experiment
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -56,23 +57,12 @@ def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precisi
         if part is module or not any(True for _ in part.parameters()):
             continue
         # Let go at the end of each call, the module's own too: a hook may change shards between two of them.
-        if precision == "bf16" and isinstance(part, _NormBase):
+        if precision == "bf16" and isinstance(part, RunningNorm):
             fully_shard(part, mesh=mesh, reshard_after_forward=True)
         elif part in chosen:
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     return module
-
-
-def compile_in_place(module: nn.Module) -> None:
-    """As torch's `module.compile()`: calls are compiled, and the module stays the same object with the same names."""
-    call: Any = module._call_impl
-
-    def called(*arguments: Any, **named: Any) -> Any:
-        return call(*arguments, **named)
-
-    # torch compiles no frame of its own code, as the call of a `Sequential` is one, but what it finds below another.
-    module._compiled_call_impl = torch.compile(called)
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from hooks.private_torch import tree_leaves
 from orchestrator.errors import RunError
 
 

@@ -8,9 +8,9 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from hooks.parts.eval_mode import evaluating, one_batch
+from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Forward(nn.Module):
         super().__init__()
         self.model = state.module
         self._forward = state.forward
-        self._leaves, self._structure = pytree.tree_flatten(batch)
+        self._leaves, self._structure = tree_flatten(batch)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(leaf for leaf in self._leaves if isinstance(leaf, Tensor))
@@ -33,8 +33,8 @@ class Forward(nn.Module):
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         passed = iter(tensors)
         leaves = [next(passed) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
-        output = self._forward(self.model, pytree.tree_unflatten(leaves, self._structure))
-        return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        output = self._forward(self.model, tree_unflatten(leaves, self._structure))
+        return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
 
 
 def add_graph(writer: SummaryWriter, state: State) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from hooks.parts.batch_norm_statistics import RunningNorm
+from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 
 
@@ -49,7 +50,7 @@ class Teacher:
         `on_phase_start`."""
         self.module.train(mode)
         for layer in self.module.modules():
-            if not isinstance(layer, _NormBase):
+            if not isinstance(layer, RunningNorm):
                 layer.training = False
 
     @torch.no_grad()
@@ -61,7 +62,7 @@ class Teacher:
     def update(self, momentum: float) -> None:
         """Moves towards the student: 1 leaves the teacher as it is, 0 makes it the student."""
         teacher, student = self._pairs
-        torch._foreach_lerp_(teacher, student, 1 - momentum)
+        foreach_lerp_(teacher, student, 1 - momentum)
         if self.buffers == "copy":
             for own, other in zip(self.module.buffers(), self._student.buffers(), strict=True):
                 own.copy_(other)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from ray import tune
-from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.result import TIME_TOTAL_S
 
 from orchestrator.config.experiment import Experiment
@@ -18,6 +17,7 @@ from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.rank_failures import DIED
 from orchestrator.engines.train_engine import give_back
 from orchestrator.errors import ConfigError
+from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.results.population_history import History
@@ -26,7 +26,6 @@ from orchestrator.sweeps.search.search import TRIAL, for_tune, make_search
 from orchestrator.sweeps.stopping_rules import Stopping
 from orchestrator.sweeps.trial_announcer import Watcher
 from orchestrator.sweeps.trial_setup import begin_trial
-from orchestrator.sweeps.tune.controller import in_tune
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import Trial
 
@@ -60,7 +59,7 @@ def launch(
     # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
-        with seeded(settings.seed + len(past)), in_tune():
+        with seeded(settings.seed + len(past)), forgetting_trials():
             tuner.fit()
     finally:
         sweep.storage.delete(SCRATCH)

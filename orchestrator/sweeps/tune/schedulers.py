@@ -11,17 +11,11 @@ from typing import Any
 import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    FIFOScheduler,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 from orchestrator.config import sweep as settings_of
 from orchestrator.config.sweep import PB2, PBT, Population, Sweep
+from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import Past
@@ -43,7 +37,7 @@ def make_scheduler(
     keeps = (settings, past, is_mistake)
     match settings.scheduler:
         case settings_of.Asha() as asha:
-            return _TakingUp.of(_Halving)(
+            return _TakingUp.of(Halving)(
                 *keeps,
                 max_t=asha.max_t or LONGEST,
                 grace_period=asha.grace_period,
@@ -51,9 +45,9 @@ def make_scheduler(
                 brackets=asha.brackets,
             )
         case settings_of.HyperBand() as hyperband:
-            return _TakingUp.of(_Bands)(*keeps, max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
+            return _TakingUp.of(Bands)(*keeps, max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
         case settings_of.Median() as median:
-            return _TakingUp.of(_Median)(
+            return _TakingUp.of(Median)(
                 *keeps,
                 time_attr=TRAINING_ITERATION,
                 grace_period=median.grace_period,
@@ -103,42 +97,8 @@ class _TakingUp(FIFOScheduler):
 
     def _tell(self, trial: Any, past: Past) -> None:
         """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""
-        if isinstance(self, _Halving | _Median):
+        if isinstance(self, Halving | Median):
             self.told(trial, [{**report, TRAINING_ITERATION: made} for made, report in enumerate(past.reports, 1)])
-
-
-class _Halving(ASHAScheduler):
-    """ASHA, told of earlier results."""
-
-    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """Puts a trial's results on their rungs."""
-        if trial.trial_id not in self._trial_info:
-            self._trial_info[trial.trial_id] = self._brackets[0]
-        for result in results:
-            self.on_trial_result(None, trial, result)
-
-
-class _Bands(HyperBandScheduler):
-    """HyperBand, whose trials all end with their bracket."""
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """The trial to go on with, after those are stopped whose bracket is through.
-
-        Tune stops them when the bracket's last report comes, but not one whose pause is still being saved by then: that
-        one would pause for ever, and the sweep with it.
-        """
-        for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
-            bracket.cleanup_full(tune_controller)
-        return super().choose_trial_to_run(tune_controller)
-
-
-class _Median(MedianStoppingRule):
-    """The median rule, told of earlier results."""
-
-    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """Keeps a trial's results among those that others are compared with."""
-        if results:
-            self._results[trial].extend(results)
 
 
 def _common(population: Population) -> dict[str, Any]:
@@ -156,48 +116,36 @@ def trial_bounds(settings: Sweep) -> dict[str, Any]:
     return {TRIAL: {"values": bounds(settings)}}
 
 
-class _Population(_TakingUp):
+class _Population(_TakingUp, Exploiting):
     """What a population scheduler of a sweep does beside Tune's own rule: it stays in the space's domains, and writes
     down who went on from whom."""
 
     def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
         super().__init__(settings, *keeps, **options)
         self._history = history
-        # Trials that are taken up have reports behind them: the next look is the first that none of them has passed.
         reached = max((len(one.reports) for one in self._past.values() if not one.over), default=0)
-        due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
-        self._next_perturbation_sync: int = max(options.get("burn_in_period", 0), due)
+        self.look_first_after(reached, options.get("burn_in_period", 0))
         self._random = np.random.RandomState(settings.seed)
 
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        super().on_trial_add(tune_controller, trial)
-        if self._synch:
-            last = self._next_perturbation_sync - self._perturbation_interval
-            self._trial_state[trial].last_perturbation_time = last
-
-    def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
-        values = trial_to_clone.config[TRIAL]["values"]
+    def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        values = source.config[TRIAL]["values"]
         if isinstance(self._settings.scheduler, PBT):
             values = mutated(self._settings, values, self._random)
         else:
-            chosen, _ = super()._get_new_config(trial, trial_to_clone)
             # What PB2 chooses goes through float32, and may come out beyond its end.
-            values = {**values, **clipped(self._settings, chosen[TRIAL]["values"])}
-        return trial_config(trial.config[TRIAL]["number"], values), {}
+            values = {**values, **clipped(self._settings, tunes_own()[TRIAL]["values"])}
+        return trial_config(trial.config[TRIAL]["number"], values)
 
-    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
-        before = trial_to_clone.config[TRIAL]["values"]
-        own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
-        super()._exploit(tune_controller, trial, trial_to_clone)
+    def exploited(self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float) -> None:
         self._history.append(
             trial=trial_name(trial.config[TRIAL]["number"]),
-            source=trial_name(trial_to_clone.config[TRIAL]["number"]),
-            report=source.last_result[TRAINING_ITERATION],
-            epoch=source.last_result["epoch"],
-            step=source.last_result["step"],
-            score=self._metric_op * own.last_score,
-            source_score=self._metric_op * source.last_score,
-            before=before,
+            source=trial_name(source.config[TRIAL]["number"]),
+            report=result[TRAINING_ITERATION],
+            epoch=result["epoch"],
+            step=result["step"],
+            score=score,
+            source_score=source_score,
+            before=source.config[TRIAL]["values"],
             after=trial.config[TRIAL]["values"],
         )
 

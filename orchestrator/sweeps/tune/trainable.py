@@ -20,6 +20,7 @@ from orchestrator.engines.rank_failures import RankFailed, traceback_of, would_c
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
+from orchestrator.private_api.ray_tune import count_from
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import taking_over
 from orchestrator.stats.tables import compact
@@ -108,7 +109,7 @@ class Trial(tune.Trainable):
         if made and not self._judged:
             self._judged = {metric: made[-1][metric] for metric in self._metrics}
         # Tune counts this step when it is over.
-        self._iteration, self._time_total = len(made) - new, seconds_of(folder)
+        count_from(self, len(made) - new, seconds_of(folder))
 
     def _last_word(self, folder: RunFolder) -> Report:
         """The last report of a trial that was interrupted after it, with nothing left to train."""

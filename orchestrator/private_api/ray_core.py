@@ -1,4 +1,4 @@
-"""What Hookyard takes from Ray that its public API does not give."""
+"""Of Ray itself: the import path of its workers, and the settings that are not documented."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ray.tune import PlacementGroupFactory, Trainable, tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
-from orchestrator.sweeps.tune.controller import Controller, in_tune
+from orchestrator.private_api.ray_tune import Controller, forgetting_trials
 
 DEATH = RayActorError()
 MISTAKE = RayTaskError("reset", "Traceback ...", ValueError("wrong"))
@@ -104,6 +104,6 @@ def test_a_trial_that_is_over_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_tune_has_it_for_a_sweep_alone() -> None:
-    with in_tune():
+    with forgetting_trials():
         assert tune.TuneController is Controller
     assert tune.TuneController is TuneController

@@ -1,4 +1,4 @@
-"""Ray Tune's loop over the trials, which keeps none that is over and counts the death of a waiting process once. Driver."""
+"""Of Ray Tune: its loop over the trials, the counts of a trial, and who shows progress. Driver, and `count_from` in a trial's process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray.exceptions import RayActorError
-from ray.tune import tune
+from ray.tune import Trainable, tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
+from ray.tune.progress_reporter import TrialProgressCallback as TrialProgressCallback
+
+
+def count_from(trainable: Trainable, steps: int, seconds: float) -> None:
+    """Has a trial's next result count on from earlier steps, and from the time that these took."""
+    trainable._iteration, trainable._time_total = steps, seconds
 
 
 class Controller(TuneController):
@@ -54,7 +60,7 @@ class Controller(TuneController):
 
 
 @contextmanager
-def in_tune() -> Iterator[None]:
+def forgetting_trials() -> Iterator[None]:
     """Within it Tune runs its trials with this controller."""
     tunes_own, tune.TuneController = tune.TuneController, Controller
     try:

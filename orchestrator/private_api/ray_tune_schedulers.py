@@ -1,0 +1,78 @@
+"""Of Ray Tune's schedulers: what a sweep that is taken up tells them, and what a population makes of its trials. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
+
+
+class Halving(ASHAScheduler):
+    """ASHA, told of earlier results."""
+
+    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+        """Puts a trial's results on their rungs."""
+        if trial.trial_id not in self._trial_info:
+            self._trial_info[trial.trial_id] = self._brackets[0]
+        for result in results:
+            self.on_trial_result(None, trial, result)
+
+
+class Bands(HyperBandScheduler):
+    """HyperBand, whose trials all end with their bracket."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """The trial to go on with, after those are stopped whose bracket is through.
+
+        Tune stops them when the bracket's last report comes, but not one whose pause is still being saved by then: that
+        one would pause for ever, and the sweep with it.
+        """
+        for bracket in (bracket for band in self._hyperbands for bracket in band if bracket and bracket.finished()):
+            bracket.cleanup_full(tune_controller)
+        return super().choose_trial_to_run(tune_controller)
+
+
+class Median(MedianStoppingRule):
+    """The median rule, told of earlier results."""
+
+    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+        """Keeps a trial's results among those that others are compared with."""
+        if results:
+            self._results[trial].extend(results)
+
+
+class Exploiting(FIFOScheduler):
+    """Mixed in before a population scheduler of Tune's: whoever is made of both says which config a trial goes on with, and
+    hears of it."""
+
+    def look_first_after(self, reached: int, burn_in: int) -> None:
+        """Compares trials first when none of them has that many reports behind it."""
+        due = (reached // self._perturbation_interval + 1) * self._perturbation_interval
+        self._next_perturbation_sync: int = max(burn_in, due)
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """A trial is new; it counts as compared up to the next look."""
+        super().on_trial_add(tune_controller, trial)
+        if self._synch:
+            last = self._next_perturbation_sync - self._perturbation_interval
+            self._trial_state[trial].last_perturbation_time = last
+
+    def next_config(self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The config with which a trial goes on from another's checkpoint."""
+        raise NotImplementedError
+
+    def exploited(self, trial: Trial, source: Trial, result: Mapping[str, Any], score: float, source_score: float) -> None:
+        """A trial has got its config; `result` is the source's last, and the scores are in the metric's own sign."""
+        raise NotImplementedError
+
+    def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
+        tunes_own = super()._get_new_config
+        return self.next_config(trial, trial_to_clone, lambda: tunes_own(trial, trial_to_clone)[0]), {}
+
+    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
+        own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
+        score, source_score = self._metric_op * own.last_score, self._metric_op * source.last_score
+        super()._exploit(tune_controller, trial, trial_to_clone)
+        self.exploited(trial, trial_to_clone, source.last_result, score, source_score)

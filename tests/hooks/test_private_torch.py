@@ -1,0 +1,91 @@
+"""What Hookyard takes from torch beyond its public API is there, and does what it is taken for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, SequentialLR, StepLR
+
+from hooks import private_torch
+from hooks.private_torch import at_end_of_backward, compile_in_place, inner_schedulers
+from tests.private_names import assert_there
+
+NAMES = {
+    "torch.utils._pytree:tree_flatten": "batches of any shape, in the graph of a model",
+    "torch.utils._pytree:tree_unflatten": "batches of any shape, in the graph of a model",
+    "torch.utils._pytree:tree_leaves": "the tensors of a batch, of an output and of what is exported",
+    "torch.utils._pytree:tree_map": "checkpoints and exports of any shape",
+    "torch.utils._pytree:tree_map_only": "batches on another device",
+    "torch:_foreach_lerp_": "averages of weights in one operation",
+    "torch:_foreach_norm": "norms of gradients, weights and updates in one operation",
+    "torch:_foreach_sub_": "what an update changed",
+    "torch:_foreach_mul_": "clipping by norm",
+    "torch:_foreach_clamp_min_": "clipping by value",
+    "torch:_foreach_clamp_max_": "clipping by value",
+    "torch:ops.aten._scaled_dot_product_flash_attention_for_cpu": "the FLOPs of attention on the CPU",
+    "torch.cuda.memory:_record_memory_history": "the history of allocations on a GPU",
+    "torch.cuda.memory:_dump_snapshot": "snapshots of a GPU's memory",
+    "torch.autograd:Variable._execution_engine": "the end of a rank's own backward pass",
+    "torch.nn:Module _call_impl": "compiling a module in place",
+    "torch.nn:Module _compiled_call_impl": "compiling a module in place",
+    "torch._dynamo:": "what every optimizer imports as it is made",
+    "torch.optim.lr_scheduler:SequentialLR _schedulers": "learning rates that change while a run goes on",
+    "torch.optim.lr_scheduler:ChainedScheduler _schedulers": "learning rates that change while a run goes on",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_has_it(name: str) -> None:
+    assert_there(name, "hooks/private_torch.py", NAMES[name])
+
+
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="a torch for the CPU has none")
+def test_torch_for_a_gpu_tells_of_a_lack_of_memory() -> None:
+    assert_there("torch:_C._cuda_attach_out_of_memory_observer", "hooks/private_torch.py", "a snapshot where memory ran out")
+
+
+def test_operations_over_many_tensors_do_what_those_over_one_do() -> None:
+    ones, twos = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 2.0)]
+    assert [float(norm) for norm in private_torch.foreach_norm(twos, 2.0)] == pytest.approx([8**0.5, 12**0.5])
+    private_torch.foreach_lerp_(ones, twos, 0.25)
+    assert torch.equal(ones[1], torch.full((3,), 1.25))
+    private_torch.foreach_sub_(ones, twos)
+    private_torch.foreach_mul_(ones, torch.tensor(4.0))
+    assert torch.equal(ones[0], torch.full((2,), -3.0))
+    private_torch.foreach_clamp_min_(ones, -1.0)
+    private_torch.foreach_clamp_max_(twos, 1.5)
+    assert (float(ones[0][0]), float(twos[0][0])) == (-1.0, 1.5)
+
+
+def test_a_call_comes_at_the_end_of_a_backward_pass_in_the_order_asked_for() -> None:
+    came: list[str] = []
+    first, last = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+
+    def ask(gradient: torch.Tensor) -> None:
+        at_end_of_backward(lambda: came.append("one"))
+        at_end_of_backward(lambda: came.append("two"))
+
+    last.register_hook(ask)
+    first.register_hook(lambda gradient: came.append("first"))
+    (first.exp() * last).sum().backward()
+    assert came == ["first", "one", "two"]
+
+
+def test_a_module_that_is_compiled_in_place_stays_the_same_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda called: lambda *inputs: calls.append(called) or called(*inputs))
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    expected = module(torch.ones(1, 2))
+    compile_in_place(module)
+    assert torch.equal(module(torch.ones(1, 2)), expected)
+    assert len(calls) == 1
+    assert list(module.state_dict()) == ["0.weight", "0.bias"]
+
+
+def test_schedulers_within_schedulers_are_found() -> None:
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
+    two = [StepLR(optimizer, 1), ConstantLR(optimizer)]
+    assert list(inner_schedulers(SequentialLR(optimizer, two, [2]))) == two
+    assert list(inner_schedulers(ChainedScheduler(two))) == two
+    assert list(inner_schedulers(two[0])) == []
