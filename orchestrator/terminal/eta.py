@@ -1,4 +1,4 @@
-"""Progress: how much of training is done, and when the rest will be."""
+"""Time to come: how much of training is done, and when the rest will be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REPORTS, _APART_S = 10, 10.0
 
 
 @dataclass(frozen=True)
-class Place:
+class Counters:
     """How far training has come."""
 
     phase: str | None = None
@@ -26,7 +26,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Progress(Place):
+class RunProgress(Counters):
     """How far training has come on its way. What is not known is None."""
 
     epochs: int | None = None
@@ -39,28 +39,28 @@ class Progress(Place):
     """Seconds to the end of training at the present pace."""
 
 
-def progress(
-    experiment: Mapping[str, Any], attempt: Attempt | None, place: Place, reports: Sequence[Mapping[str, Any]], step_s: float | None
-) -> Progress:
-    """How far a run is. `experiment` is its resolved experiment, `attempt` the present one None where none has begun,
+def estimated_progress(
+    experiment: Mapping[str, Any], attempt: Attempt | None, reached: Counters, reports: Sequence[Mapping[str, Any]], step_s: float | None
+) -> RunProgress:
+    """How far a run is. `experiment` is its resolved experiment, `attempt` the present one (None where none has begun),
     `reports` those that count, `step_s` what an iteration takes."""
-    to_come = _iterations_to_come(experiment, attempt, place)
-    total = None if to_come is None else place.iteration + to_come
-    share = place.iteration / total if total else None
+    to_come = _iterations_to_come(experiment, attempt, reached)
+    total = None if to_come is None else reached.iteration + to_come
+    share = reached.iteration / total if total else None
     pace = _seconds_per_iteration([report for report in reports if attempt and report["attempt"] == attempt.number], step_s)
     eta_s = None if to_come is None or pace is None else to_come * pace
-    return Progress(place.phase, place.epoch, place.step, place.iteration, experiment["epochs"], experiment["steps"], share, eta_s)
+    return RunProgress(reached.phase, reached.epoch, reached.step, reached.iteration, experiment["epochs"], experiment["steps"], share, eta_s)
 
 
-def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, place: Place) -> int | None:
+def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, reached: Counters) -> int | None:
     if experiment["steps"] is not None:
-        return int(max(0, experiment["steps"] - place.step) * experiment["accumulate"])
+        return int(max(0, experiment["steps"] - reached.step) * experiment["accumulate"])
     if attempt is None or attempt.epoch_iterations is None:
         return None
     length, start = attempt.epoch_iterations, attempt.position
     # Another number of ranks may have begun the epoch: what they consumed is counted in samples.
     begun = start.epoch * length + start.offset // (experiment["batch_size"] * attempt.world_size)
-    return max(0, int(experiment["epochs"] * length - begun - (place.iteration - start.iteration)))
+    return max(0, int(experiment["epochs"] * length - begun - (reached.iteration - start.iteration)))
 
 
 def _seconds_per_iteration(reports: Sequence[Mapping[str, Any]], step_s: float | None) -> float | None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.stats.quantities import duration, seconds, size
-from orchestrator.terminal.eta import Progress
+from orchestrator.terminal.eta import RunProgress
 from orchestrator.terminal.run_status import RankView, RunView
 
 MOST_RANKS = 16
@@ -54,15 +54,15 @@ def heading(path: str, status: str, *more: str) -> Text:
     return Text.assemble((path, "bold"), "  ", (status, STYLES.get(status, "")), *(f"  {text}" for text in more))
 
 
-def progress_line(progress: Progress) -> RenderableType:
+def progress_line(progress: RunProgress) -> RenderableType:
     """How far training is, with a bar where its length is known."""
-    return bar_line("  ".join(_place(progress)), progress.share, progress.eta_s)
+    return bar_line("  ".join(_counters(progress)), progress.share, progress.eta_s)
 
 
-def bar_line(place: str, share: float | None, eta_s: float | None) -> RenderableType:
-    """A place, a bar, percent, and the time to come."""
+def bar_line(label: str, share: float | None, eta_s: float | None) -> RenderableType:
+    """A label, a bar, percent, and the time to come."""
     line = Table.grid(padding=(0, 2))
-    cells: list[RenderableType] = [Text(place)]
+    cells: list[RenderableType] = [Text(label)]
     if share is not None:
         cells += [ProgressBar(total=1.0, completed=share, width=24, complete_style="green", finished_style="green"), percent(share)]
     if eta_s is not None:
@@ -76,7 +76,7 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{int(100 * share)}%"
 
 
-def _place(progress: Progress) -> Iterator[str]:
+def _counters(progress: RunProgress) -> Iterator[str]:
     if progress.epoch is not None:
         yield f"epoch {progress.epoch}{f' of {progress.epochs}' if progress.epochs else ''}"
     if progress.steps:
@@ -124,12 +124,12 @@ def table_of(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str], cut:
 
 
 def _cells(rank: RankView) -> dict[str, str | Text]:
-    standing = rank.standing
+    rank_status = rank.standing
     return {
         "rank": str(rank.rank),
         "node": rank.node,
-        "own work": seconds(standing.work_s) if standing else "",
-        "waiting": seconds(standing.wait_s) if standing else "",
+        "own work": seconds(rank_status.work_s) if rank_status else "",
+        "waiting": seconds(rank_status.wait_s) if rank_status else "",
         "memory": _size(rank.rss_bytes),
         "GPU peak": _size(rank.peaks.get("cuda_peak_allocated_bytes")),
         "row age": "" if rank.row_age_s is None else duration(rank.row_age_s),

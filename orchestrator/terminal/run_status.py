@@ -17,10 +17,10 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import ENDED, RunFolder, status_of
 from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.stats.insight import Verdict, diagnose
-from orchestrator.stats.insight.rank_status import Speed, Standing, speed, standings
+from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
 from orchestrator.stats.quantities import duration, seconds
 from orchestrator.storage import FileState, Storage
-from orchestrator.terminal.eta import Place, Progress, progress
+from orchestrator.terminal.eta import Counters, RunProgress, estimated_progress
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
 """A run that has written no row for so long, and for so many of its iterations, is said to be quiet; on an object store only
@@ -43,7 +43,7 @@ class RankView:
     """Training iterations completed."""
     row_age_s: float | None = None
     """Since its newest row was written."""
-    standing: Standing | None = None
+    standing: RankStatus | None = None
     """How it does beside the others, over the last iterations."""
     rss_bytes: float | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class RunView:
     error: str | None
     stopped: Sequence[str]
     """Why it ended before its time."""
-    progress: Progress
+    progress: RunProgress
     speed: Speed
     reports: int
     report: Mapping[str, Any]
@@ -96,7 +96,7 @@ class LiveRun:
         self._experiment: dict[str, Any] = {}
         self._attempt: int | None = None
         self._rows: AttemptTail | None = None
-        self._standings: dict[int, Standing] = {}
+        self._rank_statuses: dict[int, RankStatus] = {}
         self._verdicts: tuple[Verdict, ...] = ()
         self._compare_at = float("-inf")
 
@@ -149,7 +149,7 @@ class LiveRun:
         number = attempts[-1].number
         if self._rows is None or number != self._attempt:
             self._attempt, self._rows = number, AttemptTail(self.folder.storage, f"stats/attempt={number}")
-            self._standings, self._verdicts, self._compare_at = {}, (), float("-inf")
+            self._rank_statuses, self._verdicts, self._compare_at = {}, (), float("-inf")
         self._rows.look()
         if over and reports and not self._rows.ranks:
             self._rows.take_joined(attempts, reports[-1]["iteration"])
@@ -163,7 +163,7 @@ class LiveRun:
                 str(tail.newest["node"]),
                 tail.trained,
                 None if tail.written is None else max(0.0, self._clock() - tail.written),
-                self._standings.get(rank),
+                self._rank_statuses.get(rank),
                 float(held[rank]) if rank in held else None,
                 dict(tail.peaks),
             )
@@ -177,15 +177,15 @@ class LiveRun:
         tails: Mapping[int, RankTail],
         reports: Sequence[Mapping[str, Any]],
         step_s: float | None,
-    ) -> Progress:
+    ) -> RunProgress:
         self._experiment = self._experiment or yaml.safe_load(self.folder.storage.read("experiment.yaml"))
         begun = present.position if present and present.checkpoint else None
-        place = Place(None, begun.epoch, begun.step, begun.iteration) if begun else Place()
+        reached = Counters(None, begun.epoch, begun.step, begun.iteration) if begun else Counters()
         if tails:
             first = next(iter(tails.values()))
             phase = first.newest["phase"] if status == "running" else None
-            place = Place(phase, first.newest["epoch"], first.newest["step"], first.trained or place.iteration)
-        so_far = progress(self._experiment, present, place, reports, step_s)
+            reached = Counters(phase, first.newest["epoch"], first.newest["step"], first.trained or reached.iteration)
+        so_far = estimated_progress(self._experiment, present, reached, reports, step_s)
         share = 1.0 if status == "finished" else so_far.share
         return replace(so_far, share=share, eta_s=so_far.eta_s if status == "running" else None)
 
@@ -198,7 +198,7 @@ class LiveRun:
         if not len(rows) or self._clock() < self._compare_at:
             return
         began = perf_counter()
-        self._standings = standings(rows)
+        self._rank_statuses = rank_statuses(rows)
         self._verdicts = diagnose(rows).verdicts if self._diagnosed and rows["rank"].nunique() <= MOST_DIAGNOSED else ()
         self._compare_at = self._clock() + max(_COMPARE_EVERY_S, (perf_counter() - began) / _COMPARING_SHARE)
 

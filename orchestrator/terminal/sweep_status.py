@@ -93,7 +93,7 @@ class LiveSweep:
         sweep = metadata.sweep
         assert sweep is not None
         objective = sweep.metric, sweep.mode
-        trials = sorted((self._trial(name, *objective) for name in self._begun()), key=lambda trial: _place(trial, objective[1]))
+        trials = sorted((self._trial(name, *objective) for name in self._begun()), key=lambda trial: _sort_key(trial, objective[1]))
         judged = [trial for trial in trials if trial.best is not None]
         best = min(judged, key=lambda trial: _merit(trial, objective[1])) if judged else None
         status, total = status_of(metadata), max(sweep.trials, len(trials))
@@ -165,7 +165,7 @@ def _merit(trial: TrialView, mode: str) -> float:
     return -trial.best if mode == "max" else trial.best
 
 
-def _place(trial: TrialView, mode: str) -> tuple[int, float, str]:
+def _sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
     """What runs, by name; then the others, the best first; those that failed last."""
     if trial.status == "running":
         return 0, 0.0, trial.name

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.gradient_syncs import WAIT, Exchanges, exchanges_of
+from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
-from orchestrator.stats.insight.stragglers import LEAST_EXCHANGES, stragglers
+from orchestrator.stats.insight.stragglers import LEAST_SYNCS, stragglers
 from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, unnamed
 from orchestrator.stats.insight.verdict import Verdict
 
@@ -51,7 +51,7 @@ def diagnose(
     if not len(stats):
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
     stats = stats.astype({name: str for name in ("phase", "node") if name in stats})
-    exchanges = exchanges_of(stats)
+    exchanges = gradient_syncs(stats)
     found = [*data_bound(stats), *saving_stalls(stats), *unnamed(stats), *memory(stats), *losses(stats)]
     if exchanges is not None:
         found += stragglers(exchanges, hooks)
@@ -65,7 +65,7 @@ def diagnose(
     return Diagnosis(tuple(found), vital_signs(stats, exchanges, against))
 
 
-def vital_signs(stats: pd.DataFrame, exchanges: Exchanges | None, against: pd.DataFrame | None = None) -> dict[str, Any]:
+def vital_signs(stats: pd.DataFrame, exchanges: GradientSyncs | None, against: pd.DataFrame | None = None) -> dict[str, Any]:
     """The run in a few numbers; shares are of the time of all training iterations."""
     rows = stats[stats["phase"] == "train"]
     signs: dict[str, Any] = {"iterations": int(rows["iteration"].nunique()), "ranks": int(rows["rank"].nunique())}
@@ -75,7 +75,7 @@ def vital_signs(stats: pd.DataFrame, exchanges: Exchanges | None, against: pd.Da
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
         if name in rows:
             signs[f"{name.removesuffix('_s')}_share"] = float(rows[name].sum() / rows["step_s"].sum())
-    if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_EXCHANGES:
+    if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_SYNCS:
         work = np.median(exchanges.work, axis=0)
         signs["ranks_apart_share"] = float((work.max() - work.min()) / exchanges.step_s)
     compared = throughput(stats, against) if against is not None else None

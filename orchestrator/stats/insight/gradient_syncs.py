@@ -1,4 +1,4 @@
-"""Exchanges: training as the ranks lived it together, from one exchange of gradients to the next."""
+"""GradientSyncs: training as the ranks lived it together, from one exchange of gradients to the next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT = "all_reduce_wait_s"
 
 
 @dataclass(frozen=True)
-class Exchanges:
+class GradientSyncs:
     """The spans of every rank between exchanges of gradients; arrays have the shape (exchanges, ranks) and are seconds."""
 
     iterations: NDArray[np.int64]
@@ -57,7 +57,7 @@ class Exchanges:
         return total
 
 
-def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
+def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     """The exchanges of a stats table, of which the first is left out; None where nothing was timed.
 
     Iterations that share an optimizer step are taken together, as their ranks meet once. What not all ranks have is
@@ -91,7 +91,7 @@ def exchanges_of(stats: pd.DataFrame) -> Exchanges | None:
     iterations = np.zeros(len(numbers), dtype=np.int64)
     np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
     nodes = tuple(_nodes(rows, ranks))
-    return Exchanges(iterations[whole], tuple(ranks.tolist()), nodes, local, wait, column["step_s"], steps_apart)
+    return GradientSyncs(iterations[whole], tuple(ranks.tolist()), nodes, local, wait, column["step_s"], steps_apart)
 
 
 def _nodes(rows: pd.DataFrame, ranks: NDArray[np.int64]) -> list[str]:

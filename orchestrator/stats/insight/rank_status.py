@@ -1,4 +1,4 @@
-"""Standing: how fast training goes at the moment, and how each rank does beside the others."""
+"""Rank status: how fast training goes at the moment, and how each rank does beside the others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.insight.gradient_syncs import exchanges_of
+from orchestrator.stats.insight.gradient_syncs import gradient_syncs
 from orchestrator.stats.insight.robust_statistics import Floats, without_own
-from orchestrator.stats.insight.stragglers import LEAST_EXCHANGES, LEAST_SHARE
+from orchestrator.stats.insight.stragglers import LEAST_SHARE, LEAST_SYNCS
 
 LAST = 50
 """The iterations that loss and speed are taken from."""
@@ -28,7 +28,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankStatus:
     """One rank beside the others: medians over an iteration, or over a step where several iterations share one."""
 
     work_s: float
@@ -56,18 +56,18 @@ def speed(rows: pd.DataFrame) -> Speed:
     return Speed(**{name: float(value) for name, value in found.items() if np.isfinite(value)})
 
 
-def standings(rows: pd.DataFrame) -> dict[int, Standing]:
+def rank_statuses(rows: pd.DataFrame) -> dict[int, RankStatus]:
     """How each rank does, by its number; nothing for one rank alone, or where too few rows tell. `rows` are of `train`
     alone."""
-    exchanges = exchanges_of(rows) if len(rows) and rows["rank"].nunique() > 1 else None
-    if exchanges is None or len(exchanges.iterations) < LEAST_EXCHANGES:
+    exchanges = gradient_syncs(rows) if len(rows) and rows["rank"].nunique() > 1 else None
+    if exchanges is None or len(exchanges.iterations) < LEAST_SYNCS:
         return {}
     work, wait = np.median(exchanges.work, axis=0), np.median(exchanges.wait, axis=0)
     behind, spans = _behind_others(work), list(exchanges.local)
     behind_in = np.array([_behind_others(np.median(exchanges.local[span], axis=0)) for span in spans])
     last = int(np.argmax(behind))
     return {
-        rank: Standing(
+        rank: RankStatus(
             float(work[column]),
             float(wait[column]),
             float(behind[column]),

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.stats import quantities
-from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, Exchanges
+from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs
 from orchestrator.stats.insight.robust_statistics import (
     Floats,
     block_medians,
@@ -31,7 +31,7 @@ LEAST_STALL, LEAST_STALLED_SHARE = 3.0, 0.005
 LEAST_OF_OTHERS = 4.0
 """Machines have hiccups, which come to every rank and in every span. So a rank is blamed where it stalled so many times as long
 as any other rank ever did."""
-LEAST_EXCHANGES = 16
+LEAST_SYNCS = 16
 """With fewer exchanges of gradients nothing is said."""
 SETTLING = 2
 """The first exchanges are never called stalls: libraries are loaded and buffers made in them."""
@@ -63,13 +63,13 @@ class _Slow:
     """What belongs to the pattern."""
 
 
-def stragglers(exchanges: Exchanges, costs: pd.DataFrame | None = None) -> list[Verdict]:
+def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Verdict]:
     """Ranks that hold the others up: always, more and more, at regular intervals, or once.
 
     A rank is measured by its own work, beside the other ranks in the same iteration, so that what slows all down is no
     one's fault. `costs`, the hooks' ledger, serves to name the hook where hooks are slow.
     """
-    if len(exchanges.ranks) < 2 or len(exchanges.iterations) < LEAST_EXCHANGES:
+    if len(exchanges.ranks) < 2 or len(exchanges.iterations) < LEAST_SYNCS:
         return []
     excess = {span: _beyond_others(seconds) for span, seconds in exchanges.local.items()}
     trusted = _trusted(exchanges)
@@ -86,7 +86,7 @@ def _beyond_others(seconds: Floats) -> Floats:
     return seconds - without_own(seconds)
 
 
-def _trusted(exchanges: Exchanges) -> dict[str, Floats]:
+def _trusted(exchanges: GradientSyncs) -> dict[str, Floats]:
     """By span, what each rank took more than the others in the span and in those that are as surely own work.
 
     A rank that waits in a span for one that is slow in another is behind in the one and ahead in the other. So its
@@ -101,7 +101,7 @@ def _trusted(exchanges: Exchanges) -> dict[str, Floats]:
     return found
 
 
-def _sustained(exchanges: Exchanges, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
+def _sustained(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
     """For each rank that is slow for long, the span in which it is slowest.
 
     A rank may be slow in one span, or by a little in all of its own work, as on a machine whose clock is low.
@@ -126,7 +126,7 @@ def _sustained(exchanges: Exchanges, excess: dict[str, Floats], trusted: dict[st
 class _Limits:
     """What a rank's excess must exceed to be worth telling and to be no chance."""
 
-    def __init__(self, exchanges: Exchanges, spans: int) -> None:
+    def __init__(self, exchanges: GradientSyncs, spans: int) -> None:
         self._least_s = LEAST_SHARE * exchanges.step_s
         self._errors = sure(2 * len(exchanges.ranks) * spans, len(block_medians(exchanges.step)))
         self._few = len(exchanges.ranks) < 4
@@ -153,7 +153,7 @@ class _Limits:
         return (seconds >= self._least_s) & (seconds > self._errors * error) & (self._few | (seconds > 4 * spread))
 
 
-def _stalls(exchanges: Exchanges, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
+def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[str, Floats]) -> Iterator[_Slow]:
     """Stalls of a rank, at regular intervals or now and then, beyond what makes it slow always."""
     tests, rest = len(exchanges.ranks) * len(excess), {}
     for span, seconds in excess.items():
@@ -185,7 +185,7 @@ def _beyond_level(seconds: Floats) -> Floats:
     return beyond
 
 
-def _single_stalls(exchanges: Exchanges, over: dict[str, Floats]) -> Iterator[_Slow]:
+def _single_stalls(exchanges: GradientSyncs, over: dict[str, Floats]) -> Iterator[_Slow]:
     """The rank that stalled for longest, if that stands out from all hiccups of the others, with the span in which it did."""
     stalls: Floats = np.max(list(over.values()), axis=0)
     longest = stalls.max(axis=0)
@@ -199,7 +199,7 @@ def _single_stalls(exchanges: Exchanges, over: dict[str, Floats]) -> Iterator[_S
     yield _Slow("one-off", column, span, lost_s, numbers)
 
 
-def _verdict(exchanges: Exchanges, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Verdict:
+def _verdict(exchanges: GradientSyncs, slow: _Slow, scores: dict[str, float], more: pd.DataFrame | None) -> Verdict:
     rank, node = exchanges.ranks[slow.column], exchanges.nodes[slow.column]
     share = slow.lost_s / exchanges.step_s
     hook: Any = more.index[int(more[rank].to_numpy().argmax())] if slow.span == "hooks_s" and more is not None and rank in more else None
@@ -226,7 +226,7 @@ def _verdict(exchanges: Exchanges, slow: _Slow, scores: dict[str, float], more: 
     )
 
 
-def _sentence(exchanges: Exchanges, slow: _Slow, where: str, share: float, scores: dict[str, float]) -> str:
+def _sentence(exchanges: GradientSyncs, slow: _Slow, where: str, share: float, scores: dict[str, float]) -> str:
     per = "step" if exchanges.steps_apart else "iteration"
     if slow.pattern == "periodic":
         does = f"stalls every {slow.numbers['period']} {per}s for {quantities.seconds(slow.numbers['stall_s'])}"
@@ -244,7 +244,7 @@ def _sentence(exchanges: Exchanges, slow: _Slow, where: str, share: float, score
     )
 
 
-def _scores(exchanges: Exchanges) -> dict[str, Floats]:
+def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
     """A value for each rank. Relative: the best rank's work over this one's; individual: its own best stretch over its last;
     1 is as good.
 

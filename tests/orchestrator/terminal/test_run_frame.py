@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from orchestrator.stats.insight import Verdict
-from orchestrator.stats.insight.rank_status import Speed, Standing
-from orchestrator.terminal.eta import Progress
+from orchestrator.stats.insight.rank_status import RankStatus, Speed
+from orchestrator.terminal.eta import RunProgress
 from orchestrator.terminal.run_frame import MOST_RANKS, MOST_VERDICTS, percent, run_frame
 from orchestrator.terminal.run_status import RankView, RunView
 
@@ -25,8 +25,8 @@ def drawn(frame: RenderableType, width: int = 100) -> list[str]:
 
 
 def rank(number: int, work_s: float = 0.04, wait_s: float = 0.01, slowest: bool = False, **fields: object) -> RankView:
-    standing = Standing(work_s, wait_s, work_s - 0.04, "forward_s", slowest)
-    return replace(RankView(number, f"node{number}", 200, 1.0, standing, 512 * MIB), **fields)
+    rank_status = RankStatus(work_s, wait_s, work_s - 0.04, "forward_s", slowest)
+    return replace(RankView(number, f"node{number}", 200, 1.0, rank_status, 512 * MIB), **fields)
 
 
 VIEW = RunView(
@@ -37,7 +37,7 @@ VIEW = RunView(
     ended=None,
     error=None,
     stopped=(),
-    progress=Progress("train", 1, 200, 200, epochs=4, share=0.5, eta_s=150),
+    progress=RunProgress("train", 1, 200, 200, epochs=4, share=0.5, eta_s=150),
     speed=Speed(loss=0.25, step_s=0.05, samples_per_s=1280),
     reports=1,
     report={"epoch": 0, "train/loss": 0.5, "val/accuracy": 0.75, "train/samples_per_s": 1300.0, "val/peak_rss_bytes": 5, "memory/rss_bytes": 5},
@@ -94,14 +94,14 @@ def test_what_is_wrong_is_said() -> None:
 
 
 def test_a_run_in_steps_and_one_that_was_begun_again() -> None:
-    steps = replace(VIEW, progress=Progress("val", 0, 30, 30, steps=100, share=0.3), attempts=2, began_at="step-00000020")
+    steps = replace(VIEW, progress=RunProgress("val", 0, 30, 30, steps=100, share=0.3), attempts=2, began_at="step-00000020")
     lines = drawn(run_frame(steps))
     assert lines[1].startswith("epoch 0  step 30 of 100  val  ")
     assert "attempt 2, from step-00000020" in lines
 
 
 def test_a_run_that_has_not_begun_has_a_frame() -> None:
-    empty = replace(VIEW, progress=Progress(), speed=Speed(), report={}, reports=0, ranks=(), row_age_s=None)
+    empty = replace(VIEW, progress=RunProgress(), speed=Speed(), report={}, reports=0, ranks=(), row_age_s=None)
     assert drawn(run_frame(empty))[0] == "runs/digits  running"
 
 

@@ -4,14 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.insight.rank_status import LAST, Speed, speed, standings
-from orchestrator.stats.insight.stragglers import LEAST_EXCHANGES
+from orchestrator.stats.insight.rank_status import LAST, Speed, rank_statuses, speed
+from orchestrator.stats.insight.stragglers import LEAST_SYNCS
 from tests.orchestrator.stats.insight.runs import OWN_S, slower, training
 
 
 def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_long() -> None:
     rows = training(4, change=slower("forward_s", 2, 0.02))
-    found = standings(rows)
+    found = rank_statuses(rows)
     assert [rank for rank, standing in found.items() if standing.slowest] == [2]
     assert found[2].span == "forward_s"
     assert found[2].behind_s == pytest.approx(0.02, abs=0.001)
@@ -23,14 +23,14 @@ def test_the_slow_rank_is_told_by_its_own_work_though_all_iterations_take_as_lon
 
 
 def test_ranks_that_are_alike_have_no_slowest() -> None:
-    assert not any(standing.slowest for standing in standings(training(4)).values())
+    assert not any(standing.slowest for standing in rank_statuses(training(4)).values())
 
 
 def test_nothing_is_said_of_one_rank_or_of_few_iterations() -> None:
-    assert standings(training(1)) == {}
-    assert standings(training(2, iterations=LEAST_EXCHANGES)) == {}, "the first is left out"
-    assert set(standings(training(2, iterations=LEAST_EXCHANGES + 1))) == {0, 1}
-    assert standings(pd.DataFrame()) == {}
+    assert rank_statuses(training(1)) == {}
+    assert rank_statuses(training(2, iterations=LEAST_SYNCS)) == {}, "the first is left out"
+    assert set(rank_statuses(training(2, iterations=LEAST_SYNCS + 1))) == {0, 1}
+    assert rank_statuses(pd.DataFrame()) == {}
 
 
 def test_speed_is_of_the_last_iterations() -> None:

@@ -18,7 +18,7 @@ from hooks import Hook, State
 from orchestrator.loop import iterations
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, OWN_WORK, WAIT, exchanges_of
+from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, OWN_WORK, WAIT, gradient_syncs
 from orchestrator.stats.insight.stragglers import IN_ITERATION, stragglers
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.spans import SPANS
@@ -28,7 +28,7 @@ from tests.tasks import Points, Rows, experiment
 
 
 def found(stats: pd.DataFrame, ledger: pd.DataFrame | None = None) -> list[Verdict]:
-    exchanges = exchanges_of(stats)
+    exchanges = gradient_syncs(stats)
     assert exchanges is not None
     return stragglers(exchanges, ledger)
 
@@ -235,7 +235,7 @@ def test_micro_batches_of_a_step_count_together() -> None:
     """Ranks meet once in four iterations: a stall at every twelfth is one at every third step."""
     stats = training(2, iterations=400, change=slower("data_wait_s", 1, dict.fromkeys(range(5, 400, 12), 0.5)))
     stats["step"] = stats["iteration"] // 4
-    exchanges = exchanges_of(stats)
+    exchanges = gradient_syncs(stats)
     assert exchanges is not None
     assert exchanges.iterations[:3].tolist() == [8, 12, 16]
     assert exchanges.local["forward_s"][0] == pytest.approx([0.12, 0.12], rel=0.01)
@@ -250,7 +250,7 @@ def test_one_rank_and_short_runs_say_nothing() -> None:
 
 
 def test_a_table_without_times_has_no_exchanges() -> None:
-    assert exchanges_of(training()[["rank", "phase", "epoch", "iteration", "step"]]) is None
+    assert gradient_syncs(training()[["rank", "phase", "epoch", "iteration", "step"]]) is None
 
 
 # Real ranks
