@@ -80,7 +80,7 @@ def _refused(
     beside = [around for around in surroundings(name, sweep.space) if {**around, **(point or {})}.items() >= around.items()]
     told: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
     for around in beside:
-        before = [*known, *_problems_with(around, data, sweep)]
+        before = [*known, *(one for one in _problems_with(around, data, sweep) if not _within(one.path, name))]
         for value in values:
             tried = {**around, name: value}
             for problem in _problems_with(tried, data, sweep):
@@ -90,7 +90,7 @@ def _refused(
     problems = []
     for message, (problem, where) in told.items():
         common = all(around in where for around in beside)
-        place = "" if common else "".join(f", where {other} is {value!r}" for other, value in where[0].items())
+        place = "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
         problems.append(replace(problem, path=path, message=message + place))
     return problems
 
@@ -118,4 +118,9 @@ def _as_told_of(domain: Domain, message: str) -> str:
 def _may_be_mended(path: str, tried: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
     """Whether a problem at `path` depends on a path of the space that was not tried along: other values may make it right."""
     others = (name for name in space if name not in tried and (outer_of(name, space) not in tried or is_drawn(name, space, tried)))
-    return any(f"{path}.".startswith(f"{other}.") or other.startswith(f"{path}.") for other in others)
+    return any(_within(path, other) or _within(other, path) for other in others)
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether a path is another one, or lies below it."""
+    return path == other or path.startswith(f"{other}.")

@@ -1,0 +1,316 @@
+"""An experiment means the same wherever it is resolved: each kind of axis, on every path that leads to a trial or a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from orchestrator import Experiment, load_experiment, sweep
+from orchestrator.config import components, resolve
+from orchestrator.config.load import to_dict, to_yaml
+from orchestrator.config.reader import dump_yaml
+from orchestrator.engines.session import Assignment
+from orchestrator.errors import ConfigError
+from orchestrator.loop.report import Report
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.driver import experiment_to_resume
+from orchestrator.sweeps import in_process
+from orchestrator.sweeps.search.search import trial_config
+from orchestrator.sweeps.trial_setup import trial_source
+from orchestrator.sweeps.tune import trainable
+from tests.orchestrator.config.samples import HERE, TEXT
+from tests.ranks import on_ranks
+from tests.tasks import described
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+FILES = {
+    "line.yaml": TEXT,
+    "over.yaml": f"""\
+base: line.yaml
+name: over
+task_args: {{scale: 2.0}}
+optimizer: {{type: RMSprop}}
+scheduler: {{type: ExponentialLR, gamma: 0.5}}
+hooks:
+  avg: {{type: ema, decay: 0.75}}
+  band: {{type: '{HERE}:Band', low: 0, high: 1}}
+changes: [{{at: 2 steps, set: {{optimizer.lr: 0.5}}}}]
+""",
+    "choosy.yaml": f"name: choosy\ntask: {HERE}:Choosy\nepochs: 2\n",
+}
+
+OF_ANY: Sequence[dict[str, list[Any]]] = [
+    {"task": [f"{HERE}:Line", f"{HERE}:Choosy"]},
+    {"task_args.width": [1, 3]},
+    {"task_args": [{"width": 5}, {"scale": 0.5}]},
+    {"task": [f"{HERE}:Line", f"{HERE}:Choosy"], "task_args.width": [3]},
+    {"hooks.avg": [False, {"type": f"{HERE}:Shadow", "decay": 0.125}]},
+    {"hooks.shadow": [{"type": f"{HERE}:Shadow"}, {"type": f"{HERE}:Shadow", "keep": 4}]},
+    {"hooks.other.type": [f"{HERE}:Shadow", "console"]},
+    {"hooks.other.type": ["ema", f"{HERE}:Shadow"], "hooks.other.decay": [0.125]},
+    {"hooks.console": [None, {"interval": 7}]},
+    {"hooks.checkpoint.keep": [4], "hooks.perf_stats": [True, None]},
+    {"hooks.checkpoint.priority": ["low", 3]},
+    {"optimizer": [{"type": "Adam"}, {"lr": 0.5}, None]},
+    {"optimizer.lr": [0.001, 1]},
+    {"optimizer.weight_decay": [0.5], "scheduler.type": ["ExponentialLR"], "scheduler.gamma": [0.1, 0.9]},
+    {"scheduler": [None, {"type": "StepLR", "step_size": 3}]},
+    {"changes": [[], [{"at": "1 epoch", "set": {"optimizer.lr": 0.5}}]]},
+    {"precision": ["fp32", "bf16"], "seed": [2], "loader.drop_last": [True]},
+    {"epochs": [1], "validate_every": [1, "3 steps"]},
+]
+
+OF_SOME = {
+    "line.yaml": [{"hooks.shadow": [None, {"type": "ema"}]}, {"optimizer.type": ["SGD", "RMSprop"]}, {"optimizer.momentum": [0, 0.5]}, {"hooks.shadow.decay": [0, 1]}],
+    "over.yaml": [
+        {"optimizer.type": ["SGD", "Adam"], "optimizer.lr": [0.25]},
+        {"hooks.avg.type": ["ema"], "hooks.avg.evaluate": ["raw"]},
+        {"hooks.band.low": [-1, 5], "hooks.band.high": [6]},
+        {"scheduler.type": ["ExponentialLR"], "scheduler.gamma": [0.25, 1]},
+    ],
+    "choosy.yaml": [{"optimizer.type": ["SGD", "Adam"]}, {"hooks.shadow.keep": [9]}, {"task": [f"{HERE}:Choosy", f"{HERE}:Line"]}],
+    str(EXPERIMENTS / "mnist_moco.yaml"): [
+        {"task": ["experiments.mnist_ssl:MnistMoCo", "experiments.mnist_ssl:MnistBYOL"]},
+        {"hooks.probe.type": ["console", "ema"]},
+    ],
+    str(EXPERIMENTS / "char_lm.yaml"): [{"optimizer.type": ["AdamW", "Adam"], "hooks.ema": [None, {"decay": 0.5}]}],
+}
+
+CASES = [("over.yaml", axes) for axes in OF_ANY] + [(file, axes) for file, some in OF_SOME.items() for axes in some]
+
+
+class Case(NamedTuple):
+    experiment: Experiment
+    """The sweep over the axes."""
+    points: list[dict[str, Any]]
+    expected: list[dict[str, Any]]
+    """What each point is in full where it is said on the command line."""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    folder = tmp_path_factory.mktemp("files")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return [_case(folder / file, axes) for file, axes in CASES]
+
+
+def _case(file: Path, axes: Mapping[str, list[Any]]) -> Case:
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    expected = [to_dict(load_experiment(file, [f"{path}={json.dumps(value)}" for path, value in point.items()])) for point in points]
+    return Case(load_experiment(file, [f"sweep={json.dumps(_settings(axes))}"]), points, expected)
+
+
+def _settings(axes: Mapping[str, list[Any]]) -> dict[str, Any]:
+    return {"metric": "val/loss", "mode": "min", "search": "grid", "space": {path: {"grid": values} for path, values in axes.items()}}
+
+
+class Records:
+    """An engine that trains nothing, and keeps what it is to train: as this process has it, and as another rank would."""
+
+    trained: list[tuple[dict[str, Any], dict[str, Any]]] = []  # noqa: RUF012
+
+    def __init__(self, workers: Any) -> None: ...
+
+    def begin(self, assignment: Assignment, resolved: resolve.ResolvedExperiment) -> None:
+        elsewhere = resolve.resolve(pickle.loads(pickle.dumps(assignment)).source)
+        assert (elsewhere.task, elsewhere.hooks) == (resolved.task, resolved.hooks)
+        self.trained.append((to_dict(resolved.experiment), to_dict(elsewhere.experiment)))
+
+    def next(self) -> Report:
+        return Report(metrics={"val/loss": 0.0, "epoch": 0, "step": 1, "samples": 1}, final=True)
+
+    def end(self) -> None: ...
+
+
+def trial_on_ray(told: Mapping[str, Any], number: int, values: Mapping[str, Any]) -> trainable.Trial:
+    """A trial as Tune makes one, in this process."""
+    trial = object.__new__(trainable.Trial)
+    trial._iteration = trial._time_total = 0
+    trial.setup(trial_config(number, values), **told)
+    return trial
+
+
+def told_by(experiment: Experiment, location: Path) -> dict[str, Any]:
+    """What a sweep's driver tells the process of a trial."""
+    return {"source": experiment.source, "settings": experiment.sweep, "workers": experiment.workers, "location": str(location)}
+
+
+def _in_trials_process(rank: int, world_size: int, sweeps: bytes) -> list[list[tuple[Any, Any, Any]]]:
+    trainable.ENGINES = {"gang": Records}  # type: ignore[misc, dict-item]
+    found = []
+    for told, points in pickle.loads(sweeps):
+        Records.trained.clear()
+        for number, values in enumerate(points):
+            trial_on_ray(told, number, values).step()
+        files = [Path(told["location"], f"trials/trial-{number:04d}/experiment.yaml") for number in range(len(points))]
+        found.append([(*trained, file.read_text()) for trained, file in zip(Records.trained, files, strict=True)])
+    return found
+
+
+def test_a_trial_on_ray_is_what_the_command_line_says(cases: list[Case], tmp_path: Path) -> None:
+    sweeps = [(told_by(case.experiment, tmp_path / str(number)), case.points[-2:]) for number, case in enumerate(cases)]
+    (found,) = on_ranks(_in_trials_process, 1, pickle.dumps(sweeps))
+    for case, trials in zip(cases, found, strict=True):
+        assert trials == [(one, one, dump_yaml(one)) for one in case.expected[-2:]]
+
+
+def test_a_trial_in_one_process_is_what_the_command_line_says(
+    cases: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[dict[str, Any]] = []
+
+    def train(assignment: Assignment, world: Any, resolved: resolve.ResolvedExperiment, **more: Any) -> Any:
+        assert assignment.source == resolved.experiment.source
+        trained.append(to_dict(resolved.experiment))
+        yield Records(None).next()
+
+    monkeypatch.setattr(in_process, "reports", train)
+    for number, case in enumerate(cases):
+        trained.clear()
+        done = sweep(case.experiment, tmp_path, str(number), local=True)
+        values = [run.folder.metadata().values for run in done.runs]
+        assert len(trained) == len(case.points)
+        assert trained == [case.expected[case.points.index(dict(one))] for one in values]
+
+
+def test_a_worker_and_a_run_that_is_resumed_have_what_the_command_line_says(cases: list[Case], tmp_path: Path) -> None:
+    for number, case in enumerate(cases):
+        settings, begun = case.experiment.sweep, RunFolder.create(tmp_path, f"sweep-{number}", to_yaml(case.experiment), source=case.experiment.source)
+        assert settings is not None
+        resumed = experiment_to_resume(begun)
+        assert resumed == case.experiment
+        assert resumed.source == case.experiment.source
+        for place, (point, expected) in enumerate(zip(case.points[-1:], case.expected[-1:], strict=True)):
+            trial = resolve.resolve(trial_source(resumed.source, settings, point)).experiment
+            run = RunFolder.create(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
+            worker, resumed_run = resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment, experiment_to_resume(run)
+            assert to_dict(trial) == to_dict(worker) == to_dict(resumed_run) == expected
+            assert resumed_run.source == trial.source
+
+
+REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
+    ({"optimizer.type": ["SGD", "Adam"]}, "optimizer.type", "optimizer.momentum: unknown key"),
+    ({"optimizer.type": ["SGD", "Adam"], "optimizer.lr": [0.1]}, "optimizer.type", "optimizer.momentum: unknown key"),
+    (
+        {"optimizer.type": ["SGD", "Adam"], "optimizer.momentum": [0.1]},
+        "optimizer.momentum",
+        "unknown key, where optimizer.type is 'Adam'",
+    ),
+    ({"task": [f"{HERE}:Line", "tests.tasks:Points"]}, "task", "task_args.width: unknown key"),
+    (
+        {"task": [f"{HERE}:Line", "tests.tasks:Points"], "task_args": [{}], "task_args.width": [2]},
+        "task_args.width",
+        "unknown key, where task is 'tests.tasks:Points' and task_args is {}",
+    ),
+    ({"hooks.shadow.type": [f"{HERE}:Shadow", "console"]}, "hooks.shadow.type", "hooks.shadow.decay: unknown key"),
+    (
+        {"hooks.other.type": [f"{HERE}:Shadow", "console"], "hooks.other.decay": [0.5]},
+        "hooks.other.decay",
+        "unknown key, where hooks.other.type is 'console'",
+    ),
+    ({"scheduler.type": ["StepLR"], "scheduler.gamma": [0.5]}, "scheduler.type", "scheduler.step_size: is missing"),
+    ({"changes": [[{"at": 1, "set": {"hooks.shadow.mode": "far"}}]]}, "changes", "0.set.hooks.shadow.mode: cannot change in flight; of 'shadow' nothing can"),
+    ({"base": ["line.yaml"]}, "base", "cannot be swept: the trials of a sweep share their base"),
+]
+
+
+@pytest.mark.parametrize(("axes", "path", "said"), REFUSED)
+def test_what_cannot_be_is_told_before_the_sweep_begins(tmp_path: Path, axes: dict[str, list[Any]], path: str, said: str) -> None:
+    (tmp_path / "line.yaml").write_text(TEXT)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(tmp_path / "line.yaml", [f"sweep={json.dumps(_settings(axes))}"])
+    assert [problem.message for problem in caught.value.problems if problem.path.startswith(f"sweep.space.{path}")] == [said]
+    last = {name: values[-1] for name, values in axes.items()}
+    for refused in (
+        lambda: load_experiment(tmp_path / "line.yaml", [f"{name}={json.dumps(value)}" for name, value in last.items()]),
+        lambda: resolve.resolve(load_experiment(tmp_path / "line.yaml").source.over(last)),
+    ):
+        with pytest.raises(ConfigError):
+            refused()
+
+
+def test_another_experiment_made_of_one_is_what_is_run(tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(TEXT)
+    experiment = load_experiment(tmp_path / "line.yaml")
+    longer = experiment.model_copy(update={"epochs": 9, "workers": experiment.workers.model_copy(update={"count": 2})})
+    found = resolve.resolve(longer.source).experiment
+    assert (found.epochs, found.workers.count, found) == (9, 2, longer)
+    by_hand = Experiment(name="x", task=f"{HERE}:Line", epochs=1).model_copy(update={"epochs": 2})
+    assert resolve.resolve(by_hand.source).experiment.epochs == 2
+
+
+def test_what_somebody_mended_in_experiment_yaml_goes_over_what_was_written(tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(TEXT)
+    experiment = load_experiment(tmp_path / "line.yaml", ["hooks.ema={}"])
+    for number, (old, new, over) in enumerate([
+        ("decay: 0.25", "decay: 0.5", {"hooks.shadow.decay": 0.5}),
+        ("batch_size: 32", "batch_size: 8", {"batch_size": 8}),
+        ("  momentum: 0.5\n", "", {"optimizer": {"type": "SGD", "lr": 0.1}}),
+        ("  width: 2", "  width: 3", {"task_args.width": 3}),
+    ]):
+        folder = RunFolder.create(tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source)
+        resumed = experiment_to_resume(folder)
+        assert resumed.source == experiment.source.over(over)
+        assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
+
+
+# Counted
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often an experiment is checked, and each task and hook is made."""
+    counts: Counter[str] = Counter()
+    build, construct = resolve.build, components.construct
+
+    def building(data: Mapping[str, Any]) -> Any:
+        counts["checks"] += 1
+        return build(data)
+
+    def constructing(cls: type, values: Mapping[str, Any], path: str, *more: Any) -> Any:
+        counts[path.replace("task_args", "task")] += 1
+        return construct(cls, values, path, *more)
+
+    monkeypatch.setattr(resolve, "build", building)
+    monkeypatch.setattr(components, "construct", constructing)
+    return counts
+
+
+def five_by_five() -> Experiment:
+    space = {"optimizer.lr": {"choice": [0.1, 0.2, 0.3, 0.4, 0.5]}, "hooks.ema.decay": {"choice": [0.1, 0.2, 0.3, 0.4, 0.5]}}
+    settings = {"metric": "val/accuracy", "trials": 3, "space": space}
+    return described(epochs=1, task_args={"train": 8, "val": 4}, hooks={"ema": {}, "progress_bar": {}}, sweep=settings)
+
+
+def test_a_trial_checks_once_and_makes_its_task_and_each_hook_once(tmp_path: Path, counted: Counter[str]) -> None:
+    experiment = five_by_five()
+    counted.clear()
+    done = sweep(experiment, tmp_path, local=True)
+    assert done.status == "finished"
+    hooks = {f"hooks.{name}" for name in experiment.hooks}
+    assert counted == dict.fromkeys(["checks", "task", *hooks], 3)
+
+
+def test_so_does_a_trial_on_ray(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.engines.gang.get_current_placement_group", lambda: None)
+    experiment = five_by_five()
+    counted.clear()
+    told = pickle.loads(pickle.dumps(told_by(experiment, tmp_path)))
+    trial = trial_on_ray(told, 0, {"hooks.ema.decay": 0.5})
+    assert not counted
+    assert trial.step()["done"]
+    once = dict.fromkeys(["checks", "task", *(f"hooks.{name}" for name in experiment.hooks)], 1)
+    assert counted == once
+    assert trial.reset_config(trial_config(1, {"hooks.ema.decay": 0.25}))
+    assert trial.step()["done"]
+    assert counted == dict.fromkeys(once, 2)
+    assert json.loads((tmp_path / "trials/trial-0001/run.json").read_text())["status"] == "finished"
