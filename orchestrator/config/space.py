@@ -186,8 +186,8 @@ def wrong_counts(sweep: Sweep) -> Iterator[Problem]:
 def _instead(trials: int, points: int, whole: int) -> str:
     """What to write for another number of trials than a grid has."""
     if trials < whole:
-        return f", or write budget: {{trials: {trials}}} to end before the grid is through"
-    return f", or write repeats: {trials // points} to run each point with as many seeds" if trials % points == 0 else ""
+        return f"; budget: {{trials: {trials}}} ends before the grid is through"
+    return f"; repeats: {trials // points} runs each point with as many seeds" if trials % points == 0 else ""
 
 
 def wrong_mutations(sweep: Sweep) -> list[Problem]:

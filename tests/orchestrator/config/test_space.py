@@ -247,8 +247,8 @@ def test_trials_that_are_whole_rounds(more: dict[str, Any]) -> None:
     ("more", "path", "said"),
     [
         ({"search": "grid", "trials": 24}, "trials", "a grid of 6 points has 6 trials, got 24; leave it out"),
-        ({"search": "grid", "trials": 24}, "trials", "write repeats: 4"),
-        ({"search": "grid", "trials": 4}, "trials", "write budget: {trials: 4}"),
+        ({"search": "grid", "trials": 24}, "trials", "leave it out; repeats: 4 runs each point with as many seeds"),
+        ({"search": "grid", "trials": 4}, "trials", "leave it out; budget: {trials: 4} ends before the grid is through"),
         ({"search": "grid", "trials": 7}, "trials", "leave it out"),
         ({"search": "grid", "trials": 6, "repeats": 2}, "trials", "a grid of 6 points x 2 repeats has 12 trials, got 6"),
         ({"trials": 5}, "trials", "5 trials are no whole number of rounds of 2 (2 points of the grid); write 4 or 6"),
