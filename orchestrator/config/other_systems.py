@@ -48,7 +48,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "byol": {"base_momentum": "write momentum: 0.996"},
     "checkpoint": {
         "interval, by_epoch, checkpoint_period, iter_period, epoch_period, checkpoint_frequency, checkpoint_iter_frequency": _EVERY,
-        "max_keep_ckpts, max_num_checkpoints": "write keep: 3",
+        "max_keep_ckpts, max_num_checkpoints": "write keep: 3, or keep: null for all of them",
         "save_best": "write best: val/accuracy",
         "greater_keys, less_keys": "write mode, for each metric of best",
         "save_begin": "write begin: 5",
