@@ -61,7 +61,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "error": run.error,
         "reports": len(reports),
         "metrics": dict(reports[-1]) if reports else {},
-        "checkpoints": [name for name in folder.storage.names("checkpoints") if not name.startswith((".", "index"))],
+        "checkpoints": folder.checkpoint_names(),
     }
 
 

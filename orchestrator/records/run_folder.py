@@ -170,6 +170,19 @@ class RunFolder:
         """Where the checkpoints lie: in the run, or under the checkpoint hook's `out_dir`."""
         return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
 
+    def kept_checkpoints(self) -> Storage:
+        """Where the checkpoints lie, as the run's experiment says."""
+        hooks = (yaml.safe_load(self.storage.read("experiment.yaml")) or {}).get("hooks") or {}
+        return self.checkpoints((hooks.get("checkpoint") or {}).get("out_dir"))
+
+    def checkpoint_names(self) -> list[str]:
+        """The stored checkpoints, oldest first; what is no whole one is none."""
+        storage = self.kept_checkpoints()
+        manifests = {name: f"{name}/manifest.json" for name in storage.names() if not name.startswith(".")}
+        written = {name: _whole(storage.read(file).decode()) for name, file in manifests.items() if storage.exists(file)}
+        positions = {name: Position.read(manifest["position"]) for name, manifest in written.items() if manifest}
+        return sorted(positions, key=lambda name: (positions[name].step, positions[name].stage))
+
     def log(self, text: str) -> None:
         """Adds text to `log.txt`."""
         if text:

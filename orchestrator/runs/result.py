@@ -127,8 +127,7 @@ class Run(Result):
     def _store(self) -> CheckpointStore:
         from orchestrator.checkpoint.store import CheckpointStore
 
-        out_dir = (self.config["hooks"].get("checkpoint") or {}).get("out_dir")
-        return CheckpointStore(self.folder.checkpoints(out_dir), self.name)
+        return CheckpointStore(self.folder.kept_checkpoints(), self.name)
 
 
 def _training_unless_said(where: str | None) -> str:

@@ -100,6 +100,18 @@ def test_a_run_is_listed_shown_and_measured(study: Path) -> None:
         assert call(*arguments).exit_code == 0
 
 
+@pytest.mark.parametrize("out_dir", ["null", "elsewhere"])
+def test_the_checkpoints_are_shown_wherever_they_lie(study: Path, out_dir: str) -> None:
+    best = ["hooks.checkpoint.best=val/loss", "hooks.checkpoint.publish=[model]", f"hooks.checkpoint.out_dir={out_dir}"]
+    assert call("run", "line.yaml", "--local", "--name", "first", "epochs=2", "hooks.checkpoint.every=2 steps", *best).exit_code == 0
+    folder = study / ("elsewhere/first" if out_dir == "elsewhere" else "runs/first/checkpoints")
+    assert (folder / "published").is_dir()
+    there = [path.name for path in folder.iterdir() if path.name not in ("published", "index.json")]
+    shown = data("show", "runs/first")["checkpoints"]
+    assert sorted(shown) == sorted(there)
+    assert shown[-1] == "epoch-0002"
+
+
 def test_what_is_suggested_at_the_end_is_there_to_be_looked_at(study: Path) -> None:
     plain = call("run", "line.yaml", "--local", "--name", "plain").stderr
     assert "hookyard stats" in plain
