@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import report
 from orchestrator.report import sweep as sweeps
 from orchestrator.report.run import run_page
+from orchestrator.report.views.trials import trials
 from tests.browser import CHROMIUM, looked_at
 from tests.orchestrator.report.test_run import tables
 from tests.orchestrator.report.views.test_comparison import MAX, TRIALS
 
+STYLE = Path(report.__file__).with_name("style.css")
 LOOK = """(async () => {
   const find = (selector) => document.querySelector(selector);
   const text = (selector) => find(selector)?.textContent;
@@ -45,8 +48,8 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
     run, sweep = tmp_path / "run.html", tmp_path / "sweep.html"
     made = tables()
     run.write_text(run_page(made, "now"))
-    trials = TRIALS.assign(status="finished").iloc[::-1]
-    reports = {str(name): [{"step": 1, "val/accuracy": 0.5}] for name in trials.index}
+    finished = TRIALS.assign(status="finished").iloc[::-1]
+    reports = {str(name): [{"step": 1, "val/accuracy": 0.5}] for name in finished.index}
     told = sweeps.SweepTables(
         "s",
         "s",
@@ -54,10 +57,10 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
         {},
         "",
         MAX,
-        trials,
+        finished,
         reports,
         [],
-        trials[["step_s"]].rename(columns={"step_s": "forward_s"}),
+        finished[["step_s"]].rename(columns={"step_s": "forward_s"}),
     )
     sweep.write_text(sweeps.sweep_page(told, "now"))
     answers, others = looked_at([(run, 390), (run, 1280), (sweep, 390), (sweep, 1280)], LOOK)
@@ -72,3 +75,16 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
     ] * 2
     assert [answer.pop("picked") for answer in answers] == ["", "", "t0", "t0"]
     assert answers == [{"sticks_out": 0, "sorted": ["ascending", True], "page": True}] * 4
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_rows_of_the_trials_are_at_most_two_lines_high(tmp_path: Path) -> None:
+    """However many columns there are before the last one; five lines high they were."""
+    wide = TRIALS.assign(**{f"config/hooks.some_hook_{n}.a_long_field": 0.5 for n in range(8)})
+    wide = wide.assign(status="stopped", stopped="val/accuracy has not improved on 0.5 by more than 0.0 in 5 reports")
+    page = tmp_path / "sweep.html"
+    page.write_text(f"<style>{STYLE.read_text()}</style>{trials(wide, MAX).content}")
+    look = """[...document.querySelectorAll("tbody tr")].map((row) => row.getBoundingClientRect().height
+        / parseFloat(window.getComputedStyle(row).fontSize)).reduce((most, ems) => Math.max(most, ems))"""
+    heights, _ = looked_at([(page, 390), (page, 1280)], look)
+    assert max(heights) < 4
