@@ -1,6 +1,6 @@
-"""What `hookyard run` costs beside a Ray Train script written by hand that trains the same and reports as often.
+"""What `hookyard run` costs, on Ray Train and on a gang, beside a Ray Train script written by hand that trains the same and reports as often.
 
-Both are whole processes, from the shell's call to its end: Ray's start, two workers, five epochs on the digits with
+All are whole processes, from the shell's call to its end: Ray's start, two workers, five epochs on the digits with
 validation, averaged weights and a checkpoint each, and Ray's end. Calls alternate. Hookyard also records every rank's
 every step, verifies its checkpoints and writes TensorBoard.
 
@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks.timing import Pause, print_table, ratio, take_turns
 
-HOOKYARD = [str(Path(sys.executable).parent / "hookyard"), "run", "experiments/digits.yaml", "--storage"]
+HOOKYARD = [str(Path(sys.executable).parent / "hookyard"), "run", "experiments/digits.yaml"]
 BY_HAND = [sys.executable, "-m", "benchmarks.handwritten_run"]
 
 
@@ -35,7 +35,11 @@ def calls(command: list[str], turns: int) -> Callable[[Pause], None]:
 
 
 def main(rounds: int = 3) -> None:
-    contestants = {"Ray Train by hand": calls(BY_HAND, rounds + 1), "hookyard run": calls(HOOKYARD, rounds + 1)}
+    contestants = {
+        "Ray Train by hand": calls(BY_HAND, rounds + 1),
+        "hookyard run": calls([*HOOKYARD, "--storage"], rounds + 1),
+        "hookyard run --engine gang": calls([*HOOKYARD, "--engine", "gang", "--storage"], rounds + 1),
+    }
     seconds = take_turns(contestants, rounds)
     base = seconds["Ray Train by hand"]
     rows = [

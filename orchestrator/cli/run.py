@@ -21,6 +21,7 @@ def run(
     storage: options.StorageFlag = "runs",
     name: options.Name = None,
     address: options.Address = None,
+    engine: options.Engine = None,
     local: options.Local = False,
     skip_preflight: options.SkipPreflight = False,
     plan: options.PlanOnly = False,
@@ -37,8 +38,8 @@ def run(
     from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.runs import driver
 
-    with talk(), checked_cluster(address, storage, experiment, skip=local or skip_preflight):
-        done = driver.run(experiment, storage, name, local=local, address=address)
+    with talk(), checked_cluster(address, storage, experiment, skip=local or engine == "in-process" or skip_preflight):
+        done = driver.run(experiment, storage, name, engine=engine, local=local, address=address)
     return finish(done, as_json)
 
 

@@ -1,4 +1,4 @@
-"""Engines: what trains a trial, and the next one after it. Each is a module; the sweep's `engine` names one."""
+"""Engines: what trains a run, and the next one after it. Each is a module; `run --engine` and a sweep's `engine` name one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,24 @@ from orchestrator.loop.report import Report
 
 
 class Engine(Protocol):
-    """Trains one trial at a time, report by report. In the trial's process, which Ray Tune drives."""
+    """Trains one run at a time, report by report. In the process that drives it: a run's driver, or a trial's process."""
+
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
+        """Takes up a run; again, where it has lost it. `resolved` is its experiment, with which this process trains where
+        it is a rank itself."""
+
+    def next(self) -> Report | None:
+        """Trains up to the next report and returns rank 0's; None when the run is over. Raises RunError where it failed."""
+
+    def save(self) -> str:
+        """Writes a checkpoint between two reports and returns its path, where trials pause."""
+
+    def end(self) -> None:
+        """Ends the run, wherever it stands between two reports; returns when nothing of it is trained any more."""
+
+
+class TrialEngine(Engine, Protocol):
+    """One that a trial's process can drive as well, which Ray Tune starts."""
 
     def __init__(self, workers: Workers) -> None: ...
 
@@ -22,17 +39,5 @@ class Engine(Protocol):
     def bundles(workers: Workers) -> list[dict[str, float]]:
         """What Tune reserves for a trial, the trial's own process first."""
 
-    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
-        """Takes up a trial; `resolved` is its experiment, with which this process trains where it is a rank itself."""
 
-    def next(self) -> Report | None:
-        """Trains up to the next report and returns rank 0's; None when the trial is over."""
-
-    def save(self) -> str:
-        """Writes a checkpoint between two reports and returns its path, where trials pause."""
-
-    def end(self) -> None:
-        """Ends the trial, wherever it stands between two reports; returns when nothing of it is trained any more."""
-
-
-ENGINES: Mapping[str, type[Engine]] = {"gang": Gang, "train": TrainJobs}
+ENGINES: Mapping[str, type[TrialEngine]] = {"gang": Gang, "train": TrainJobs}

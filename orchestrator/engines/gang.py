@@ -1,4 +1,4 @@
-"""The engine `gang`: the ranks of one trial, kept warm for the next. Runs in the trial's process, which is rank 0."""
+"""The engine `gang`: a process for each rank, without Ray Train between; a sweep's stay warm from trial to trial."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ import orchestrator.engines.preload  # noqa: F401  # acts as it is imported, bef
 import os
 import socket
 import threading
-from collections.abc import Callable, Generator
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 import torch
 import torch.distributed as dist
-from ray.exceptions import RayActorError, RayTaskError
-from ray.util.placement_group import get_current_placement_group
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    placement_group,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.engines.in_process import Rank
+from orchestrator.engines.mailbox import MailboxLink
 from orchestrator.engines.rank_failures import RankFailed, culprit
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.session import Assignment, Session, never
+from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 
@@ -34,64 +41,58 @@ _LAST_WORDS_S = 0.5
 """What a failed rank leaves Ray to carry its error to rank 0."""
 
 _GONE_S = 5
-"""How long rank 0, having lost a peer, waits to hear which."""
+"""How long a gang that has lost a rank waits to hear which."""
 
-T = TypeVar("T")
+_ROOM_S = 3600
+"""How long a run waits for places on a cluster, where a host may come back and an autoscaler takes its time."""
 
 
-class Member:
-    """One rank of a gang: trains one trial after another in the same process.
-
-    Rank 0 lives in the trial's own process; the others are actors.
-    """
+class Member(Rank):
+    """One rank of a gang, in a process that may be kept for the next run. The process of a trial, or an actor."""
 
     def __init__(self, rank: int, workers: Workers) -> None:
-        self.rank, self.workers = rank, workers
-        self._session: Session | None = None
-        self._reports: Generator[Report, None, None] | None = None
+        super().__init__(workers)
+        self.rank = rank
+        self._link: MailboxLink | None = None
         torch.set_num_threads(max(1, int(workers.cpus)))
 
+    def meeting(self) -> str:
+        """Where ranks may find each other on this one's machine."""
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            return f"tcp://{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
+
     def begin(self, assignment: Assignment, meeting: str, resolved: ResolvedExperiment | None = None) -> None:
-        """Joins a new process group and takes up a trial; nothing is trained yet."""
+        """Joins a new process group and takes up a run; nothing is trained yet."""
         self.end()
-        device = torch.device("cuda", 0) if self.workers.gpu and torch.cuda.is_available() else torch.device("cpu")
         if self.workers.most > 1:
-            backend = "nccl" if device.type == "cuda" else "gloo"
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(
                 backend, init_method=meeting, rank=self.rank, world_size=self.workers.most, timeout=TIMEOUT
             )
-        world = World(rank=self.rank, world_size=self.workers.most, device=device)
+        world = World(rank=self.rank, world_size=self.workers.most, device=self.device)
         world.number_on_nodes()
-        self._session = Session(assignment, world, resolved)
-        self._reports = self._session.reports()
-
-    def next(self) -> Report | None:
-        """Trains up to the next report; None when the trial is over."""
-        assert self._reports is not None
-        return next(self._reports, None)
-
-    def save(self) -> str:
-        """Writes a checkpoint between two reports and returns its path."""
-        assert self._session is not None
-        return self._session.save()
+        link = self._link = MailboxLink(assignment.mailbox) if assignment.mailbox and world.is_master else None
+        self.take_up(Session(assignment, world, resolved, display=link, stop_asked=link.stop_asked if link else never))
 
     def end(self) -> None:
-        """Ends the trial, wherever it stands, and leaves its process group."""
-        if self._reports is not None:
-            self._reports.close()
-        self._session = self._reports = None
+        """Ends the run, wherever it stands, and leaves its process group."""
+        super().end()
+        if self._link:
+            self._link.finish()
+        self._link = None
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 class RemoteMember(Member):
-    """A rank other than 0, as an actor."""
+    """A rank as an actor."""
 
     def next(self) -> Report | None:
         """As for any member; a failure ends the process, once it is told.
 
-        The other ranks wait for this one in a collective, and only a closed connection frees them. Tune does not use
-        the gang of a failed trial again.
+        The other ranks wait for this one in a collective, and only a closed connection frees them. The gang of a failed
+        run is not used again.
         """
         try:
             return super().next()
@@ -101,78 +102,97 @@ class RemoteMember(Member):
 
 
 class Gang:
-    """All ranks of a trial: this process and one actor for each other bundle of the trial's placement group."""
+    """The ranks of a run. A trial's process is rank 0 itself, the others are actors in the trial's placement group and
+    stay for the next one. A run's driver is no rank: all of them are actors in a group of the gang's own, which is
+    given back when the run ends or loses one."""
 
-    def __init__(self, workers: Workers) -> None:
-        self._master, group = Member(0, workers), get_current_placement_group()
-        self._others = [
-            ray.remote(RemoteMember)
-            .options(
-                num_cpus=workers.cpus,
-                num_gpus=1 if workers.gpu else 0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank),
-            )
-            .remote(rank, workers)
-            for rank in range(1, workers.most)
-        ]
+    def __init__(self, workers: Workers, *, in_trial: bool = True) -> None:
+        self._workers, self._in_trial = workers, in_trial
+        self._here = Member(0, workers) if in_trial else None
+        self._group: PlacementGroup | None = None
+        self._others: dict[int, Any] = {}
+        if in_trial:
+            self._start()
 
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
         """A place for each rank."""
         return [workers.resources()] * workers.most
 
+    def _start(self) -> None:
+        self._group = get_current_placement_group() if self._in_trial else placement_group(self.bundles(self._workers))
+        self._others = {
+            rank: ray.remote(RemoteMember)
+            .options(
+                num_cpus=self._workers.cpus,
+                num_gpus=1 if self._workers.gpu else 0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
+            )
+            .remote(rank, self._workers)
+            for rank in range(1 if self._in_trial else 0, self._workers.most)
+        }
+
+    def _give_back(self) -> None:
+        """Ends the processes that are this gang's own."""
+        if self._group and not self._in_trial:
+            remove_placement_group(self._group)
+            self._group, self._others = None, {}
+
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
-        """Gives every rank the same trial; raises RankFailed where one cannot take it up."""
-        meeting = f"tcp://{ray.util.get_node_ip_address()}:{_free_port()}"
-        joining = [other.begin.remote(assignment, meeting) for other in self._others]
-        self._together(joining, lambda: self._master.begin(assignment, meeting, resolved))
+        """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no room."""
+        if self._group is None:
+            self._start()
+        meeting = self._here.meeting() if self._here else self._first_meeting()
+        self._together("begin", assignment, meeting, here=(resolved,))
+
+    def _first_meeting(self) -> str:
+        try:
+            meeting: str = ray.get(self._others[0].meeting.remote(), timeout=_ROOM_S)
+        except GetTimeoutError:
+            self._give_back()
+            raise RunError(f"there was no room for {self._workers.in_words('rank')} within {_ROOM_S} s") from None
+        except RayActorError:
+            self._give_back()
+            raise RankFailed.died(0) from None
+        return meeting
 
     def next(self) -> Report | None:
         """All ranks train up to the next report; returns rank 0's. Raises RankFailed of the rank the failure began with."""
-        return self._together([other.next.remote() for other in self._others], self._master.next)
+        report: Report | None = self._together("next")
+        return report
 
     def save(self) -> str:
         """All ranks write a checkpoint between two reports; returns its path."""
-        return self._together([other.save.remote() for other in self._others], self._master.save)
+        return str(self._together("save"))
 
     def end(self) -> None:
-        """Ends the trial on every rank; the processes stay."""
-        self._together([other.end.remote() for other in self._others], self._master.end)
+        """Ends the run on every rank; a trial's processes stay."""
+        self._together("end")
+        self._give_back()
 
-    def _together(self, others: list[Any], mine: Callable[[], T]) -> T:
-        """What rank 0 does while the others do the same."""
-        try:
-            result = mine()
-        except Exception as error:
-            failure = RankFailed.told(0, error)
-            # Where the failure is this rank's own, the others still wait for it in a collective.
-            failures = self._failures(others, timeout_s=_GONE_S) if failure.may_be_echo else {}
-            raise culprit({0: failure, **failures}) from error
-        failures = self._failures(others)
-        if failures:
-            raise culprit(failures)
-        return result
-
-    def _failures(self, others: list[Any], timeout_s: float | None = None) -> dict[int, RankFailed]:
-        """How other ranks have failed, of those that are done in time."""
-        done, _ = ray.wait(others, num_returns=len(others), timeout=timeout_s) if others else ([], [])
-        outcomes = {others.index(other) + 1: _failure(others.index(other) + 1, other) for other in done}
-        return {rank: failure for rank, failure in outcomes.items() if failure is not None}
-
-
-def _failure(rank: int, outcome: Any) -> RankFailed | None:
-    """How a rank failed, if it did."""
-    try:
-        ray.get(outcome)
-    except RayActorError:
-        return RankFailed.died(rank)
-    except RayTaskError as error:
-        told = error.cause
-        return told if isinstance(told, RankFailed) else RankFailed.told(rank, told)
-    return None
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
+    def _together(self, method: str, *arguments: Any, here: tuple[Any, ...] = ()) -> Any:
+        """What all ranks do at the same time, the one in this process with more; returns rank 0's answer."""
+        calls = {getattr(other, method).remote(*arguments): rank for rank, other in self._others.items()}
+        answers, failures = {}, {}
+        if self._here:
+            try:
+                answers[0] = getattr(self._here, method)(*arguments, *here)
+            except Exception as error:
+                failures[0] = RankFailed.told(0, error)
+        while calls and (not failures or all(failure.may_be_echo for failure in failures.values())):
+            # Where a failure is a rank's own, the others may still wait for it in a collective.
+            done, _ = ray.wait(list(calls), timeout=_GONE_S if failures else None)
+            if not done:
+                break
+            rank = calls.pop(done[0])
+            try:
+                answers[rank] = ray.get(done[0])
+            except RayActorError:
+                failures[rank] = RankFailed.died(rank)
+            except RayTaskError as error:
+                told = error.cause
+                failures[rank] = told if isinstance(told, RankFailed) else RankFailed.told(rank, told)
+        if not failures:
+            return answers[0]
+        self._give_back()
+        raise culprit(failures)

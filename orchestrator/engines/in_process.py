@@ -1,35 +1,69 @@
-"""A run in this process, without Ray: notebooks, debuggers, `--local`."""
+"""The engine `in-process`: a single rank in this process, without Ray; and what a rank is wherever it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import torch
 
 from hooks.state import Display
-from orchestrator.config.experiment import Experiment
-from orchestrator.config.resolve import resolve
+from orchestrator.config.experiment import Workers
+from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.session import Assignment, reports
+from orchestrator.engines.session import Assignment, Session, never
 from orchestrator.errors import HookyardError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 
 
-def run_in_process(assignment: Assignment, display: Display, stop_asked: Callable[[], bool]) -> Report | None:
-    """Trains as a single rank and returns the last report; raises RankFailed where the experiment fails."""
-    last = None
-    try:
-        resolved = resolve(assignment.source)
-        for report in reports(assignment, only_rank(resolved.experiment), resolved, display=display, stop_asked=stop_asked):
-            last = report
-    except HookyardError:
-        raise
-    except Exception as error:
-        raise RankFailed.told(0, error) from error
-    return last
+class Rank:
+    """One rank: trains one run after another in the same process."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        self.device = torch.device("cuda", 0) if workers.gpu and torch.cuda.is_available() else torch.device("cpu")
+        self._session: Session | None = None
+        self._reports: Generator[Report, None, None] | None = None
+
+    def take_up(self, session: Session) -> None:
+        """Takes up a run; nothing is trained yet."""
+        self._session, self._reports = session, session.reports()
+
+    def next(self) -> Report | None:
+        """Trains up to the next report; None when the run is over."""
+        assert self._reports is not None
+        return next(self._reports, None)
+
+    def save(self) -> str:
+        """Writes a checkpoint between two reports and returns its path."""
+        assert self._session is not None
+        return self._session.save()
+
+    def end(self) -> None:
+        """Ends the run, wherever it stands."""
+        if self._reports is not None:
+            self._reports.close()
+        self._session = self._reports = None
 
 
-def only_rank(experiment: Experiment) -> World:
-    """The world of a process that trains by itself."""
-    return World(device=torch.device("cuda" if experiment.workers.gpu and torch.cuda.is_available() else "cpu"))
+class InProcess(Rank):
+    """The only rank of a run, for notebooks, debuggers and `--local`. It cannot lose a process without losing its driver."""
+
+    def __init__(
+        self, workers: Workers, *, display: Display | None = None, stop_asked: Callable[[], bool] = never
+    ) -> None:
+        super().__init__(workers)
+        self._display, self._stop_asked = display, stop_asked
+
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
+        """Takes up a run."""
+        self.take_up(Session(assignment, World(device=self.device), resolved, display=self._display, stop_asked=self._stop_asked))
+
+    def next(self) -> Report | None:
+        """Trains up to the next report; raises RankFailed where the experiment fails."""
+        try:
+            return super().next()
+        except HookyardError:
+            raise
+        except Exception as error:
+            raise RankFailed.told(0, error) from error

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import ray
 from ray.train import UserCallback
 
-from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.rank_failures import loss
 from orchestrator.engines.train_failures import first_of
 from orchestrator.errors import HookyardError
-from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 
 
@@ -25,14 +23,5 @@ class TellLoss(UserCallback):
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Sends the line, and does not wait. Where that cannot be, the run goes on all the same."""
         with suppress(HookyardError, OSError, ValueError):
-            line = told(first_of(worker_exceptions), RunFolder(self._location).attempts())
+            line = loss(first_of(worker_exceptions), RunFolder(self._location).attempts())
             ray.get_actor(self._mailbox).post.remote(("line", line))
-
-
-def told(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
-    """The line, from the failure that the others followed from and the attempts made so far."""
-    words = failure.words.splitlines()[0]
-    if not attempts:
-        return f"lost before it began: rank {failure.rank}: {words}"
-    places = {host.rank: host.node for host in attempts[-1].hosts}
-    return f"attempt {attempts[-1].number} lost: rank {failure.rank} on {places.get(failure.rank, 'no node')}: {words}"

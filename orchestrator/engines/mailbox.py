@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 IN_FLIGHT = 8
 """Calls that may be under way before rank 0 leaves out the progress it has to show."""
@@ -16,7 +17,7 @@ ASK_EVERY_S = 0.25
 """How often rank 0 asks whether the run is to stop."""
 
 News = tuple[Any, ...]
-"""`("line", text)`, `("progress", label, completed, total, text)` or `("ended", reasons, interrupted)`."""
+"""`("line", text)` or `("progress", label, completed, total, text)`."""
 
 
 class Mailbox:
@@ -60,10 +61,6 @@ class MailboxLink:
         if len(self._in_flight) < IN_FLIGHT:
             self._post(("progress", label, completed, total, text))
 
-    def ended(self, reasons: Sequence[str], interrupted: bool) -> None:
-        """Tells the driver why the run ended before its time."""
-        self._post(("ended", list(reasons), interrupted))
-
     def stop_asked(self) -> bool:
         """Whether the driver asked the run to stop, as far as rank 0 has heard."""
         if monotonic() >= self._ask_at:
@@ -89,3 +86,17 @@ class MailboxLink:
             # One that has died is started again, and the driver tells it again.
             with suppress(ray.exceptions.RayActorError):
                 self._stop = ray.get(call) or self._stop
+
+
+def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
+    """The name of a new mailbox, and its actor. On the driver's node, as another that goes down would take along what is
+    to be told of it."""
+    name, here = f"hookyard-{uuid.uuid4().hex[:12]}", ray.get_runtime_context().get_node_id()
+    actor = ray.remote(kind).options(
+        name=name,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+    )
+    return name, actor.remote()

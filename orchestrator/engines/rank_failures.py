@@ -8,13 +8,14 @@ import os
 import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import hooks
 from hooks.plan import HookError
 from orchestrator.errors import HookyardError, RunError
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.terminal.display import say
 
@@ -152,6 +153,15 @@ def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
     its connections until it has told, so that an echo is later by more than clocks differ.
     """
     return min(failures.values(), key=lambda failure: (_order(failure), failure.at, failure.rank))
+
+
+def loss(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
+    """The line that tells of an attempt that was lost, the last one made: with which rank, and where it was."""
+    words = failure.words.splitlines()[0]
+    if not attempts:
+        return f"lost before it began: rank {failure.rank}: {words}"
+    places = {host.rank: host.node for host in attempts[-1].hosts}
+    return f"attempt {attempts[-1].number} lost: rank {failure.rank} on {places.get(failure.rank, 'no node')}: {words}"
 
 
 def _order(failure: RankFailed) -> int:

@@ -49,9 +49,14 @@ def set_environment(address: str | None) -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def chosen_address(address: str | None) -> str | None:
-    """The cluster to join: what was asked for, else RAY_ADDRESS; None starts Ray on this machine."""
-    return address or os.environ.get("RAY_ADDRESS") or None
+def chosen_address(address: str | None, *, local: bool = False) -> str | None:
+    """The cluster to join: what was asked for, else RAY_ADDRESS; None starts Ray on this machine.
+
+    What is `local` joins none, and UsageError is raised where one was asked for.
+    """
+    if local and address:
+        raise UsageError(f"the cluster at {address} is not joined by what runs in this process: leave out --address, or --local")
+    return None if local else address or os.environ.get("RAY_ADDRESS") or None
 
 
 def starts_ray(address: str | None) -> bool:
@@ -109,14 +114,15 @@ class Ray:
         self._owned = not ray.is_initialized()
         if not self._owned:
             return ray
-        from orchestrator.private_api.ray_core import DriversImportPath
+        from orchestrator.private_api.ray_core import DriversImportPath, few_processes
 
         common = {"log_to_driver": False, "logging_level": "ERROR", "job_config": DriversImportPath()}
         try:
             if self.address:
                 ray.init(address=self.address, **common, **self._environment)
             else:
-                ray.init(address="local", include_dashboard=False, object_store_memory=200 * 2**20, **common, **self._options)
+                with few_processes():
+                    ray.init(address="local", include_dashboard=False, object_store_memory=200 * 2**20, **common, **self._options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = f"join the cluster at {self.address}" if self.address else "start Ray on this machine"
             raise RunError(f"could not {where}: {error}") from error

@@ -40,6 +40,11 @@ class Assignment:
     """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
 
 
+def never() -> bool:
+    """For a rank that nobody asks to stop."""
+    return False
+
+
 SWEEP_KEEPS = 4
 """How many of the checkpoints that a sweep asked for stay: others may go on from one a while after it was made."""
 
@@ -48,7 +53,7 @@ class Session:
     """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
 
     `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very objects.
-    In every worker process: a Ray Train worker, a trial's gang, or the driver's own process.
+    In every worker process: a Ray Train worker, a member of a gang, or the driver's own process.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Session:
         resolved: ResolvedExperiment | None = None,
         *,
         display: Display | None = None,
-        stop_asked: Callable[[], bool] = lambda: False,
+        stop_asked: Callable[[], bool] = never,
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
@@ -134,7 +139,7 @@ def reports(
     resolved: ResolvedExperiment | None = None,
     *,
     display: Display | None = None,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_asked: Callable[[], bool] = never,
 ) -> Generator[Report, None, None]:
     """The reports of a new session."""
     return Session(assignment, world, resolved, display=display, stop_asked=stop_asked).reports()

@@ -1,8 +1,7 @@
-"""The engine `train`: each trial is a Ray Train job of its own, with Train's fault tolerance."""
+"""The engine `train`: each run is a Ray Train job of its own, with Train's fault tolerance."""
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
@@ -13,108 +12,68 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
 from orchestrator.config.experiment import Experiment, Workers
 from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.engines.mailbox import MailboxLink
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import set_environment
-from orchestrator.engines.session import Assignment, reports
+from orchestrator.engines.relay import Place, Relay
+from orchestrator.engines.session import Assignment, never, reports
 from orchestrator.engines.train_worker import fit, this_rank
 from orchestrator.loop.report import Report
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 
 _GROUP = ".ray_placement_group"
-"""Names, in the trial's folder, the places that its job holds."""
-
-Place = tuple[int, bool]
-"""Where in a trial a report stands: which it is of those that count, and whether it is the last. However often it is made,
-and by however many ranks, it is the same."""
-
-_BEFORE: Place = (-1, False)
-
-
-class Relay:
-    """Stands between a job and its trial: a rank that has made a report waits here until the trial asks for the next one.
-
-    So a trial trains no further than the report it is judged by, and one that is stopped ends in order. An actor without
-    a CPU of its own; asynchronous, as every rank of the job waits in it.
-    """
-
-    def __init__(self) -> None:
-        self._made: asyncio.Queue[tuple[Place, Report] | None] = asyncio.Queue()
-        self._moved = asyncio.Condition()
-        self._told = self._taken = self._behind = _BEFORE
-        self._ended = False
-
-    async def wanted(self) -> bool:
-        """Whether the trial is still to be trained."""
-        return not self._ended
-
-    async def made(self, place: Place, report: Report | None) -> bool:
-        """A rank has made the report at a place, which rank 0 brings along; waits, and answers whether to go on.
-
-        What was told before its worker group was replaced is not told again.
-        """
-        if report is not None and place > self._told:
-            self._told = place
-            self._made.put_nowait((place, report))
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._ended or place <= self._behind)
-        return not self._ended
-
-    async def next(self) -> Report | None:
-        """Lets the ranks go on from the last report taken; returns the next one, or None where there will be none."""
-        async with self._moved:
-            self._behind = self._taken
-            self._moved.notify_all()
-        made = await self._made.get()
-        if made is None:
-            await self.over()
-            return None
-        self._taken, report = made
-        return report
-
-    async def end(self) -> None:
-        """Sends every rank home from where it waits."""
-        async with self._moved:
-            self._ended = True
-            self._moved.notify_all()
-
-    async def over(self) -> None:
-        """The job has ended: there are no more reports."""
-        self._made.put_nowait(None)
-
-
-def _place(report: Report, trial: RunFolder) -> Place:
-    """Where a report stands that has just been written down. Rank 0."""
-    return len(counted_reports(trial.reports(), trial.attempts())), report.final
+"""Names, in the run's folder, the places that its job holds."""
 
 
 def train_and_relay(relay: Any, assignment: Assignment) -> None:
-    """Trains as one rank of a trial's job, and asks after each report whether to go on. Ray Train worker."""
+    """Trains as one rank of a run's job, and asks after each report whether to go on. Ray Train worker."""
     from ray import train
 
     if not ray.get(relay.wanted.remote()):
         return
-    world, trial = this_rank(), RunFolder(assignment.location)
+    world, folder = this_rank(), RunFolder(assignment.location)
     if world.is_master:
-        trial.storage.write(_GROUP, get_current_placement_group().id.hex())
+        folder.storage.write(_GROUP, get_current_placement_group().id.hex())
+    link = MailboxLink(assignment.mailbox) if assignment.mailbox and world.is_master else None
+    before = 0
     try:
-        with closing(reports(assignment, world)) as training:
-            for report in training:
+        with closing(reports(assignment, world, display=link, stop_asked=link.stop_asked if link else never)) as training:
+            for number, report in enumerate(training):
                 train.report(report.metrics)
-                place = world.broadcast(partial(_place, report, trial))
-                if not ray.get(relay.made.remote(place, report if world.is_master else None)):
+                written = not report.cut_short
+                if number == 0:
+                    before = world.broadcast(partial(_count, folder)) - written
+                place = before + number + written, report.final
+                # All ranks wait with rank 0, and end with it.
+                if not world.broadcast(partial(_go_on, relay, place, report)):
                     return
     except Exception as error:
         raise RankFailed.told(world.rank, error) from error
+    finally:
+        if link:
+            link.finish()
+
+
+def _count(folder: RunFolder) -> int:
+    return len(counted_reports(folder.reports(), folder.attempts()))
+
+
+def _go_on(relay: Any, place: Place, report: Report) -> bool:
+    return bool(ray.get(relay.made.remote(place, report)))
 
 
 class TrainJobs:
-    """Starts a Ray Train job for each trial and takes its reports one by one. In the trial's process, which waits and
-    owns neither CPU nor GPU: the job's workers take theirs from the cluster."""
+    """Starts a Ray Train job for each run and takes its reports one by one. In a trial's process or a run's driver, which
+    waits and owns neither CPU nor GPU: the job's workers take theirs from the cluster.
 
-    def __init__(self, workers: Workers) -> None:
+    `lean` where Ray ends with whoever drives this, who also sees to what a lost one leaves.
+    """
+
+    def __init__(self, workers: Workers, *, lean: bool = True) -> None:
         # Where a cluster was joined, this process has the environment of its node.
         set_environment(None)
+        self._lean = lean
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="train-job")
         self._relay: Any = None
         self._job: Future[None] | None = None
@@ -125,15 +84,14 @@ class TrainJobs:
         return [{"memory": 1}]
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
-        """Starts the job in a thread."""
+        """Starts the job in a thread. A run's mailbox is its relay too."""
         give_back(RunFolder(assignment.location))
-        self._relay = ray.remote(Relay).options(num_cpus=0).remote()
+        self._relay = ray.get_actor(assignment.mailbox) if assignment.mailbox else ray.remote(Relay).options(num_cpus=0).remote()
         self._job = self._threads.submit(self._train, self._relay, assignment, resolved.experiment)
 
-    @staticmethod
-    def _train(relay: Any, assignment: Assignment, experiment: Experiment) -> None:
+    def _train(self, relay: Any, assignment: Assignment, experiment: Experiment) -> None:
         try:
-            fit(partial(train_and_relay, relay), assignment, experiment, lean=True)
+            fit(partial(train_and_relay, relay), assignment, experiment, lean=self._lean)
         finally:
             give_back(RunFolder(assignment.location))
             ray.get(relay.over.remote())
@@ -159,11 +117,11 @@ class TrainJobs:
         self._job = self._relay = None
 
 
-def give_back(trial: RunFolder) -> None:
+def give_back(run: RunFolder) -> None:
     """Frees the places of a job that is over or was killed: where Train could not, Ray would hold them until the sweep's
     driver ends. Driver, or the trial's process."""
-    if not trial.storage.exists(_GROUP):
+    if not run.storage.exists(_GROUP):
         return
-    group = ray.PlacementGroupID.from_hex(trial.storage.read(_GROUP).decode())
+    group = ray.PlacementGroupID.from_hex(run.storage.read(_GROUP).decode())
     remove_placement_group(PlacementGroup(group))
-    trial.storage.delete(_GROUP)
+    run.storage.delete(_GROUP)

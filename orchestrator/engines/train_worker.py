@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment
 from orchestrator.engines.train_failures import first_failure
 from orchestrator.records.run_folder import RunFolder
@@ -20,29 +19,6 @@ SCRATCH = ".ray"
 
 _STARTS = 60
 """How often Ray Train waits a minute for room on a cluster, where a host may come back and an autoscaler takes its time."""
-
-
-def train_on_worker(assignment: Assignment) -> None:
-    """Trains as one rank of a Ray Train worker group. Each report of the loop becomes one of Ray's."""
-    import ray.train
-
-    from orchestrator.engines.mailbox import MailboxLink
-    from orchestrator.engines.session import reports
-
-    assert assignment.mailbox is not None
-    world = this_rank()
-    # Ranks agree among themselves on when to stop, so that one of them asks the driver.
-    link = MailboxLink(assignment.mailbox) if world.is_master else None
-    training = reports(assignment, world, display=link, stop_asked=link.stop_asked) if link else reports(assignment, world)
-    try:
-        for report in training:
-            ray.train.report(report.metrics)
-            if link and report.stopped:
-                link.ended(report.stopped, report.interrupted)
-    except Exception as error:
-        raise RankFailed.told(world.rank, error) from error
-    if link:
-        link.finish()
 
 
 def this_rank() -> World:

@@ -225,7 +225,7 @@ class Loop:
         state.metrics = {}
         ends = bool(stopping.reasons) or self._finished()
         final = cut_short or (ends and (tested or not self._test_due()))
-        return Report(metrics, stopping.reasons, stopping.interrupted, final, cut_short)
+        return Report(metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short)
 
     # Training
 

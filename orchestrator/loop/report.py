@@ -15,6 +15,8 @@ class Report:
 
     metrics: dict[str, Any]
     """Counters and the values of the phases, the same on all ranks but for what hooks added."""
+    checkpoint: str | None = None
+    """The newest stored checkpoint."""
     stopped: tuple[str, ...] = field(default=())
     """Why the run ends here, where somebody asked it to."""
     interrupted: bool = False

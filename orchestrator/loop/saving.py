@@ -41,8 +41,10 @@ class Saving:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._iterations, self._progress, self._changes = iterations, progress, changes
         self._flush_rows = flush_rows
+        self.last_path: str | None = None
+        """The newest stored checkpoint."""
         self.last_step = -1
-        """The step at which the newest stored checkpoint was made."""
+        """The step at which it was made."""
         self._random_state: dict[str, Any] | None = None
         self._seconds: list[float] = []
 
@@ -73,12 +75,11 @@ class Saving:
             about = {"world_size": world.world_size, "metrics": state.metrics, "optimizer": self._changes.optimizer}
             store.commit(name, entries, self._progress.position(), about)
         world.barrier()
-        self.last_step = state.step
+        self.last_path, self.last_step = store.path(name), state.step
         store.retain("run", [name])
         self._seconds.append(perf_counter() - begun)
-        path = store.path(name)
-        self._plan.fire("on_saved", state, path)
-        return path
+        self._plan.fire("on_saved", state, self.last_path)
+        return self.last_path
 
     def _write_shards(self, name: str, sharded: dict[str, Any]) -> dict[str, dict[str, Any]]:
         from orchestrator.checkpoint import sharded_tensors as shards
@@ -141,7 +142,7 @@ class Saving:
                 hook.load_state_dict(checkpoint["hooks"][hook_name])
             if rank_state["hooks"].get(hook_name):
                 hook.load_rank_state_dict(rank_state["hooks"][hook_name])
-        self.last_step = state.step
+        self.last_path, self.last_step = self.store.path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
     def _with_shards(self, name: str, checkpoint: dict[str, Any]) -> dict[str, Any]:

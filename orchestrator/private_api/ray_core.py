@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from ray._private.node import Node
 from ray.job_config import JobConfig
 
 
@@ -22,3 +25,19 @@ class DriversImportPath(JobConfig):
         first = os.path.abspath(sys.path[0])
         self._py_driver_sys_path = [folder for folder in self._py_driver_sys_path if folder == first]
         return super()._serialize()
+
+
+@contextmanager
+def few_processes() -> Iterator[None]:
+    """Within it Ray starts on this machine without its autoscaler, its dashboard and what sends logs to drivers.
+
+    Each is a process that takes a small machine a second, and a Ray that ends with its run uses none of them.
+    """
+    started = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server", "start_log_monitor")}
+    for name in started:
+        setattr(Node, name, lambda node, **options: None)
+    try:
+        yield
+    finally:
+        for name, start in started.items():
+            setattr(Node, name, start)

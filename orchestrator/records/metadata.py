@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.source import ExperimentSource
+
+EngineName = Literal["train", "gang", "in-process"]
+"""What trains a run; a sweep's `engine` is one of the first two."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class RunMetadata:
     host: str | None = None
     boot: str | None = None
     """Which start of the driver's machine it was."""
+    engine: EngineName | None = None
+    """What trains it; not known of runs before there were three."""
     local: bool = False
     source: ExperimentSource | None = None
     """What was written of its experiment; None of a run of before."""

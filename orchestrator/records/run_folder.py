@@ -103,10 +103,10 @@ class RunFolder:
         self.update(status=status, ended=now(), **info, **self._places(), **metadata)
 
     def _places(self) -> dict[str, Any]:
-        """How many ranks the last attempt had, and on which hosts."""
-        last = self.attempts()[-1:]
-        hosts = sorted({host.node for host in last[0].hosts}) if last else []
-        return {"ranks": last[0].world_size, "hosts": hosts} if hosts else {}
+        """How many attempts there were, how many ranks the last one had, and on which hosts."""
+        attempts = self.attempts()
+        hosts = sorted({host.node for host in attempts[-1].hosts}) if attempts else []
+        return {"attempts": len(attempts), "ranks": attempts[-1].world_size, "hosts": hosts} if attempts else {}
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Keeps the plain values of `state.info` in `info.json`, until `run.json` has them. Rank 0."""

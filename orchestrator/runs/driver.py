@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import threading
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.experiment import Experiment, Workers
+from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_of, taken_up, to_yaml
-from orchestrator.engines.rank_failures import keep_traceback
+from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
@@ -25,31 +26,19 @@ from orchestrator.engines.ray_environment import (
     way_to_ray,
 )
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.errors import UsageError
+from orchestrator.records.metadata import EngineName
 from orchestrator.records.provenance import captured
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.result import Run
-from orchestrator.stats.tables import compact
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
 
+if TYPE_CHECKING:
+    from orchestrator.engines.engine import Engine
+
 POLL_S = 0.2
-
-
-@dataclass
-class Outcome:
-    """How a run ended, as far as its workers said."""
-
-    stopped: tuple[str, ...] = ()
-    interrupted: bool = False
-
-    @property
-    def status(self) -> str:
-        """The run's status."""
-        if self.interrupted:
-            return "interrupted"
-        return "stopped" if self.stopped else "finished"
 
 
 def run(
@@ -57,28 +46,33 @@ def run(
     storage: str | Path = DEFAULT_STORAGE,
     name: str | None = None,
     *,
+    engine: EngineName | None = None,
     local: bool = False,
     address: str | None = None,
 ) -> Run:
-    """Runs an experiment to its end and returns what it made: on Ray Train workers, or with `local` in this process.
+    """Runs an experiment to its end and returns what it made.
+
+    The `engine` is `train`, Ray Train, where nothing is said; `gang`, a process for each rank, without Ray Train, which
+    starts sooner; or `in-process`, a single rank in this process, which is what `local` means.
 
     Raises UsageError where the name is taken or the machine is too small, before anything is started; RunError where
     the run failed. A run that was interrupted is returned with the status `interrupted`.
     """
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
-    address = chosen_address(address)
+    engine = _chosen(engine, local)
+    address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
-    if not local:
-        _refuse_unless_fits(experiment, address)
+    _refuse_what_cannot_be(experiment, engine, address)
     metadata = {
         **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
         "source": experiment.source,
-        "local": local,
+        "engine": engine,
+        "local": engine == "in-process",
         "seed": experiment.seed,
     }
     folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), **metadata)
-    return _drive(folder, experiment, local, address)
+    return _drive(folder, experiment, engine, address)
 
 
 def resume(path: str | Path, *, workers: int | None = None, address: str | None = None, take_over: bool = False) -> Run:
@@ -91,15 +85,16 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
     if folder.metadata().sweep:
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
     folder.refuse_if_driven(take_over)
-    metadata, address = folder.metadata(), chosen_address(address)
+    metadata = folder.metadata()
     if metadata.status in ENDED:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
     experiment = experiment_to_resume(folder, workers)
-    if not metadata.local:
-        _refuse_unless_fits(experiment, address)
+    engine = metadata.engine or _chosen(None, metadata.local)
+    address = chosen_address(address, local=engine == "in-process")
+    _refuse_what_cannot_be(experiment, engine, address)
     folder.storage.write("experiment.yaml", to_yaml(experiment))
     folder.update(status="running", source=experiment.source, error=None, resumed=[*metadata.resumed, now()], **driver_identity())
-    return _drive(folder, experiment, metadata.local, address)
+    return _drive(folder, experiment, engine, address)
 
 
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
@@ -114,109 +109,107 @@ def resume_command(folder: RunFolder) -> str:
     return f"hookyard resume {shlex.quote(str(folder))}"
 
 
-def _refuse_unless_fits(experiment: Experiment, address: str | None) -> None:
-    if starts_ray(address):
-        workers = experiment.workers
+def _chosen(engine: EngineName | None, local: bool) -> EngineName:
+    if local and engine not in (None, "in-process"):
+        raise UsageError(f"local is the engine in-process, and engine={engine} another one; say one of them")
+    return "in-process" if local else engine or "train"
+
+
+def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: str | None) -> None:
+    workers = experiment.workers
+    if engine == "gang" and workers.least < workers.most:
+        raise UsageError(
+            f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say workers.count={workers.most}, "
+            "or use the engine train, which makes do with fewer"
+        )
+    if engine != "in-process" and starts_ray(address):
         refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")
 
 
-def _drive(folder: RunFolder, experiment: Experiment, local: bool, address: str | None) -> Run:
+def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, address: str | None) -> Run:
     assignment = Assignment(experiment.source, folder.location)
-    try:
-        with TerminalDisplay(folder.storage) as display, Interrupts(resume_command(folder)) as interrupts:
-            if local:
-                outcome = _in_process(assignment, experiment.workers, display, interrupts)
-            else:
-                outcome = _on_ray(assignment, experiment, display, interrupts, address)
-    except BaseException as error:
-        _end(folder, "failed", error=str(error) or type(error).__name__)
-        keep_traceback(folder, error)
-        if isinstance(error, HookyardError) or not isinstance(error, Exception):
-            raise
-        raise RunError(f"{type(error).__name__}: {error}") from error
-    _end(folder, outcome.status, stopped=list(outcome.stopped))
-    if outcome.interrupted:
-        say(f"Interrupted after a checkpoint. To go on: {resume_command(folder)}")
-    return Run(folder)
+    how = resume_command(folder)
+    with failing(folder), TerminalDisplay(folder.storage) as display, Interrupts(how) as interrupts:
+        if engine == "in-process":
+            _in_process(assignment, resolve(experiment.source), display, interrupts)
+        else:
+            _on_ray(engine, assignment, resolve(experiment.source), display, interrupts, address)
+    done = Run(folder)
+    if done.status == "interrupted":
+        say(f"Interrupted after a checkpoint. To go on: {how}")
+    return done
 
 
-def _end(folder: RunFolder, status: str, **metadata: Any) -> None:
-    if status in ENDED:
-        compact(folder.storage, folder.attempts())
-    folder.end(status, attempts=len(folder.attempts()), **metadata)
+def _in_process(assignment: Assignment, resolved: ResolvedExperiment, display: TerminalDisplay, interrupts: Interrupts) -> None:
+    from orchestrator.engines.in_process import InProcess
 
-
-def _in_process(assignment: Assignment, workers: Workers, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
-    from orchestrator.engines.in_process import run_in_process
-
+    workers = resolved.experiment.workers
     if workers.most > 1:
         display.line(f"local: one process instead of {workers.in_words('worker')}")
-    last = run_in_process(assignment, display, lambda: interrupts.asked)
-    return Outcome(last.stopped, last.interrupted) if last else Outcome()
+    Lifecycle(InProcess(workers, display=display, stop_asked=lambda: interrupts.asked), assignment, resolved).train()
 
 
 def _on_ray(
-    assignment: Assignment, experiment: Experiment, display: TerminalDisplay, interrupts: Interrupts, address: str | None
-) -> Outcome:
+    engine: EngineName,
+    assignment: Assignment,
+    resolved: ResolvedExperiment,
+    display: TerminalDisplay,
+    interrupts: Interrupts,
+    address: str | None,
+) -> None:
     display.line(way_to_ray(address))
+    experiment, workers = resolved.experiment, resolved.experiment.workers
     with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from orchestrator.engines.mailbox import Mailbox, start_mailbox
 
-        from orchestrator.engines.mailbox import Mailbox
-        from orchestrator.engines.train_worker import fit, train_on_worker
+        trained_by: Engine
+        if engine == "gang":
+            from orchestrator.engines.gang import Gang
 
-        name = f"hookyard-{uuid.uuid4().hex[:12]}"
-        # Here, as a node that goes down would take along what is to be told of it.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        mailbox = ray.remote(Mailbox).options(num_cpus=0, name=name, max_restarts=-1, scheduling_strategy=here).remote()
-        display.line(f"training with Ray Train on {experiment.workers.in_words('worker')}")
-        work = _Background(lambda: fit(train_on_worker, replace(assignment, mailbox=name), experiment, lean=address is None))
-        outcome = _watch(ray, mailbox, work, display, interrupts)
-        work.result()
+            name, mailbox = start_mailbox(Mailbox)
+            trained_by, restarts = Gang(workers, in_trial=False), experiment.max_failures
+            display.line(f"training with a gang of {workers.in_words('rank')}")
+        else:
+            from orchestrator.engines.relay import Relay
+            from orchestrator.engines.train_engine import TrainJobs
+
+            name, mailbox = start_mailbox(Relay)
+            trained_by, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train sees to them
+            display.line(f"training with Ray Train on {workers.in_words('worker')}")
+        tell = lambda line: mailbox.post.remote(("line", line))  # noqa: E731
+        life = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
+        work = _in_background(life.train)
+        import orchestrator.stats.tables  # noqa: F401  # which the end needs: the ranks take longer to start
+
+        _watch(ray, mailbox, work, display, interrupts)
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    """A call in a thread of its own, so that the main thread hears signals, and can leave without it."""
+    outcome: Future[None] = Future()
+
+    def carry_out() -> None:
+        try:
+            work()
+            outcome.set_result(None)
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    Thread(target=carry_out, daemon=True).start()
     return outcome
 
 
-class _Background:
-    """A call in a thread of its own, so that the main thread hears signals; its error is raised by `result`."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._error = error
-
-    def over(self, timeout_s: float) -> bool:
-        """Waits a little; whether the call has ended."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def result(self) -> None:
-        """Raises what the call raised."""
-        if self._error is not None:
-            raise self._error
-
-
-def _watch(ray: Any, mailbox: Any, work: _Background, display: TerminalDisplay, interrupts: Interrupts) -> Outcome:
-    """Shows what rank 0 has to show until the work is over, and hands on a wish to stop."""
-    outcome, over = Outcome(), False
+def _watch(ray: Any, mailbox: Any, work: Future[None], display: TerminalDisplay, interrupts: Interrupts) -> None:
+    """Shows what rank 0 has to show until the work is over, and hands on a wish to stop; raises what the work raised."""
     asked: list[Any] = []
+    over = False
     while not over:
-        over = work.over(POLL_S)
+        over = bool(wait([work], POLL_S).done)
         asked.append(mailbox.collect.remote(interrupts.asked))
         ready, asked = ray.wait(asked, num_returns=len(asked), timeout=5 if over else 2)
         for kind, *news in chain.from_iterable(_answer(ray, call) for call in ready):
-            if kind == "line":
-                display.line(*news)
-            elif kind == "progress":
-                display.progress(*news)
-            else:
-                outcome = Outcome(tuple(news[0]), news[1])
-    return outcome
+            (display.line if kind == "line" else display.progress)(*news)
+    work.result()
 
 
 def _answer(ray: Any, call: Any) -> list[Any]:

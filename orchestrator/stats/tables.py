@@ -69,16 +69,11 @@ def recorded_schema(storage: Storage, table: str) -> pa.Schema | None:
     if storage.exists(COMPACTED[table]):
         with storage.open(COMPACTED[table]) as file:
             schemas.append(pq.read_schema(file).remove_metadata())
-    schemas += filter(None, storage.each(lambda file: _schema(storage, file), _files(storage, table)))
+    for file in _files(storage, table):
+        with storage.open(file) as stream, suppress(pa.ArrowInvalid, OSError):
+            schemas.append(pa.ipc.open_stream(stream).schema)
     schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive") if schemas else None
     return schema and pa.schema([field for field in schema if field.name != "superseded"])
-
-
-def _schema(storage: Storage, file: str) -> pa.Schema | None:
-    """The columns of a stream; None where a kill left not even these."""
-    with storage.open(file) as stream, suppress(pa.ArrowInvalid, OSError):
-        return pa.ipc.open_stream(stream).schema
-    return None
 
 
 def read_batches(stream: bytes, columns: Collection[str] | None = None) -> list[pa.RecordBatch]:
@@ -118,7 +113,7 @@ def read_recorded(
             names = None if schema is None else schema.names
             tables.append(pq.read_table(file, columns=names, filters=meeting(conditions), schema=schema).replace_schema_metadata())
     columns = None if schema is None else set(schema.names)
-    batches = storage.each(lambda file: read_batches(storage.read(file), columns), _files(storage, table, conditions))
+    batches = [read_batches(storage.read(file), columns) for file in _files(storage, table, conditions)]
     tables += [pa.Table.from_batches(own) for own in batches if own]
     if schema is not None:
         tables.append(schema.empty_table())
@@ -279,4 +274,5 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
         files = _files(storage, table)
         with storage.create(COMPACTED[table]) as file:
             pq.write_table(recorded, file, row_group_size=ROW_GROUP)
-        storage.each(storage.delete, files)
+        for name in files:
+            storage.delete(name)

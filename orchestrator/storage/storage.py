@@ -6,19 +6,13 @@ import copy
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, cast
 
 from orchestrator.storage.location import is_url, joined, opened_like, split_options, without_credentials
 from orchestrator.storage.remote import Remote
-
-T = TypeVar("T")
-
-REQUESTS = 16
-"""How many requests to an object store are under way at once where many files are asked for."""
 
 
 class FileState(NamedTuple):
@@ -111,13 +105,6 @@ class Storage:
         with open(self.local / name, "rb") as file:
             file.seek(start)
             return file.read()
-
-    def each(self, call: Callable[[str], T], names: Iterable[str]) -> list[T]:
-        """What a call gives for each of many files; on an object store, where each takes a while, several at once."""
-        if self.local:
-            return [call(name) for name in names]
-        with ThreadPoolExecutor(REQUESTS) as requests:
-            return list(requests.map(call, names))
 
     def open(self, name: str) -> Any:
         """A file to read parts of, as pyarrow takes it; raises FileNotFoundError where there is none."""

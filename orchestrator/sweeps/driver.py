@@ -15,9 +15,9 @@ from typing import Any
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import read_again, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
-from orchestrator.config.sweep import Population
+from orchestrator.config.sweep import HyperBand, Population
 from orchestrator.config.sweep import Sweep as Settings
-from orchestrator.engines.rank_failures import keep_traceback
+from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
@@ -28,7 +28,7 @@ from orchestrator.engines.ray_environment import (
     starts_ray,
     way_to_ray,
 )
-from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.errors import UsageError
 from orchestrator.records.provenance import captured
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
@@ -61,7 +61,7 @@ def sweep(
 ) -> Sweep:
     """Runs the trials of a sweep and returns what they made. A trial that fails does not end the sweep, unless `fail_fast`.
 
-    With `local` the trials run one after the other in this process, each as one rank; a scheduler that would stop some of them does not act.
+    With `local` the trials run one after the other in this process, each as one rank.
 
     Raises UsageError where the name is taken, an extra is missing or not even one trial fits, before anything is
     started; RunError where the sweep itself failed.
@@ -69,7 +69,7 @@ def sweep(
     settings = experiment.sweep
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
-    address = chosen_address(address)
+    address = chosen_address(address, local=local)
     Storage(storage).reach()
     _refuse_what_is_missing(settings, local)
     if starts_ray(address) and not local:
@@ -103,6 +103,7 @@ def resume_sweep(
     folder = open_sweep_folder(path)
     folder.refuse_if_driven(take_over)
     metadata = folder.metadata()
+    address = chosen_address(address, local=metadata.local)
     experiment = _as_it_stands(folder, accept_changes)
     settings = experiment.sweep
     assert settings is not None
@@ -120,7 +121,7 @@ def resume_sweep(
     folder.storage.write("experiment.yaml", to_yaml(experiment))
     again = {"status": "running", "source": experiment.source, "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
     folder.update(**again, **driver_identity())
-    return _carry_out(folder, experiment, past, chosen_address(address))
+    return _carry_out(folder, experiment, past, address)
 
 
 def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
@@ -168,14 +169,8 @@ def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Pas
     """Runs what is left of a sweep, and writes down how that went."""
     settings = experiment.sweep
     assert settings is not None
-    try:
+    with failing(folder):
         interrupted = _drive(folder, experiment, settings, past, address)
-    except BaseException as error:
-        folder.update(status="failed", ended=now(), error=str(error) or type(error).__name__)
-        keep_traceback(folder, error)
-        if isinstance(error, HookyardError) or not isinstance(error, Exception):
-            raise
-        raise RunError(f"{type(error).__name__}: {error}") from error
     return _concluded(folder, experiment, interrupted)
 
 
@@ -209,12 +204,12 @@ def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
 
 
 def _refuse_what_is_missing(settings: Settings, local: bool) -> None:
-    """Raises UsageError where an extra is not installed, or a population would have to live in one process."""
+    """Raises UsageError where an extra is not installed, or trials that wait for each other would run one after the other."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
         if needed[package] and find_spec(package) is None:
             raise UsageError(f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'")
-    if local and isinstance(settings.scheduler, Population):
+    if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
             f"the trials of {settings.scheduler.type} live side by side, and in one process they run one after the other. "
             "Leave out --local, or say sweep.scheduler=fifo"

@@ -1,26 +1,30 @@
-"""A sweep in this process, without starting Ray: one rank, one trial after the other, each without a scheduler."""
+"""A sweep in this process, without starting Ray: one rank, one trial after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.sweep import Sweep
-from orchestrator.engines.in_process import only_rank
-from orchestrator.engines.rank_failures import RankFailed, traceback_of
-from orchestrator.engines.session import Assignment, reports
-from orchestrator.errors import ConfigError, HookyardError
+from orchestrator.config.sweep import Fifo, Sweep
+from orchestrator.engines.in_process import InProcess
+from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.ray_environment import set_environment
+from orchestrator.engines.session import Assignment
+from orchestrator.errors import ConfigError
+from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.tables import compact
+from orchestrator.records.sweep_folder import trial_name, trial_number
+from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import Past, judged_reports, seconds_of, seconds_used
 from orchestrator.sweeps.search.search import Draws
 from orchestrator.sweeps.stopping_rules import Stopping
 from orchestrator.sweeps.trial_announcer import Watcher
-from orchestrator.sweeps.trial_setup import begin_trial
+from orchestrator.sweeps.trial_setup import BY_SCHEDULER, begin_trial, unjudged
+
+if TYPE_CHECKING:
+    from orchestrator.sweeps.tune.schedulers import OneAfterTheOther
 
 
 def run_trials(
@@ -35,8 +39,9 @@ def run_trials(
 ) -> None:
     """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
     next one begins, unless the sweep is to end then."""
-    stopping = Stopping(settings)
-    stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(RunFolder(location)))
+    stopping, sweep = Stopping(settings), RunFolder(location)
+    stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
+    scheduler = _scheduler(settings, sweep, past)
     draws = Draws(settings, experiment.seed, past)
     for number, values in draws:
         if stop_asked() or stopping.budget_used():
@@ -50,46 +55,77 @@ def run_trials(
                 return
             continue
         watcher.begins(folder.name, values)
-        last, failure = _run_trial(trial, settings, folder, watcher, stopping, stop_asked)
-        draws.over(number, None if failure else last)
+        judge = _Judge(settings, folder, watcher, stopping, scheduler)
+        assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
+        life, failure = Lifecycle(InProcess(experiment.workers, stop_asked=stop_asked), assignment, trial), None
+        try:
+            with failing(folder):
+                _train(life, judge)
+        except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
+            failure = str(error)
+        judge.over()
+        draws.over(number, None if failure else judge.last)
         watcher.ended(folder.name, values, failure)
         if failure and fail_fast:
             return
 
 
-def _run_trial(
-    trial: ResolvedExperiment,
-    settings: Sweep,
-    folder: RunFolder,
-    watcher: Watcher,
-    stopping: Stopping,
-    stop_asked: Callable[[], bool],
-) -> tuple[Mapping[str, Any] | None, str | None]:
-    """The last report with the sweep's metrics, and the failure, where there are any."""
-    assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
-    metrics = [metric for metric, _ in settings.objectives]
-    made = judged_reports(folder, settings)
-    last, status, stopped, begun = made[-1] if made else None, "finished", [], monotonic() - seconds_of(folder)
-    training = reports(assignment, only_rank(trial.experiment), trial, stop_asked=stop_asked)
-    try:
-        for report in training:
-            if report.stopped:
-                status, stopped = "interrupted" if report.interrupted else "stopped", list(report.stopped)
-            if all(metric in report.metrics for metric in metrics):
-                last = report.metrics
-                watcher.reported(folder.name, last)
-                over = stopping.reported(folder.name, last, monotonic() - begun)
-                reason = stopping.reasons[folder.name] if over else stopping.budget_used()
-                if reason and not report.final:
-                    status, stopped = "stopped", [reason]
-                    break
-        training.close()
-    except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
-        failure = error if isinstance(error, HookyardError) else RankFailed.told(0, error)
-        folder.end("failed", error=str(failure))
-        folder.log(traceback_of(failure))
-        return last, str(failure)
-    if status != "interrupted":
-        compact(folder.storage, folder.attempts())
-    folder.end(status, stopped=stopped, error=None)
-    return last, None
+def _train(life: Lifecycle, judge: _Judge) -> None:
+    """Trains a trial to its end, or to the report with which it is to be stopped."""
+    last = None
+    while report := life.next():
+        last = report
+        reason = judge.reported(report)
+        if reason and not report.final:
+            return life.end("stopped", [reason])
+    if judge.last is None and not (last and last.interrupted):
+        life.leave()
+        raise unjudged(judge.settings, last)
+    return life.finish(last)
+
+
+class _Judge:
+    """Whether a trial goes on after a report: by the sweep's rules, its scheduler and its budget."""
+
+    def __init__(
+        self, settings: Sweep, folder: RunFolder, watcher: Watcher, stopping: Stopping, scheduler: OneAfterTheOther | None
+    ) -> None:
+        self.settings = settings
+        self._trial, self._watcher, self._stopping, self._scheduler = folder.name, watcher, stopping, scheduler
+        self._made = judged_reports(folder, settings)
+        self._begun = monotonic() - seconds_of(folder)
+        if scheduler:
+            scheduler.begins(trial_number(folder))
+
+    @property
+    def last(self) -> Mapping[str, Any] | None:
+        """The last report with the sweep's metrics."""
+        return self._made[-1] if self._made else None
+
+    def reported(self, report: Report) -> str | None:
+        """Why the trial is to be stopped with this report, if it is."""
+        metrics = report.metrics
+        if not all(metric in metrics for metric, _ in self.settings.objectives):
+            return None
+        self._made.append(metrics)
+        self._watcher.reported(self._trial, metrics)
+        if self._stopping.reported(self._trial, metrics, monotonic() - self._begun):
+            return self._stopping.reasons[self._trial]
+        if self._scheduler and not report.final and self._scheduler.stops(metrics, len(self._made)):
+            return BY_SCHEDULER
+        return self._stopping.budget_used()
+
+    def over(self) -> None:
+        """The trial has ended."""
+        if self._scheduler:
+            self._scheduler.ended(self.last, len(self._made))
+
+
+def _scheduler(settings: Sweep, sweep: RunFolder, past: Mapping[int, Past]) -> OneAfterTheOther | None:
+    """The sweep's scheduler, where it has one: Ray Tune's own, which takes a second to import."""
+    if isinstance(settings.scheduler, Fifo):
+        return None
+    set_environment(None)
+    from orchestrator.sweeps.tune.schedulers import OneAfterTheOther
+
+    return OneAfterTheOther(settings, History(sweep), past)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator import RunError, load_experiment, resume, run
+from orchestrator import RunError, load_experiment, open_run, resume, run
+from orchestrator.records.metadata import EngineName
 from orchestrator.runs.result import Run
 from tests.ray.conftest import in_another_driver
 
@@ -65,33 +66,40 @@ def test_every_rank_reaches_the_table(undisturbed: Run) -> None:
     assert {"ema", "checkpoint", "(loop)"} <= set(undisturbed.summary("hook").index.get_level_values("hook"))
 
 
-def test_a_killed_worker_is_replaced_a_killed_driver_resumed_and_nothing_differs(
-    ray_cluster: Any, outside: Path, undisturbed: Run
+@pytest.mark.parametrize(("engine", "kills"), [("train", {1: 7}), ("gang", {1: 7, 0: 9})])
+def test_killed_ranks_are_replaced_a_killed_driver_resumed_and_nothing_differs(
+    ray_cluster: Any, outside: Path, undisturbed: Run, engine: str, kills: dict[int, int]
 ) -> None:
-    """First the one, then the other; Ray is there already, and stays."""
-    worker = f"hooks.worker={{type: 'mishaps:Accident', step: 7, once: {outside / 'worker'}}}"
+    """First the ones, by rank and step, then the other; Ray is there already, and stays."""
+    ranks = [
+        f"hooks.rank{rank}={{type: 'mishaps:Accident', step: {step}, rank: {rank}, once: {outside / f'rank-{rank}'}}}"
+        for rank, step in kills.items()
+    ]
     driver = f"hooks.driver={{type: 'mishaps:Accident', step: 13, whom: driver, rank: 0, once: {outside / 'driver'}}}"
-    killed = subprocess.run([*in_another_driver(ray_cluster, "run"), "--skip-preflight", "points.yaml", worker, driver], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
-    assert (outside / "worker").exists()
+    command = [*in_another_driver(ray_cluster, "run"), "--engine", engine, "--skip-preflight", "points.yaml", *ranks, driver]
+    killed = subprocess.run(command, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    for attempt, rank in enumerate(kills):
+        assert f"attempt {attempt} lost: rank {rank} on " in killed.stderr
     assert status_of("runs/points") == "lost"
     resumed = resume("runs/points")
     assert resumed.status == "finished"
-    assert [attempt.checkpoint for attempt in resumed.folder.attempts()] == [None, "step-00000006", "step-00000012"]
+    lives = [None, *(f"step-{step - 1:08}" for step in kills.values()), "step-00000012"]
+    assert [attempt.checkpoint for attempt in resumed.folder.attempts()] == lives
+    assert resumed.folder.metadata().engine == engine
     assert_each_row_once(resumed)
     assert_same_weights(resumed, undisturbed)
     assert resumed.metrics["val/loss"].tolist() == undisturbed.metrics["val/loss"].tolist()
 
 
 def status_of(path: str) -> str:
-    from orchestrator import open_run
-
     return open_run(path).status
 
 
-def test_the_first_interrupt_saves_and_says_how_to_resume(ray_cluster: Any, outside: Path) -> None:
+@pytest.mark.parametrize(("engine", "number"), [("train", signal.SIGINT), ("gang", signal.SIGTERM)])
+def test_the_first_interrupt_saves_and_says_how_to_resume(ray_cluster: Any, outside: Path, engine: str, number: int) -> None:
     process = subprocess.Popen(
-        [*in_another_driver(ray_cluster, "run"), "points.yaml", "epochs=100000", "hooks.console.interval=1"],
+        [*in_another_driver(ray_cluster, "run"), "--engine", engine, "points.yaml", "epochs=100000", "hooks.console.interval=1"],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -100,7 +108,7 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(ray_cluster: Any, outs
     for line in process.stderr:
         talk.append(line)
         if "epoch 1" in line:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             break
     rest = process.stderr.read()
     process.stderr.close()
@@ -109,13 +117,13 @@ def test_the_first_interrupt_saves_and_says_how_to_resume(ray_cluster: Any, outs
     assert "preflight: 1 node is fit" in "".join(talk)
     assert f"hookyard resume {Path('runs/points').absolute()}" in rest
     assert status_of("runs/points") == "interrupted"
-    from orchestrator import open_run
-
     assert open_run("runs/points").checkpoint("last")
 
 
-def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(ray_cluster: Any, outside: Path) -> None:
+@pytest.mark.parametrize("engine", ["train", "gang"])
+def test_a_failing_hook_ends_the_run_at_once_with_its_own_words(ray_cluster: Any, outside: Path, engine: EngineName) -> None:
     fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
     with pytest.raises(RunError, match=r"hook 'fails' failed in on_update on rank 0: ValueError: 2\.0 is too much"):
-        run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs")
+        run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)
     assert status_of("runs/points") == "failed"
+    assert len(open_run("runs/points").folder.attempts()) == 1

@@ -25,7 +25,7 @@ from orchestrator.sweeps.results.previous_trials import Past, seconds_used
 from orchestrator.sweeps.search.search import TRIAL, for_tune, make_search
 from orchestrator.sweeps.stopping_rules import Stopping
 from orchestrator.sweeps.trial_announcer import Watcher
-from orchestrator.sweeps.trial_setup import begin_trial
+from orchestrator.sweeps.trial_setup import BY_SCHEDULER, begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import Trial
 
@@ -144,7 +144,7 @@ class _Ending(_OfThisDriver, tune.Stopper):
             return "stopped", self._used
         if self._failed:
             return "interrupted", f"{self._failed} failed, and the sweep was to end then"
-        return ("interrupted", "interrupted") if self._asked() else ("stopped", "the scheduler ended the trial")
+        return ("interrupted", "interrupted") if self._asked() else ("stopped", BY_SCHEDULER)
 
 
 class _Watching(_OfThisDriver, tune.Callback):

@@ -150,6 +150,41 @@ class _Population(_TakingUp, Exploiting):
         )
 
 
+class _Alone:
+    """Stands for a trial that runs by itself, and for Tune's loop around it, in which no other one waits."""
+
+    def __init__(self, number: int) -> None:
+        self.trial_id, self.config = trial_name(number), {TRIAL: {"number": number}}
+
+    def get_live_trials(self) -> list[Any]:
+        """None that a scheduler would let go first."""
+        return []
+
+
+class OneAfterTheOther:
+    """A scheduler over trials that run one after the other: asha or median. In a process where no Ray is running."""
+
+    def __init__(self, settings: Sweep, history: History, past: Mapping[int, Past]) -> None:
+        self._scheduler: Any = make_scheduler(settings, history, past, lambda number: False)
+        self._scheduler.set_search_properties(*settings.objectives[0])
+        self._trial, self._seed = _Alone(0), settings.seed
+
+    def begins(self, number: int) -> None:
+        """The next trial begins, or goes on."""
+        self._trial = _Alone(number)
+        with seeded(self._seed + number):
+            self._scheduler.on_trial_add(self._trial, self._trial)
+
+    def stops(self, report: Mapping[str, Any], made: int) -> bool:
+        """Whether the trial ends with this report, which is the `made`-th that holds the sweep's metric."""
+        result = {**report, TRAINING_ITERATION: made}
+        return bool(self._scheduler.on_trial_result(self._trial, self._trial, result) == TrialScheduler.STOP)
+
+    def ended(self, last: Mapping[str, Any] | None, made: int) -> None:
+        """The trial is over."""
+        self._scheduler.on_trial_complete(self._trial, self._trial, {**(last or {}), TRAINING_ITERATION: made})
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Within it the generators that Tune's schedulers draw from begin with a seed; afterwards they are as before."""

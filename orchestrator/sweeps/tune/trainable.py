@@ -15,18 +15,16 @@ from ray import tune
 from orchestrator.config.experiment import Workers
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
-from orchestrator.engines.engine import ENGINES, Engine
-from orchestrator.engines.rank_failures import RankFailed, traceback_of, would_come_again
+from orchestrator.engines.engine import ENGINES
+from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.private_api.ray_tune import count_from
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import taking_over
-from orchestrator.stats.tables import compact
 from orchestrator.sweeps.results.previous_trials import judged_reports, seconds_of
 from orchestrator.sweeps.search.search import TRIAL
-from orchestrator.sweeps.trial_setup import begin_trial
+from orchestrator.sweeps.trial_setup import begin_trial, unjudged
 
 _POINTER = "checkpoint.json"
 _COUNTERS = ("epoch", "step", "samples")
@@ -52,7 +50,7 @@ class Trial(tune.Trainable):
         """Starts the engine. `source` is the sweep's, with its settings and its trials' workers; `location` its folder."""
         self._source, self._settings, self._location = source, settings, location
         self._metrics = [metric for metric, _ in settings.objectives]
-        self._engine: Engine = ENGINES[settings.engine](workers)
+        self._engine = ENGINES[settings.engine](workers)
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -63,41 +61,41 @@ class Trial(tune.Trainable):
 
     def _take(self, config: dict[str, Any]) -> None:
         self._number, self._values = config[TRIAL]["number"], config[TRIAL]["values"]
-        self._folder: RunFolder | None = None
+        self._life: Lifecycle | None = None
         self._checkpoint: str | None = None
         self._judged: dict[str, Any] = {}
 
-    def _begin(self) -> RunFolder:
+    def _begin(self) -> Lifecycle:
         resolved, folder = begin_trial(self._location, self._number, self._source, self._settings, self._values)
         checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
         checkpoint = taking_over(folder, checkpoint)
         sweep = self._settings.model_dump(mode="json")
         assignment = Assignment(resolved.experiment.source, folder.location, checkpoint=checkpoint, sweep=sweep)
-        try:
-            self._engine.begin(assignment, resolved)
-        except Exception as error:
-            self._fail(folder, error)
-            raise
-        self._folder, self._first = folder, True
-        return folder
+        self._first = True
+        # A loss is Tune's to see to: it may be of this very process.
+        return Lifecycle(self._engine, assignment, resolved)
 
     def step(self) -> dict[str, Any]:
         """Trains up to the next report with the sweep's metrics."""
-        folder = self._folder or self._begin()
+        life = self._life = self._life or self._begin()
+        try:
+            with failing(life.folder):
+                return self._next(life)
+        except Exception:
+            self._life = None
+            raise
+
+    def _next(self, life: Lifecycle) -> dict[str, Any]:
         while True:
-            try:
-                report = self._engine.next()
-            except Exception as error:
-                self._fail(folder, error)
-                raise
+            report = life.next()
             if self._first:
-                self._take_up(folder, report)
-            report = report or self._last_word(folder)
+                self._take_up(life.folder, report)
+            report = report or self._last_word(life)
             judged = all(metric in report.metrics for metric in self._metrics)
             if judged:
                 self._judged = {metric: report.metrics[metric] for metric in self._metrics}
             if report.final or judged:
-                return self._answer(folder, report)
+                return self._answer(life, report)
 
     def _take_up(self, folder: RunFolder, report: Report | None) -> None:
         """Counts the reports and the time of a trial that is taken up, as if it had not been interrupted."""
@@ -111,52 +109,34 @@ class Trial(tune.Trainable):
         # Tune counts this step when it is over.
         count_from(self, len(made) - new, seconds_of(folder))
 
-    def _last_word(self, folder: RunFolder) -> Report:
+    def _last_word(self, life: Lifecycle) -> Report:
         """The last report of a trial that was interrupted after it, with nothing left to train."""
-        made = judged_reports(folder, self._settings)
+        made = judged_reports(life.folder, self._settings)
         if not made:
-            raise self._unjudged(folder, f"the trial ended without a report that holds {self._named()}")
+            life.leave()
+            raise unjudged(self._settings, None)
         return Report(metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True)
 
-    def _answer(self, folder: RunFolder, report: Report) -> dict[str, Any]:
+    def _answer(self, life: Lifecycle, report: Report) -> dict[str, Any]:
         """What Tune is told; a last report without the metrics, such as one of a test phase, keeps those before."""
         if not self._judged:
-            there = ", ".join(name for name in report.metrics if "/" in name) or "none"
-            raise self._unjudged(folder, f"no report of the trial holds {self._named()}; the last one holds: {there}")
+            life.leave()
+            raise unjudged(self._settings, report)
         if report.final:
-            self._engine.next()
-            self._engine.end()
-            compact(folder.storage, folder.attempts())
-            folder.end("stopped" if report.stopped else "finished", stopped=list(report.stopped), error=None)
-            self._folder = None
+            life.finish(report)
+            self._life = None
         counters = {name: report.metrics[name] for name in _COUNTERS}
         return {**counters, **self._judged, tune.result.DONE: report.final}
 
-    def _named(self) -> str:
-        return f"the sweep's metric '{self._metrics[0]}'" if len(self._metrics) == 1 else f"the sweep's metrics {self._metrics}"
-
-    def _unjudged(self, folder: RunFolder, words: str) -> RunError:
-        """The failure of a trial that did not report the sweep's metrics; its ranks, which have not failed, end first."""
-        failure = RunError(words)
-        self._engine.end()
-        self._fail(folder, failure)
-        return failure
-
-    def _fail(self, folder: RunFolder, error: Exception) -> None:
-        self._folder = None
-        mistake = error.mistake if isinstance(error, RankFailed) else would_come_again(error)
-        folder.end("failed", stopped=[], error=str(error), mistake=mistake)
-        folder.log(traceback_of(error))
-
     def _leave(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""
-        if self._folder is not None:
-            self._engine.end()
-        self._folder = None
+        if self._life is not None:
+            self._life.leave()
+        self._life = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes a checkpoint of all ranks into the trial's own folder, and where it is into Tune's."""
-        path = self._engine.save() if self._folder else self._checkpoint
+        path = self._life.save() if self._life else self._checkpoint
         Path(checkpoint_dir, _POINTER).write_text(json.dumps({"checkpoint": path, "judged": self._judged}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:

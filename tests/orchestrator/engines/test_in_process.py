@@ -332,7 +332,7 @@ def test_more_workers_than_fit_are_refused_and_nothing_is_changed(
 ) -> None:
     interrupt_after(5)
     cut = run(described(), tmp_path, local=True)
-    cut.folder.update(local=False)
+    cut.folder.update(engine="train")
     before = cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()
     with pytest.raises(UsageError, match="asks for 1000 CPUs, this machine has"):
         resume(cut.path, workers=1000)

@@ -21,6 +21,10 @@ NAMES = {
     "ray.job_config:JobConfig._serialize": (CORE, "the import path of workers"),
     "ray.job_config:JobConfig _py_driver_sys_path": (CORE, "the import path of workers"),
     "ray._private.worker:connect _py_driver_sys_path.extend": (CORE, "the import path of workers"),
+    **{
+        f"ray._private.node:Node.{name}": (CORE, "starting fewer processes")
+        for name in ("start_monitor", "start_api_server", "start_log_monitor")
+    },
     "ray.train.v2._internal.callbacks:DatasetsCallback": (TRAIN, "starting fewer processes"),
     "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback": (TRAIN, "starting fewer processes"),
     "ray.train.torch:TorchTrainer._create_default_callbacks": (TRAIN, "starting fewer processes"),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.runs.driver import Outcome, _watch
+from orchestrator import UsageError, resume, run
+from orchestrator.runs import driver
+from orchestrator.runs.driver import _watch
+from tests.tasks import described
 
 
 class ActorDied(Exception):
@@ -21,7 +26,8 @@ class Slow:
 
     def __init__(self, *rounds: tuple[int, list[Any]]) -> None:
         self.rounds = list(rounds)
-        self.asked = self.answered = self.over_after = 0
+        self.asked = self.answered = 0
+        self.work: Future[None] = Future()
         self.answers: list[Any] = []
         self.wishes: list[bool] = []
         self.collect = SimpleNamespace(remote=self._ask)
@@ -29,13 +35,12 @@ class Slow:
     def _ask(self, stop: bool) -> int:
         self.wishes.append(stop)
         self.asked += 1
-        return self.asked - 1
-
-    def over(self, timeout_s: float) -> bool:
         count, answers = self.rounds.pop(0)
         self.answered += count
         self.answers += answers
-        return not self.rounds
+        if len(self.rounds) == 1:
+            self.work.set_result(None)
+        return self.asked - 1
 
     def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
         return [call for call in calls if call < self.answered], [call for call in calls if call >= self.answered]
@@ -46,22 +51,37 @@ class Slow:
         return self.answers[call]
 
 
-def watched(slow: Slow, interrupts: Any = None) -> tuple[Outcome, list[str]]:
+def watched(slow: Slow, interrupts: Any = None) -> list[str]:
     lines: list[str] = []
     display: Any = SimpleNamespace(line=lines.append, progress=lambda *news: None)
-    outcome = _watch(slow, slow, slow, display, interrupts or SimpleNamespace(asked=False))
-    return outcome, lines
+    _watch(slow, slow, slow.work, display, interrupts or SimpleNamespace(asked=False))
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "POLL_S", 0)
 
 
 def test_what_a_slow_mailbox_answers_late_is_shown_all_the_same() -> None:
-    slow = Slow((0, []), (0, []), (2, [[("line", "first")], [("line", "second")]]), (2, [[("ended", ["enough"], False)], []]))
-    assert watched(slow) == (Outcome(("enough",), False), ["first", "second"])
+    slow = Slow((0, []), (0, []), (2, [[("line", "first")], [("line", "second")]]), (2, [[("line", "third")], []]))
+    assert watched(slow) == ["first", "second", "third"]
+
+
+def test_what_the_work_raised_is_raised_once_all_is_shown() -> None:
+    shown: list[str] = []
+    slow = Slow((1, [[("line", "last words")]]))
+    slow.work.set_exception(ValueError("no"))
+    display: Any = SimpleNamespace(line=shown.append)
+    with pytest.raises(ValueError, match="no"):
+        _watch(slow, slow, slow.work, display, SimpleNamespace(asked=False))
+    assert shown == ["last words"]
 
 
 @pytest.mark.parametrize("after", [[], [("line", "back again")]])
 def test_a_mailbox_that_died_takes_its_news_along_and_not_the_run(after: list[Any]) -> None:
-    outcome, lines = watched(Slow((1, [[("line", "before")]]), (1, [ActorDied()]), (1, [after])))
-    assert (outcome.status, lines) == ("finished", ["before", *(text for _, text in after)])
+    lines = watched(Slow((1, [[("line", "before")]]), (1, [ActorDied()]), (1, [after])))
+    assert lines == ["before", *(text for _, text in after)]
 
 
 def test_a_wish_to_stop_is_told_with_every_call_as_a_mailbox_that_died_has_forgotten_it() -> None:
@@ -75,3 +95,29 @@ def test_a_wish_to_stop_is_told_with_every_call_as_a_mailbox_that_died_has_forgo
     slow = Slow((1, [[]]), (1, [ActorDied()]), (1, [[]]))
     watched(slow, Asked())
     assert slow.wishes == [False, True, True]
+
+
+def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
+    for number, how in enumerate(({"local": True}, {"engine": "in-process"}, {"engine": "in-process", "local": True})):
+        done = run(described(epochs=1), tmp_path, f"points-{number}", **how)  # type: ignore[arg-type]
+        assert (done.folder.metadata().engine, done.folder.metadata().local) == ("in-process", True)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"engine": "gang", "local": True}, "local is the engine in-process, and engine=gang another one"),
+        ({"local": True, "address": "head:6379"}, "the cluster at head:6379 is not joined"),
+        ({"engine": "gang"}, r"a gang is a fixed number of ranks, and workers.count is \[1, 2\]: say workers.count=2"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, how: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(described(workers={"count": [1, 2]}), tmp_path, **how)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_before_there_were_engines_goes_on_as_it_was(tmp_path: Path) -> None:
+    done = run(described(epochs=1), tmp_path, local=True)
+    done.folder.update(engine=None, status="interrupted")
+    assert resume(done.path).status == "finished"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
-from orchestrator.storage.storage import REQUESTS
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -123,21 +121,6 @@ def test_files_and_folders_are_deleted_with_all_in_them_and_nothing_else(storage
     storage.delete("a")
     storage.delete("e")
     assert storage.names() == ["ab"]
-
-
-def test_many_files_are_asked_for_at_once_where_each_takes_a_while() -> None:
-    storage = Storage(f"memory://test-{uuid.uuid4().hex}")
-    names, together = [str(number) for number in range(2 * REQUESTS)], threading.Barrier(REQUESTS, timeout=30)
-    for name in names:
-        storage.write(name, name)
-
-    def met(name: str) -> bytes:
-        together.wait()
-        return storage.read(name)
-
-    assert storage.each(met, names) == [name.encode() for name in names]
-    storage.each(storage.delete, names)
-    assert storage.names() == []
 
 
 def test_files_and_folders_are_moved(storage: Storage) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hooks import Hook, State
-from orchestrator import UsageError, open_run, open_sweep, run, sweep
+from orchestrator import UsageError, open_run, open_sweep, resume_sweep, run, sweep
 from orchestrator.sweeps import driver
 from tests.tasks import described
 
@@ -187,10 +187,63 @@ def test_optuna_learns_in_this_process_too(tmp_path: Path) -> None:
     assert len(set(drawn)) == 3
 
 
-def test_a_population_needs_trials_side_by_side(tmp_path: Path) -> None:
+@dataclass
+class Height(Hook):
+    """Gives val a metric that rises with every epoch, from a height of its own."""
+
+    of: float = 0.0
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "val":
+            state.metrics["val/height"] = self.of + state.epoch
+
+
+def climbing(heights: list[float], scheduler: Any, **fields: Any) -> Any:
+    hooks = {"height": {"type": f"{__name__}:Height"}}
+    return searching({"hooks.height.of": {"grid": heights}}, hooks=hooks, metric="val/height", scheduler=scheduler, epochs=4, **fields)
+
+
+def test_asha_stops_trials_that_run_one_after_the_other(tmp_path: Path) -> None:
+    """At 1, 2 and 4 reports the better half goes on: 1 is below the median of (2), 3 is not below that of (2, 1), and 2.4
+    not below that of (2, 1, 3); but at its second report 3.4 is below the median of (3, 4)."""
+    done = sweep(climbing([2.0, 1.0, 3.0, 2.4], {"type": "asha", "reduction_factor": 2}), tmp_path, local=True)
+    assert done.trials["reports"].tolist() == [4, 1, 4, 2]
+    assert done.trials["status"].tolist() == ["finished", "stopped", "finished", "stopped"]
+    assert [run.folder.metadata().stopped for run in done.runs][1::2] == [["the scheduler ended the trial"]] * 2
+    assert done.status == "finished"
+
+
+def test_the_median_rule_stops_trials_that_run_one_after_the_other(tmp_path: Path) -> None:
+    """After one report 2.4 is below the median of (2, 4), and 3 is not below that of (2, 4, 2.4); after two the others had 2.5
+    and 4.5 on average, and 4 is not below their median."""
+    median = {"type": "median", "grace_period": 1, "min_samples_required": 2}
+    done = sweep(climbing([2.0, 4.0, 2.4, 3.0], median), tmp_path, local=True)
+    assert done.trials["reports"].tolist() == [4, 4, 1, 4]
+
+
+def test_a_sweep_that_is_taken_up_knows_what_its_scheduler_was_told(tmp_path: Path) -> None:
+    """The last trial ends as it would have in an undisturbed sweep."""
+    done = sweep(climbing([2.0, 1.0, 0.5], "asha", budget={"samples": 5 * 52}), tmp_path, local=True)
+    assert done.trials["reports"].tolist() == [4, 1]
+    file = Path(done.path) / "experiment.yaml"
+    file.write_text(file.read_text().replace("samples: 260", "samples: 9000"))
+    done.folder.update(status="interrupted")
+    again = resume_sweep(done.path)
+    assert again.trials["reports"].tolist() == [4, 1, 1]
+
+
+def test_a_trial_without_the_sweeps_metric_fails_as_on_ray(tmp_path: Path) -> None:
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01]}}, metric="val/acuracy"), tmp_path, local=True)
+    assert outcome.trials["status"].tolist() == ["failed"]
+    assert "no report of the trial holds the sweep's metric 'val/acuracy'; the last one holds: " in outcome.trials["error"].item()
+    assert driver.failed_trials(outcome) == 1
+
+
+@pytest.mark.parametrize("scheduler", ["pbt", "pb2", {"type": "hyperband", "max_t": 4}])
+def test_schedulers_whose_trials_wait_for_each_other_are_refused(tmp_path: Path, scheduler: Any) -> None:
     space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
     with pytest.raises(UsageError, match="live side by side"):
-        sweep(searching(space, search="random", trials=3, scheduler="pbt"), tmp_path, local=True)
+        sweep(searching(space, search="random", trials=3, scheduler=scheduler), tmp_path, local=True)
     assert not list(tmp_path.iterdir())
 
 

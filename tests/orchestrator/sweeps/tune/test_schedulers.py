@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.sampling import random_points
 from orchestrator.sweeps.search.search import TRIAL, trial_config
-from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
+from orchestrator.sweeps.tune.schedulers import OneAfterTheOther, make_scheduler, seeded
 
 
 class Member:
@@ -160,3 +160,47 @@ def test_hyperband_stops_a_trial_whose_pause_is_saved_after_its_bracket_is_throu
     saving.status = Trial.PAUSED
     assert scheduler.choose_trial_to_run(controller) is None
     assert saving.status == Trial.TERMINATED
+
+
+class Beside:
+    """As much of Tune's loop as a scheduler asks for, where no trial waits."""
+
+    @staticmethod
+    def get_live_trials() -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("settings", "tunes_own"),
+    [
+        (
+            {"type": "asha", "grace_period": 2, "reduction_factor": 3, "max_t": 9},
+            lambda: ASHAScheduler(metric="val/score", mode="max", grace_period=2, reduction_factor=3, max_t=9),
+        ),
+        (
+            {"type": "median", "grace_period": 2, "min_samples_required": 2},
+            lambda: MedianStoppingRule(TRAINING_ITERATION, "val/score", "max", grace_period=2, min_samples_required=2),
+        ),
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
+    settings: dict[str, Any], tunes_own: Any, seed: int, tmp_path: Path
+) -> None:
+    ours = OneAfterTheOther(sweep(trials=20, scheduler=settings), History(RunFolder(tmp_path)), {})
+    theirs, draw = tunes_own(), random.Random(seed)
+    ends = []
+    for number in range(20):
+        trial, curve = Member(number, {}), [draw.random() + draw.random() * report for report in range(12)]
+        ours.begins(number)
+        theirs.on_trial_add(Beside(), trial)
+        for made, score in enumerate(curve, 1):
+            result = {"val/score": score, TRAINING_ITERATION: made}
+            stops = theirs.on_trial_result(Beside(), trial, result) == TrialScheduler.STOP
+            assert ours.stops({"val/score": score}, made) is stops
+            if stops:
+                break
+        ours.ended({"val/score": score}, made)
+        theirs.on_trial_complete(Beside(), trial, result)
+        ends.append(made)
+    assert 1 < len(set(ends)) <= 12

@@ -1,10 +1,10 @@
-"""The relay between a trial and its Ray Train job: who waits for whom, and what is told twice."""
+"""The relay between a Ray Train job and whoever drives it: who waits for whom, and what is told twice."""
 
 from __future__ import annotations
 
 import asyncio
 
-from orchestrator.engines.train_engine import Relay
+from orchestrator.engines.relay import Relay
 from orchestrator.loop.report import Report
 
 
@@ -21,13 +21,8 @@ def bring(relay: Relay, made: Report) -> asyncio.Task[bool]:
     return asyncio.ensure_future(relay.made(place_of(made), made))
 
 
-def follow(relay: Relay, made: Report) -> asyncio.Task[bool]:
-    """Another rank has made it."""
-    return asyncio.ensure_future(relay.made(place_of(made), None))
-
-
 async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:
-    """Which of the ranks do not wait, once all have come as far as they can."""
+    """Which of the calls do not wait, once all have come as far as they can."""
     for _ in range(10):
         await asyncio.sleep(0)
     return [task.done() for task in tasks]
@@ -36,11 +31,11 @@ async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:
 def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
     async def story() -> None:
         relay, first, second = Relay(), report(1), report(2, final=True)
-        ranks = bring(relay, first), follow(relay, first)
+        waits = bring(relay, first)
         assert await relay.next() == first
-        assert await settled(*ranks) == [False, False]
+        assert await settled(waits) == [False]
         asked = asyncio.ensure_future(relay.next())
-        assert [await rank for rank in ranks] == [True, True]
+        assert await waits is True
         last = bring(relay, second)
         assert await asked == second
         over = asyncio.ensure_future(relay.next())
@@ -108,11 +103,37 @@ def test_ranks_of_a_trial_that_is_stopped_go_home_and_new_ones_do_not_begin() ->
     async def story() -> None:
         relay, first = Relay(), report(1)
         assert await relay.wanted()
-        ranks = bring(relay, first), follow(relay, first)
+        waits = bring(relay, first)
         assert await relay.next() == first
         await relay.end()
-        assert [await rank for rank in ranks] == [False, False]
+        assert await waits is False
         assert not await relay.wanted()
-        assert await follow(relay, report(2)) is False
+        assert await bring(relay, report(2)) is False
+
+    asyncio.run(story())
+
+
+def test_a_relay_that_died_is_told_again_what_waits() -> None:
+    """Ray makes the calls that were under way again, on the new one."""
+
+    async def story() -> None:
+        relay, second = Relay(), report(2)
+        asked = asyncio.ensure_future(relay.next())
+        waits = bring(relay, second)
+        assert await asked == second
+        again = asyncio.ensure_future(relay.next())
+        assert await waits is True
+        await relay.over()
+        assert await again is None
+
+    asyncio.run(story())
+
+
+def test_it_is_rank_0s_mailbox_too() -> None:
+    async def story() -> None:
+        relay = Relay()
+        assert relay.post(("line", "one")) is False
+        assert relay.collect(stop=True) == [("line", "one")]
+        assert relay.post() is True
 
     asyncio.run(story())

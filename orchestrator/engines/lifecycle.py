@@ -1,0 +1,103 @@
+"""The life of a run on an engine, a trial's too: from where it stands to its end, and what is written down of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from orchestrator.engines.rank_failures import RankFailed, keep_traceback, loss, would_come_again
+from orchestrator.errors import HookyardError, RunError
+from orchestrator.records.run_folder import ENDED, RunFolder
+
+if TYPE_CHECKING:
+    from orchestrator.config.resolve import ResolvedExperiment
+    from orchestrator.engines.engine import Engine
+    from orchestrator.engines.session import Assignment
+    from orchestrator.loop.report import Report
+
+
+class Lifecycle:
+    """Drives an engine through one run. In whatever process drives the engine: a run's driver, or a trial's.
+
+    It begins as it is first asked for a report, so that what it goes on from is known by then. `restarts` is how often
+    it begins again after a loss, from the newest checkpoint, where the engine does not do so itself; -1 is without limit.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        assignment: Assignment,
+        resolved: ResolvedExperiment,
+        *,
+        restarts: int = 0,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.folder = RunFolder(assignment.location)
+        self._engine, self._assignment, self._resolved = engine, assignment, resolved
+        self._restarts, self._tell = restarts, tell
+        self._begun = False
+
+    def train(self) -> None:
+        """Trains to the end, and writes it down."""
+        last = None
+        while report := self.next():
+            last = report
+        self.finish(last)
+
+    def next(self) -> Report | None:
+        """Trains up to the next report, which may be of a life that began again; None when the run is over."""
+        while True:
+            try:
+                if not self._begun:
+                    self._engine.begin(self._assignment, self._resolved)
+                    self._begun = True
+                return self._engine.next()
+            except RankFailed as failure:
+                if failure.mistake or not self._restarts:
+                    raise
+                self._restarts -= 1
+                self._begun = False
+                self._tell(loss(failure, self.folder.attempts()))
+
+    def save(self) -> str:
+        """Writes a checkpoint between two reports and returns its path."""
+        return self._engine.save()
+
+    def finish(self, last: Report | None) -> None:
+        """Lets the run out after its last report, and writes down how it ended."""
+        while self._engine.next() is not None:
+            pass
+        stopped = last.stopped if last else ()
+        interrupted = last is not None and last.interrupted
+        self.end("interrupted" if interrupted else "stopped" if stopped else "finished", stopped)
+
+    def end(self, status: str, reasons: Sequence[str] = ()) -> None:
+        """Ends the run where it stands, and writes that down."""
+        self.leave()
+        if status in ENDED:
+            from orchestrator.stats.tables import compact
+
+            compact(self.folder.storage, self.folder.attempts())
+        self.folder.end(status, stopped=list(reasons), error=None)
+
+    def leave(self) -> None:
+        """Lets go of the run where it stands; it may go on elsewhere."""
+        if self._begun:
+            self._engine.end()
+        self._begun = False
+
+
+@contextmanager
+def failing(folder: RunFolder) -> Iterator[None]:
+    """Within it whatever is raised fails the run, and is raised on as an error of ours."""
+    try:
+        yield
+    except BaseException as error:
+        own = error if isinstance(error, HookyardError) else RunError(f"{type(error).__name__}: {error}".removesuffix(": "))
+        mistake = error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
+        folder.end("failed", stopped=[], error=str(own), mistake=mistake)
+        keep_traceback(folder, error)
+        if own is error or not isinstance(error, Exception):
+            raise
+        raise own from error

@@ -1,0 +1,152 @@
+"""The life of a run, on an engine that only says what it was asked: what it is told, and what is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.rank_failures import DIED, RankFailed
+from orchestrator.engines.session import Assignment
+from orchestrator.errors import RunError, UsageError
+from orchestrator.loop.report import Report
+from orchestrator.records.run_folder import RunFolder
+
+LAST = Report(metrics={"epoch": 1}, final=True)
+SCRIPT = (Report(metrics={"epoch": 0}), LAST)
+
+
+class Scripted:
+    """An engine whose lives each give reports, or fail."""
+
+    def __init__(self, *lives: tuple[Report | Exception, ...]) -> None:
+        self.lives, self.asked = list(lives), []
+        self._present: list[Report | Exception] = []
+
+    def begin(self, assignment: Assignment, resolved: Any) -> None:
+        self.asked.append("begin")
+        self._present = list(self.lives.pop(0))
+
+    def next(self) -> Report | None:
+        self.asked.append("next")
+        made = self._present.pop(0) if self._present else None
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def save(self) -> str:
+        self.asked.append("save")
+        return "checkpoints/step-00000003"
+
+    def end(self) -> None:
+        self.asked.append("end")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, "points", "name: points\n")
+
+
+@pytest.fixture
+def live(folder: RunFolder) -> Callable[..., Lifecycle]:
+    def begun(engine: Scripted, **more: Any) -> Lifecycle:
+        nothing: Any = None
+        return Lifecycle(engine, Assignment(nothing, folder.location), nothing, **more)
+
+    return begun
+
+
+def mistake() -> RankFailed:
+    return RankFailed.told(1, TypeError("no such layer"))
+
+
+def test_a_run_trains_to_its_end_and_that_is_written_down(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+    engine = Scripted(SCRIPT)
+    live(engine).train()
+    assert engine.asked == ["begin", "next", "next", "next", "next", "end"]
+    assert folder.metadata().status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "reasons"),
+    [
+        (Report(metrics={}, stopped=("no gain",), final=True), "stopped", ["no gain"]),
+        (Report(metrics={}, stopped=("asked to",), interrupted=True, final=True), "interrupted", ["asked to"]),
+    ],
+)
+def test_how_it_ended_stands_in_its_last_report(
+    folder: RunFolder, live: Callable[..., Lifecycle], last: Report, status: str, reasons: list[str]
+) -> None:
+    live(Scripted((last,))).train()
+    assert (folder.metadata().status, folder.metadata().stopped) == (status, reasons)
+
+
+def test_nothing_is_begun_before_a_report_is_asked_for_nor_ended_that_was_not(live: Callable[..., Lifecycle]) -> None:
+    engine = Scripted(SCRIPT)
+    life = live(engine)
+    life.leave()
+    assert engine.asked == []
+    life.next()
+    assert life.save() == "checkpoints/step-00000003"
+    life.leave()
+    life.leave()
+    assert engine.asked == ["begin", "next", "save", "end"]
+
+
+def test_a_trial_that_is_stopped_ends_where_it_stands(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+    engine = Scripted(SCRIPT)
+    life = live(engine)
+    life.next()
+    life.end("stopped", ["as good as the target"])
+    assert engine.asked == ["begin", "next", "end"]
+    assert (folder.metadata().status, folder.metadata().stopped) == ("stopped", ["as good as the target"])
+
+
+def test_after_a_loss_it_begins_again_and_tells_so(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:
+    engine, said = Scripted((SCRIPT[0], RankFailed.died(1)), (RankFailed.died(0),), SCRIPT), []
+    live(engine, restarts=2, tell=said.append).train()
+    assert engine.asked == ["begin", "next", "next", "begin", "next", "begin", "next", "next", "next", "next", "end"]
+    assert said == [f"lost before it began: rank {rank}: {DIED}" for rank in (1, 0)]
+    assert folder.metadata().status == "finished"
+
+
+@pytest.mark.parametrize(("restarts", "lives"), [(0, 1), (2, 3)])
+def test_it_begins_again_as_often_as_it_may(live: Callable[..., Lifecycle], restarts: int, lives: int) -> None:
+    engine = Scripted(*[(RankFailed.died(1),)] * 5)
+    with pytest.raises(RankFailed, match="rank 1: died"):
+        live(engine, restarts=restarts).train()
+    assert engine.asked.count("begin") == lives
+
+
+def test_without_a_limit_it_begins_again_every_time(live: Callable[..., Lifecycle]) -> None:
+    engine = Scripted(*[(RankFailed.died(1),)] * 20, SCRIPT)
+    live(engine, restarts=-1).train()
+    assert engine.asked.count("begin") == 21
+
+
+def test_a_mistake_is_not_made_again(live: Callable[..., Lifecycle]) -> None:
+    engine = Scripted((mistake(),), SCRIPT)
+    with pytest.raises(RankFailed, match="no such layer"):
+        live(engine, restarts=3).train()
+    assert engine.asked == ["begin", "next"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "again"),
+    [
+        (mistake(), "rank 1: TypeError: no such layer", True),
+        (RankFailed.died(1), f"rank 1: {DIED}", False),
+        (UsageError("move it away"), "move it away", True),
+        (KeyError("weight"), "KeyError: 'weight'", True),
+        (KeyboardInterrupt(), "KeyboardInterrupt", False),
+    ],
+)
+def test_a_failure_is_written_down_in_its_own_words(folder: RunFolder, error: BaseException, words: str, again: bool) -> None:
+    with pytest.raises((RunError, UsageError, KeyboardInterrupt)) as raised, failing(folder):
+        raise error
+    about = folder.metadata()
+    assert (about.status, about.error, about.mistake) == ("failed", words, again)
+    assert str(raised.value) == (words if not isinstance(error, KeyboardInterrupt) else "")
