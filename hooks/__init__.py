@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hooks.table import *  # noqa: F403
-    from hooks.table import __all__ as __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -1,54 +1,59 @@
 """HOOKS: the one table of the hooks that ship, name to class; and what else `hooks` offers."""
 
-from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.checkpointing.export import Export
-from hooks.hook import EVENTS, Hook, Priority, Ranks
-from hooks.logs.console import Console
-from hooks.logs.json_lines import JsonLines
-from hooks.logs.mlflow import MLflow
-from hooks.logs.output_csv import OutputCSV
-from hooks.logs.progress_bar import ProgressBar
-from hooks.logs.tensorboard import TensorBoard
-from hooks.logs.wandb import WandB
-from hooks.plan import HookError, Plan
-from hooks.rhythm import Rhythm, paced_by
-from hooks.self_supervised.byol import BYOL
-from hooks.self_supervised.deepcluster import DeepCluster
-from hooks.self_supervised.dino import DINO
-from hooks.self_supervised.distillation import Distillation
-from hooks.self_supervised.feature_probe import FeatureProbe
-from hooks.self_supervised.ibot import IBOT
-from hooks.self_supervised.moco import MoCo
-from hooks.self_supervised.swav import SwAV
-from hooks.self_supervised.swav_momentum import SwAVMomentum
-from hooks.state import State
-from hooks.stats.activation_stats import ActivationStats
-from hooks.stats.device_stats import DeviceStats
-from hooks.stats.layer_memory import LayerMemory
-from hooks.stats.memory_snapshot import MemorySnapshot
-from hooks.stats.memory_stats import MemoryStats
-from hooks.stats.model_complexity import ModelComplexity
-from hooks.stats.optimizer_stats import OptimizerStats
-from hooks.stats.perf_stats import PerfStats
-from hooks.stats.profiler import Profiler
-from hooks.stats.row_stats import RowStats
-from hooks.stats.runtime_info import RuntimeInfo
-from hooks.stats.throughput import Throughput
-from hooks.training.anomaly_detection import AnomalyDetection
-from hooks.training.early_stopping import EarlyStopping
-from hooks.training.ema import EMA
-from hooks.training.empty_cache import EmptyCache
-from hooks.training.freeze_parameters import FreezeParameters
-from hooks.training.garbage_collection import GarbageCollection
-from hooks.training.gradient_clip import GradientClip
-from hooks.training.loss_spike import LossSpike
-from hooks.training.nan_guard import NanGuard
-from hooks.training.output_mask import OutputMask
-from hooks.training.param_scheduler import ParamScheduler
-from hooks.training.precise_batch_norm import PreciseBatchNorm
-from hooks.training.sampler_seed import DistSamplerSeed
-from hooks.training.sync_buffers import SyncBuffers
-from hooks.training.time_limit import TimeLimit
+from hooks.checkpointing.checkpoint import Checkpoint as Checkpoint
+from hooks.checkpointing.export import Export as Export
+from hooks.hook import EVENTS as EVENTS
+from hooks.hook import Hook as Hook
+from hooks.hook import Priority as Priority
+from hooks.hook import Ranks as Ranks
+from hooks.logs.console import Console as Console
+from hooks.logs.json_lines import JsonLines as JsonLines
+from hooks.logs.mlflow import MLflow as MLflow
+from hooks.logs.output_csv import OutputCSV as OutputCSV
+from hooks.logs.progress_bar import ProgressBar as ProgressBar
+from hooks.logs.tensorboard import TensorBoard as TensorBoard
+from hooks.logs.wandb import WandB as WandB
+from hooks.plan import HookError as HookError
+from hooks.plan import Plan as Plan
+from hooks.rhythm import Rhythm as Rhythm
+from hooks.rhythm import paced_by as paced_by
+from hooks.self_supervised.byol import BYOL as BYOL
+from hooks.self_supervised.deepcluster import DeepCluster as DeepCluster
+from hooks.self_supervised.dino import DINO as DINO
+from hooks.self_supervised.distillation import Distillation as Distillation
+from hooks.self_supervised.feature_probe import FeatureProbe as FeatureProbe
+from hooks.self_supervised.ibot import IBOT as IBOT
+from hooks.self_supervised.moco import MoCo as MoCo
+from hooks.self_supervised.swav import SwAV as SwAV
+from hooks.self_supervised.swav_momentum import SwAVMomentum as SwAVMomentum
+from hooks.state import State as State
+from hooks.stats.activation_stats import ActivationStats as ActivationStats
+from hooks.stats.device_stats import DeviceStats as DeviceStats
+from hooks.stats.layer_memory import LayerMemory as LayerMemory
+from hooks.stats.memory_snapshot import MemorySnapshot as MemorySnapshot
+from hooks.stats.memory_stats import MemoryStats as MemoryStats
+from hooks.stats.model_complexity import ModelComplexity as ModelComplexity
+from hooks.stats.optimizer_stats import OptimizerStats as OptimizerStats
+from hooks.stats.perf_stats import PerfStats as PerfStats
+from hooks.stats.profiler import Profiler as Profiler
+from hooks.stats.row_stats import RowStats as RowStats
+from hooks.stats.runtime_info import RuntimeInfo as RuntimeInfo
+from hooks.stats.throughput import Throughput as Throughput
+from hooks.training.anomaly_detection import AnomalyDetection as AnomalyDetection
+from hooks.training.early_stopping import EarlyStopping as EarlyStopping
+from hooks.training.ema import EMA as EMA
+from hooks.training.empty_cache import EmptyCache as EmptyCache
+from hooks.training.freeze_parameters import FreezeParameters as FreezeParameters
+from hooks.training.garbage_collection import GarbageCollection as GarbageCollection
+from hooks.training.gradient_clip import GradientClip as GradientClip
+from hooks.training.loss_spike import LossSpike as LossSpike
+from hooks.training.nan_guard import NanGuard as NanGuard
+from hooks.training.output_mask import OutputMask as OutputMask
+from hooks.training.param_scheduler import ParamScheduler as ParamScheduler
+from hooks.training.precise_batch_norm import PreciseBatchNorm as PreciseBatchNorm
+from hooks.training.sampler_seed import DistSamplerSeed as DistSamplerSeed
+from hooks.training.sync_buffers import SyncBuffers as SyncBuffers
+from hooks.training.time_limit import TimeLimit as TimeLimit
 
 HOOKS: dict[str, type[Hook]] = {
     # training
@@ -102,61 +107,3 @@ HOOKS: dict[str, type[Hook]] = {
     "swav": SwAV,
     "swav_momentum": SwAVMomentum,
 }
-
-__all__ = [
-    "BYOL",
-    "DINO",
-    "EMA",
-    "EVENTS",
-    "HOOKS",
-    "IBOT",
-    "ActivationStats",
-    "AnomalyDetection",
-    "Checkpoint",
-    "Console",
-    "DeepCluster",
-    "DeviceStats",
-    "DistSamplerSeed",
-    "Distillation",
-    "EarlyStopping",
-    "EmptyCache",
-    "Export",
-    "FeatureProbe",
-    "FreezeParameters",
-    "GarbageCollection",
-    "GradientClip",
-    "Hook",
-    "HookError",
-    "JsonLines",
-    "LayerMemory",
-    "LossSpike",
-    "MLflow",
-    "MemorySnapshot",
-    "MemoryStats",
-    "MoCo",
-    "ModelComplexity",
-    "NanGuard",
-    "OptimizerStats",
-    "OutputCSV",
-    "OutputMask",
-    "ParamScheduler",
-    "PerfStats",
-    "Plan",
-    "PreciseBatchNorm",
-    "Priority",
-    "Profiler",
-    "ProgressBar",
-    "Ranks",
-    "Rhythm",
-    "RowStats",
-    "RuntimeInfo",
-    "State",
-    "SwAV",
-    "SwAVMomentum",
-    "SyncBuffers",
-    "TensorBoard",
-    "Throughput",
-    "TimeLimit",
-    "WandB",
-    "paced_by",
-]

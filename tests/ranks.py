@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "hooks", "pydantic", "orchestrator.loop.loop", "torchmetrics", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint"])
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "hooks", "pydantic", "orchestrator.loop.loop", "torchmetrics", "torch._dynamo", "torch.distributed.fsdp"])
 
 
 def _enter(function: Callable[..., Any], rank: int, world_size: int, store: str, arguments: tuple[Any, ...], results: Any) -> None:

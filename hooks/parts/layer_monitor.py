@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from hooks.hook import Priority, Ranks
+from hooks.hook import Priority
 from hooks.parts.layer_table import LayerTable
 from hooks.parts.leaf_modules import leaf_modules, uncompiled
 from hooks.rhythm import Rhythm, paced_by
@@ -32,7 +32,6 @@ class LayerMonitor(ABC):
 
     folder: ClassVar[str]
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
-    ranks: ClassVar[Ranks] = Ranks.ALL
 
     def __post_init__(self) -> None:
         self.every.require_steps("every")

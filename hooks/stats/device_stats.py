@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import psutil
 import torch
 from annotated_types import Ge
 
-from hooks.hook import Hook, Ranks
+from hooks.hook import Hook
 from hooks.rhythm import paced_by
 from hooks.state import State
 
@@ -33,8 +33,6 @@ class DeviceStats(Hook):
 
     interval: Annotated[int, Ge(1)] = 50
     """Iterations between two readings."""
-
-    ranks: ClassVar[Ranks] = Ranks.ALL
 
     def __post_init__(self) -> None:
         self._process = psutil.Process()

@@ -14,7 +14,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook, Priority
 from hooks.private_torch import dump_memory_snapshot, record_memory_history, when_out_of_memory
 from hooks.state import State
 
@@ -44,7 +44,6 @@ class MemorySnapshot(Hook):
     """Allocations that the GPU's history keeps, which bounds the size of a snapshot."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
-    ranks: ClassVar[Ranks] = Ranks.ALL
     best_effort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

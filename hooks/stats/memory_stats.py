@@ -6,12 +6,12 @@ import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook
 from hooks.rhythm import paced_by
 from hooks.state import State
 
@@ -39,9 +39,6 @@ class MemoryStats(Hook):
 
     every: Annotated[int, Ge(1)] = 10
     """Iterations between two readings; each phase begins with one, which stands in its first row."""
-
-    priority: ClassVar[Priority | int] = Priority.NORMAL
-    ranks: ClassVar[Ranks] = Ranks.ALL
 
     def __post_init__(self) -> None:
         self._statm: int | None = None

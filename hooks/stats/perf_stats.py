@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook, Priority
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
@@ -34,7 +34,6 @@ class PerfStats(Hook):
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
-    ranks: ClassVar[Ranks] = Ranks.ALL
     reach: ClassVar[int] = RECENT
     """Iterations of val and test after which the recent rows are counted, before they are forgotten."""
 

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook, Priority
 from hooks.state import State
 
 FOLDER = "traces"
@@ -61,7 +61,6 @@ class Profiler(Hook):
     """Whether to end the run after the last window."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
-    ranks: ClassVar[Ranks] = Ranks.ALL
 
     def __post_init__(self) -> None:
         self._profile: profile | None = None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy
 import torch
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook, Priority
 from hooks.state import State
 
 
@@ -28,7 +28,6 @@ class RuntimeInfo(Hook):
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
-    ranks: ClassVar[Ranks] = Ranks.ALL
 
     def on_start(self, state: State) -> None:
         state.info.update(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le
 
-from hooks.hook import Hook, Ranks
+from hooks.hook import Hook
 from hooks.parts.gpu_peaks import peak_flops
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
@@ -37,8 +37,6 @@ class Throughput(Hook):
     """Training iterations that a measurement looks back on."""
     peak_flops: Annotated[float, Gt(0)] | None = None
     """FLOPs a second the device could do; where it is not said, NVIDIA's figure for the GPU and the precision, if known."""
-
-    ranks: ClassVar[Ranks] = Ranks.ALL
 
     def __post_init__(self) -> None:
         self._peak: float | None = self.peak_flops

@@ -1,4 +1,4 @@
-"""Marks: what stands in a checkpoint's files for a tensor whose shards lie in files of their own. Torch is all it knows."""
+"""Placeholders: what stands in a checkpoint's files for a tensor whose shards lie in files of their own. Torch is all it knows."""
 
 from __future__ import annotations
 
@@ -12,47 +12,42 @@ from hooks.parts import sharded_tensors as shards
 
 INDEX = "shards.pt"
 """The file that says where the shards are."""
-_MARK = "hookyard.sharded"
+_KEY = "hookyard.sharded"
 
 
-def file_of(rank: int) -> str:
+def shard_file(rank: int) -> str:
     """The file of a rank's shards."""
     return f"shards-{rank:04d}.pt"
 
 
-def is_of_shards(file: str) -> bool:
+def has_shards(file: str) -> bool:
     """Whether a file of a checkpoint is the index or holds shards."""
     return file == INDEX or file.startswith("shards-")
 
 
-def marked(tree: Any, sharded: dict[str, Any], path: str = "") -> Any:
-    """A copy of nested dicts and lists with a mark for each sharded tensor, which goes into `sharded` by its key."""
+def without_shards(tree: Any, sharded: dict[str, Any], path: str = "") -> Any:
+    """A copy of nested dicts and lists with a placeholder for each sharded tensor, which goes into `sharded` by its key."""
     if isinstance(tree, Tensor):
         if not shards.is_sharded(tree):
             return tree
         sharded[path] = tree
-        return {_MARK: path}
-    return _rebuilt(tree, lambda key, value: marked(value, sharded, f"{path}/{key}"))
+        return {_KEY: path}
+    return _rebuilt(tree, lambda key, value: without_shards(value, sharded, f"{path}/{key}"))
 
 
 def keys_in(tree: Any) -> list[str]:
-    """The keys of what is marked."""
-    keys: list[str] = []
-
-    def look(value: Any) -> Any:
-        if isinstance(value, dict) and _MARK in value:
-            keys.append(value[_MARK])
-            return value
-        return _rebuilt(value, lambda _, inner: look(inner))
-
-    look(tree)
-    return keys
+    """The keys of the placeholders, in order."""
+    if not isinstance(tree, dict | list | tuple):
+        return []
+    if isinstance(tree, dict) and _KEY in tree:
+        return [tree[_KEY]]
+    return [key for value in (tree.values() if isinstance(tree, dict) else tree) for key in keys_in(value)]
 
 
 def filled(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """A copy of what was marked, with the tensors in their places again."""
-    if isinstance(tree, dict) and _MARK in tree:
-        return tensors[tree[_MARK]]
+    """A copy with the tensors in place of their placeholders."""
+    if isinstance(tree, dict) and _KEY in tree:
+        return tensors[tree[_KEY]]
     return _rebuilt(tree, lambda _, value: filled(value, tensors))
 
 

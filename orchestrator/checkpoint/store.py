@@ -2,7 +2,7 @@
 
 A checkpoint is a folder: `model.pt`, `optimizer.pt`, `hooks.pt`, one `rank-0000.pt` for each rank (random state, its
 own buffers and hook states), a file for whatever else a hook adds (`ema.pt`), and `manifest.json` with the sha256 of
-each. Where ranks shared out the model among them, tensors lie in `shards-0000.pt` and so on, with marks in their place.
+each. Where ranks shared out the model among them, tensors lie in `shards-0000.pt` and so on, with placeholders for them in the others.
 The folder is written beside its place, verified and renamed; a folder without a manifest is no checkpoint.
 """
 
@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from orchestrator.checkpoint import shard_placeholders as marks
+from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
@@ -230,7 +230,7 @@ class CheckpointStore:
 
     def shared_files(self, name: str) -> list[str]:
         """The files of a checkpoint that are of no rank alone."""
-        return [file for file in self.files(name) if not file.startswith("rank-") and not marks.is_of_shards(file)]
+        return [file for file in self.files(name) if not file.startswith("rank-") and not placeholders.has_shards(file)]
 
     # What hooks may ask
 
@@ -280,12 +280,12 @@ class CheckpointStore:
 
     def _whole(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
         """What files of a checkpoint hold, with the tensors that lie there in shards."""
-        keys = marks.keys_in(content)
+        keys = placeholders.keys_in(content)
         if not keys:
             return content
         from orchestrator.checkpoint import sharded_tensors as shards
 
-        filled: dict[str, Any] = marks.filled(content, shards.read(self, name, keys))
+        filled: dict[str, Any] = placeholders.filled(content, shards.read(self, name, keys))
         return filled
 
     def _write_index(self, index: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.checkpoint import shard_placeholders as marks
+from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
@@ -58,7 +58,7 @@ class Saving:
         checkpoint = self._gather()
         self._plan.fire("on_save", state, checkpoint)
         sharded: dict[str, Any] = {}
-        checkpoint = marks.marked(checkpoint, sharded)
+        checkpoint = placeholders.without_shards(checkpoint, sharded)
         # What led to this checkpoint must be on disk before the checkpoint is: a resume counts on it.
         self._flush_rows()
         store.discard_unfinished(name)
@@ -85,7 +85,7 @@ class Saving:
         from orchestrator.checkpoint import sharded_tensors as shards
 
         assert self.store is not None
-        return shards.write(self.store, name, sharded, self._world.rank, self._world.group)
+        return shards.write(self.store, name, sharded, self._world.rank, self._world.world_size, self._world.gather)
 
     def drain_costs(self) -> list[dict[str, Any]]:
         """What saving cost since the last drain, as a row of the hooks' ledger."""
@@ -147,14 +147,14 @@ class Saving:
 
     def _with_shards(self, name: str, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint with its sharded tensors: this rank's shards of them, or the whole where this run shards nothing."""
-        keys = marks.keys_in(checkpoint)
+        keys = placeholders.keys_in(checkpoint)
         if not keys:
             return checkpoint
         from orchestrator.checkpoint import sharded_tensors as shards
 
         assert self.store is not None
-        mesh = mesh_of(self._state.module)
-        filled: dict[str, Any] = marks.filled(checkpoint, shards.read(self.store, name, keys, mesh, self._world.group))
+        tensors = shards.read(self.store, name, keys, mesh_of(self._state.module))
+        filled: dict[str, Any] = placeholders.filled(checkpoint, tensors)
         return filled
 
     def _restore_training(self, name: str, checkpoint: dict[str, Any]) -> None:

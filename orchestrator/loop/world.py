@@ -30,11 +30,6 @@ class World:
         self._group = dist.new_group(backend="gloo") if needs_group else None
 
     @property
-    def group(self) -> dist.ProcessGroup | None:
-        """The process group of messages between ranks; None is the default one."""
-        return self._group
-
-    @property
     def is_master(self) -> bool:
         """Whether this is global rank 0."""
         return self.rank == 0

@@ -209,7 +209,7 @@ def written_where_rank_1_cannot(root: Path, world: World) -> str:
     store = (CheckpointStore, Full)[world.rank](Storage(root / "full"))
     tensor = distribute_tensor(torch.arange(4.0), init_device_mesh("cpu", (2,)), [Shard(0)])
     with pytest.raises(CheckpointError) as error:
-        shards.write(store, "epoch-0001", {"model/weight": tensor}, world.rank, world.group)
+        shards.write(store, "epoch-0001", {"model/weight": tensor}, world.rank, world.world_size, world.gather)
     return str(error.value)
 
 
