@@ -13,6 +13,7 @@ from typing import IO, Annotated, Any, ClassVar
 from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.parts.cleanup import Cleanup
 from hooks.parts.logs.readings import learning_rates, under_way
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.recent_rows import RECENT
@@ -23,7 +24,7 @@ FILE = "scalars.jsonl"
 
 
 @dataclass
-class JsonLines(Hook):
+class JsonLines(Cleanup, Hook):
     """Writes training's numbers and each phase's metrics to `scalars.jsonl`, one JSON object a line.
 
     Runs on the master. A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all
@@ -69,12 +70,6 @@ class JsonLines(Hook):
         metrics = {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
         self._write(state, {"metrics": {name: _finite(value) for name, value in metrics.items()}})
 
-    def on_end(self, state: State) -> None:
-        self._close()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._close()
-
     def state_dict(self) -> dict[str, Any]:
         return {"lines": self._lines, "windows": self._windows.state_dict()}
 
@@ -96,7 +91,7 @@ class JsonLines(Hook):
         self._file.flush()
         self._lines += 1
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

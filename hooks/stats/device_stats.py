@@ -12,6 +12,7 @@ import torch
 from annotated_types import Ge
 
 from hooks.hook import Hook
+from hooks.parts.cleanup import Cleanup
 from hooks.rhythm import paced_by
 from hooks.state import State
 
@@ -19,7 +20,7 @@ logger = logging.getLogger("hookyard")
 
 
 @dataclass
-class DeviceStats(Hook):
+class DeviceStats(Cleanup, Hook):
     """Records how busy processor and memory are, and utilisation, power, temperature and clock of the GPU.
 
     Every rank reads its own process and its own GPU, in every phase; no communication, and nothing waits for the GPU.
@@ -53,13 +54,7 @@ class DeviceStats(Hook):
         if self._gpu is not None:
             state.record(**self._gpu.read())
 
-    def on_end(self, state: State) -> None:
-        self._close()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._gpu is not None:
             self._gpu.close()
             self._gpu = None

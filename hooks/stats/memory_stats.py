@@ -12,6 +12,7 @@ import torch
 from annotated_types import Ge
 
 from hooks.hook import Hook
+from hooks.parts.cleanup import Cleanup
 from hooks.rhythm import paced_by
 from hooks.state import State
 
@@ -24,7 +25,7 @@ _PEAKS = {
 
 
 @dataclass
-class MemoryStats(Hook):
+class MemoryStats(Cleanup, Hook):
     """Records the memory of the process and of its GPU, with the peaks of iteration, phase and run.
 
     Every rank measures itself; no communication, and nothing waits for the device. Records `rss_bytes`, and on CUDA
@@ -72,19 +73,13 @@ class MemoryStats(Hook):
         metrics.update(self._phases)
         self._phases = {}
 
-    def on_end(self, state: State) -> None:
-        self._close()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._close()
-
     def rank_state_dict(self) -> dict[str, Any]:
         return {"run": dict(self._run), "phases": dict(self._phases), "retries": self._retries}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         self._run, self._phases, self._retries = state["run"], state["phases"], state["retries"]
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._statm is not None:
             os.close(self._statm)
             self._statm = None

@@ -11,16 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.parts.layer_table import LayerTable
+from hooks.parts.layer_measurement import LayerMeasurement
 from hooks.private_torch import foreach_norm, foreach_sub_
-from hooks.rhythm import Rhythm, paced_by
+from hooks.rhythm import paced_by
 from hooks.state import State
-
-FOLDER = "optimizer"
 
 
 @dataclass
-class OptimizerStats(Hook):
+class OptimizerStats(LayerMeasurement, Hook):
     """Measures what an optimizer step works with and does: 2-norms of parameters, gradients, moments and the update.
 
     Runs on the master: after the gradients are averaged, all ranks do the same. Gradients are those the optimizer gets:
@@ -35,24 +33,18 @@ class OptimizerStats(Hook):
     waits for the device before the phase ends. Source: Composer OptimizerMonitor.
     """
 
-    every: Rhythm = Rhythm(100, "steps")
-    """Optimizer steps between two measurements."""
-
+    folder: ClassVar[str] = "optimizer"
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
-        self.every.require_steps("every")
-        self._table: LayerTable | None = None
+        super().__post_init__()
         self._parameters: dict[str, nn.Parameter] = {}
         self._before: list[Tensor] = []
         self._gradient_norms: list[Tensor | None] = []
 
     def needs_whole_model(self) -> str:
         return "its norms are of whole parameters, on the master alone"
-
-    def on_start(self, state: State) -> None:
-        self._table = LayerTable(FOLDER, state)
 
     @paced_by("every")
     @torch.no_grad()
@@ -70,35 +62,16 @@ class OptimizerStats(Hook):
         foreach_sub_(self._before, parameters)
         norms = {"param_norm": _norms(parameters), "step_grad_norm": self._gradient_norms, "update_norm": _norms(self._before)}
         norms |= {f"{kind}_norm": _norms(values) for kind, values in _moments(state.optimizer, parameters).items()}
-        self._release()
+        self.release()
         totals = {name: torch.linalg.vector_norm(torch.stack(there)) for name, values in norms.items() if (there := _there(values))}
         state.record(**totals, update_ratio=totals["update_norm"] / totals["param_norm"])
-        if self._table is not None:
-            columns = {name: _column(values, state.device) for name, values in norms.items()}
-            columns["update_ratio"] = columns["update_norm"] / columns["param_norm"]
-            self._table.add(state, list(self._parameters), columns, step=state.step + 1)
+        columns = {name: _column(values, state.device) for name, values in norms.items()}
+        columns["update_ratio"] = columns["update_norm"] / columns["param_norm"]
+        self.keep(state, list(self._parameters), columns, step=state.step + 1)
 
-    def on_phase_end(self, state: State) -> None:
-        self._release()
-        self._write()
-
-    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._write()
-
-    def on_end(self, state: State) -> None:
-        self._write()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._release()
-        self._write()
-
-    def _release(self) -> None:
+    def release(self) -> None:
         """Gives the copy back; one whose step was left out has waited for it."""
         self._before, self._gradient_norms = [], []
-
-    def _write(self) -> None:
-        if self._table is not None:
-            self._table.write()
 
 
 def _norms(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:

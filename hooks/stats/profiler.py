@@ -11,6 +11,7 @@ from annotated_types import Ge
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from hooks.hook import Hook, Priority
+from hooks.parts.cleanup import Cleanup
 from hooks.state import State
 
 FOLDER = "traces"
@@ -20,7 +21,7 @@ _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
 @dataclass
-class Profiler(Hook):
+class Profiler(Cleanup, Hook):
     """Traces a few training iterations with torch's profiler: what the CPU and the GPU did, and how long it took.
 
     Iterations are those of training, counted from the run's first: after `skip_first`, each window is `wait`, then
@@ -103,16 +104,10 @@ class Profiler(Hook):
         if state.iteration < self._end:
             self._profile.step()
             return
-        self._finish()
+        self.close()
         self._begin, self._end = self._next_window(state.iteration)
         if self.stop_after and self._begin == inf:
             state.request_stop(f"the hook '{self.name}' has its traces")
-
-    def on_end(self, state: State) -> None:
-        self._finish()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._finish()
 
     def _next_window(self, iteration: int) -> tuple[float, float]:
         """Where the profiler starts and stops next; in the middle of a window it has what is left of it."""
@@ -139,7 +134,7 @@ class Profiler(Hook):
         )
         self._profile.start()
 
-    def _finish(self) -> None:
+    def close(self) -> None:
         """Ends the profiler, which then writes what it has; once, however the window ends."""
         self._mark("")
         running, self._profile = self._profile, None

@@ -8,11 +8,12 @@ from typing import ClassVar
 import torch
 
 from hooks.hook import Hook, Priority
+from hooks.parts.cleanup import Cleanup
 from hooks.state import State
 
 
 @dataclass
-class AnomalyDetection(Hook):
+class AnomalyDetection(Cleanup, Hook):
     """Runs training under torch's anomaly detection: a backward pass that makes a NaN fails and names the operation.
 
     The error is torch's RuntimeError, such as "Function 'LogBackward0' returned nan values in its 0th output"; a
@@ -34,13 +35,7 @@ class AnomalyDetection(Hook):
         self._found = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         torch.autograd.set_detect_anomaly(True, check_nan=self.check_nan)
 
-    def on_end(self, state: State) -> None:
-        self._restore()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
+    def close(self) -> None:
         if self._found is not None:
             torch.autograd.set_detect_anomaly(*self._found)
             self._found = None

@@ -9,12 +9,13 @@ from typing import Annotated
 from annotated_types import Ge
 
 from hooks.hook import Hook
+from hooks.parts.cleanup import Cleanup
 from hooks.rhythm import paced_by
 from hooks.state import State
 
 
 @dataclass
-class GarbageCollection(Hook):
+class GarbageCollection(Cleanup, Hook):
     """Switches Python's automatic garbage collection off and collects every few iterations instead.
 
     Left alone, each rank collects when its own count of objects says so, and all others wait for it in the next
@@ -41,13 +42,7 @@ class GarbageCollection(Hook):
     def on_step(self, state: State) -> None:
         gc.collect()
 
-    def on_end(self, state: State) -> None:
-        self._restore()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
+    def close(self) -> None:
         if self._frozen:
             gc.unfreeze()
         if self._disabled:
