@@ -1,8 +1,18 @@
 """What every test shares: one thread for torch, as in a worker, and Ray's environment before anything imports ray."""
 
-import torch
+import gc
 
-from orchestrator.engines.ray_environment import set_environment
+# What is imported stays, and going through it again and again meanwhile is half of what it takes to collect the tests.
+gc.disable()
+
+import torch  # noqa: E402
+
+from orchestrator.engines.ray_environment import set_environment  # noqa: E402
 
 torch.set_num_threads(1)
 set_environment(None)
+
+
+def pytest_collection_finish() -> None:
+    """Every test's module is imported: Python's garbage collector is as it always is from here on."""
+    gc.enable()
