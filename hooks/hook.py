@@ -66,6 +66,9 @@ class Hook:
     best_effort: ClassVar[bool] = False
     """True when a failure of the hook is logged and must not end the run (trackers)."""
 
+    keeps_record: ClassVar[bool] = False
+    """True when the hook puts a record under its own name into each checkpoint, which can then be published."""
+
     def __init_subclass__(cls) -> None:
         """Refuses a method that looks like an event but is none, such as `on_stepp`."""
         super().__init_subclass__()
@@ -147,6 +150,10 @@ class Hook:
 
     def needs_whole_model(self) -> str:
         """Why this hook cannot work where each rank has a part of the model (`strategy: fsdp`); empty where it can."""
+        return ""
+
+    def misfit(self, hooks: Mapping[str, Hook]) -> str:
+        """Why this hook cannot be beside the others of its experiment, by name, itself among them; empty where it can."""
         return ""
 
     def handles(self, event: str) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.parts import sharded_tensors as shards
+from hooks.parts.metric_direction import judges
 from hooks.private_torch import foreach_norm
 from hooks.recent_rows import KeptRows, Recent
 
@@ -25,8 +26,9 @@ class Checkpoints(Protocol):
     def mark(self, name: str, *labels: str) -> None:
         """Points labels such as `best` at a stored checkpoint."""
 
-    def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
-        """Writes `<folder>/<run>-<hash>.pt` with the chosen parts of a stored checkpoint and returns its path."""
+    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
+        """Writes `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and returns its path. `parts` is the name of each
+        there to where it stands in the checkpoint: `optimizer`, or `ema/model`, an entry of one."""
 
     def names(self) -> list[str]:
         """The stored checkpoints, oldest first."""
@@ -47,6 +49,18 @@ class Clock(Protocol):
 
     recording: bool
     """When True, the loop puts the spans of each iteration into its row."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a validation runs with: `with weights():` puts it into the model and takes it out again."""
+
+    applied: Callable[[], AbstractContextManager[Any]] = nullcontext
+    lender: str = ""
+    """The hook that lends it, and keeps it as `model` in its record of each checkpoint; empty for the raw weights."""
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        return self.applied()
 
 
 @dataclass(slots=True)
@@ -131,9 +145,8 @@ class State:
     info: dict[str, Any] = field(default_factory=dict)
     """What is known of the run beside its rows and metrics, such as its parameters' number: any hook may write and read
     it; plain values by name."""
-    evaluations: dict[str, Callable[[], AbstractContextManager[Any]]] = field(default_factory=lambda: {"": nullcontext})
-    """What each validation runs with: a label to a context that puts other weights into the model and takes them out
-    again. `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""
+    evaluations: dict[str, Weights] = field(default_factory=lambda: {"": Weights()})
+    """What each validation runs with, by label: `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""
 
     # What hooks asked for; the loop reads and clears these
     checkpoint_reasons: list[str] = field(default_factory=list)
@@ -148,6 +161,16 @@ class State:
     def is_master(self) -> bool:
         """Whether this is global rank 0. To run on the master alone, declare `ranks`; do not ask here."""
         return self.rank == 0
+
+    def judged_weights(self, metric: str = "") -> Weights:
+        """What gave a metric, or where none is said that by which the experiment judges first: other weights than the raw
+        ones where a hook validates with its own."""
+        metric = metric or next((judge.metrics[0] for judge in judges(self.config)), "")
+        phase, _, rest = metric.partition("/")
+        if phase == "train":
+            return Weights()
+        label, _, name = rest.partition("/")
+        return self.evaluations[label if name and label in self.evaluations else ""]
 
     def record(self, **columns: Any) -> None:
         """Adds columns to this iteration's row: numbers, or tensors of one element, which stay on their device."""

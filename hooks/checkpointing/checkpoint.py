@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
@@ -68,8 +68,10 @@ class Checkpoint(Hook):
     """The first epoch or step (in the unit of `every`) that may have one."""
     out_dir: str | None = None
     """Another folder for the run's checkpoints; read by the run, not by this hook."""
-    publish: list[str] | None = None
-    """Parts of the last and best checkpoints, such as `[model]`, to write as files of their own at the end."""
+    publish: Annotated[list[str], MinLen(1)] | None = None
+    """Parts of the last and best checkpoints to write as files of their own at the end: `model`, the weights that were judged
+    (those of `ema` where it validates), `raw_model`, the weights in training, `optimizer`, `hooks`, or a hook's record by its
+    name. `state_dict`, MMEngine's key, is `model`."""
     save_on_exception: bool = False
     """Keeps, when something fails, what each rank then has in `failed/`; a resume does not use it, see `on_exception`."""
 
@@ -121,8 +123,18 @@ class Checkpoint(Hook):
         if self.publish is None or state.checkpoints is None:
             return
         last = self._saved[1] if self._saved else self._names[-1] if self._names else None
+        judged = {best.name: best.metric for best in reversed(self._bests.values())}
+        first = next(iter(self._bests), "")
         for name in _once([last, *(best.name for best in self._bests.values())]):
-            state.checkpoints.publish(name, self.publish, "published")
+            lender = state.judged_weights(judged.get(name, first)).lender
+            places = {"model": f"{lender}/model" if lender else "model", "raw_model": "model"}
+            parts = {key: places.get(key, key) for key in map(_part, self.publish)}
+            state.checkpoints.publish(name, parts, "published")
+
+    def misfit(self, hooks: Mapping[str, Hook]) -> str:
+        known = ["model", "raw_model", "optimizer", "hooks", *(name for name, hook in hooks.items() if hook.keeps_record)]
+        unknown = [key for key in self.publish or () if _part(key) not in known]
+        return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}" if unknown else ""
 
     def on_exception(self, state: State, error: BaseException) -> None:
         """Writes `<artifacts>/failed/step-00000012/rank=0.pt` where that was asked for and a step was made.
@@ -267,6 +279,10 @@ def _finished(state: State) -> bool:
     if state.max_steps is not None and state.step >= state.max_steps:
         return True
     return state.max_epochs is not None and state.epoch >= state.max_epochs
+
+
+def _part(key: str) -> str:
+    return "model" if key == "state_dict" else key
 
 
 def _once(names: Iterable[str | None]) -> list[str]:

@@ -46,8 +46,9 @@ class Export(Hook):
     """pt2 is torch.export; onnx needs the extra `onnx`; trace and script are TorchScript, which torch has given up."""
     every: Rhythm = Rhythm(0)
     """How often; at the end in any case."""
-    weights: Literal["raw", "ema"] = "raw"
-    """The weights in training, or the averages that a hook validates with."""
+    weights: Literal["judged", "raw", "ema"] = "judged"
+    """`judged` are those that validation runs with, the averages of `ema` where it lends them; `raw` are the weights in
+    training, written as `raw_model`; `ema` is refused where there are no averages."""
     dynamic_batch: bool = True
     """Leaves the number of samples open: the first dimension of the arguments, as long as that of the first of them."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
@@ -97,7 +98,8 @@ class Export(Hook):
         try:
             with aside.evaluating(state):
                 call = _call(state).on_cpu() if self.format in _TORCHSCRIPT else _call(state)
-                path = partial / f"model.{_SUFFIXES[self.format]}"
+                model = "raw_model" if self.weights == "raw" else "model"
+                path = partial / f"{model}.{_SUFFIXES[self.format]}"
                 reload = _WRITERS[self.format](call, path, self.dynamic_batch)
                 self._compare(call.run(call.module), reload(), folder / name)
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -178,12 +180,14 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     """What puts the weights into the model; raises ValueError where there are none, or several, to choose from."""
     if weights == "raw":
         return nullcontext()
-    averaged = {label: context for label, context in state.evaluations.items() if context is not nullcontext}
+    if weights == "judged":
+        return state.judged_weights()()
+    averaged = {label: lent for label, lent in state.evaluations.items() if lent.lender}
     chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
     if chosen is None:
         raise ValueError(
             f"export: weights: {weights} needs one hook that validates with averaged weights, there are {len(averaged)}; "
-            "add ema, with evaluate: ema or both, or write weights: raw"
+            "add ema, with evaluate: ema or both, or write weights: judged"
         )
     return chosen()
 

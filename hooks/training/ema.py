@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,7 +18,7 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import foreach_lerp_
 from hooks.rhythm import Rhythm
-from hooks.state import State
+from hooks.state import State, Weights
 
 Slot = tuple[nn.Module, str]
 """Where a module keeps a buffer: its table of buffers and the name; a buffer may be replaced by another tensor."""
@@ -58,6 +58,7 @@ class EMA(Hook):
     """MMEngine's 1 - decay; refused, with the decay to write instead."""
 
     collective: ClassVar[bool] = True
+    keeps_record: ClassVar[bool] = True
     mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "interval"})
 
     def __post_init__(self) -> None:
@@ -93,9 +94,9 @@ class EMA(Hook):
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""
-        if state.evaluations.get(label, nullcontext) is not nullcontext:
+        if state.evaluations.get(label, Weights()).lender:
             raise ValueError("another hook validates with its weights already; set evaluate: both or evaluate: raw")
-        state.evaluations[label] = partial(self.applied, state)
+        state.evaluations[label] = Weights(partial(self.applied, state), self._label)
 
     def on_update(self, state: State) -> None:
         step = state.step + 1

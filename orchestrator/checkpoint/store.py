@@ -263,15 +263,20 @@ class CheckpointStore:
         index["labels"].update(dict.fromkeys(labels, name))
         self._write_index(index)
 
-    def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
-        """Writes `<folder>/<run>-<hash>.pt` with the chosen parts of a checkpoint; `folder` is relative to the checkpoints."""
+    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
+        """Writes `<folder>/<run>-<hash>.pt` with parts of a checkpoint, each named and with its place: a file, or an entry of
+        one (`ema/model`). `folder` is relative to the checkpoints."""
         if not self.master:
             return ""
         available = {file.removesuffix(".pt"): file for file in self.shared_files(name)}
-        unknown = [key for key in keys if key not in available]
-        if unknown:
-            raise CheckpointError(f"cannot publish {', '.join(unknown)} of '{name}'; it holds {', '.join(available)}")
-        content = self._whole(name, {key: self.load(name, available[key]) for key in keys})
+        content = {}
+        for key, place in parts.items():
+            part, _, entry = place.partition("/")
+            if part not in available:
+                raise CheckpointError(f"cannot publish {part} of '{name}'; it holds {', '.join(available)}")
+            loaded = self.load(name, available[part])
+            content[key] = loaded[entry] if entry else loaded
+        content = self._whole(name, content)
         buffer = BytesIO()
         torch.save(content, buffer)
         target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"

@@ -81,6 +81,9 @@ def _components(
     if isinstance(entries, dict):
         hooks = attempt(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
     problems.extend(_sharding_problems(data, hooks))
+    made_hooks = {name: one.hook for name, one in hooks.items() if one}
+    misfits = {name: hook.misfit(made_hooks) for name, hook in made_hooks.items()}
+    problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
     attempt(problems, _check_optimizer, data)
     return task, task_args, hooks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from hooks import HookError, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.ema import EMA
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.storage import Storage
 from tests.hooks.phases import run_phase
-from tests.tasks import Points, experiment
+from tests.tasks import Points, described, experiment
 
 
 class Store:
@@ -50,9 +52,9 @@ class Store:
         self.log.extend(("mark", label, name) for label in labels)
         self.labels.update(dict.fromkeys(labels, name))
 
-    def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
+    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
         assert name in self.stored
-        self.log.append(("publish", name, tuple(keys)))
+        self.log.append(("publish", name, dict(parts)))
         return f"{folder}/{name}.pt"
 
     def names(self) -> list[str]:
@@ -405,7 +407,43 @@ def test_last_and_best_are_published_once_each() -> None:
         life.epoch(accuracy)
     life.hooks[0].on_end(life.state)
     published = [call for call in life.store.log if call[0] == "publish"]
-    assert published == [("publish", "epoch-0003", ("model", "ema")), ("publish", "epoch-0002", ("model", "ema"))]
+    places = {"model": "model", "ema": "ema"}
+    assert published == [("publish", "epoch-0003", places), ("publish", "epoch-0002", places)]
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "best", "averaged"),
+    [("ema", "val/loss", True), ("ema", None, True), ("both", "val/loss", False), ("both", "val/ema/loss", True), ("raw", "val/loss", False), ("ema", "train/loss", False)],
+)
+def test_what_was_judged_is_what_is_published(tmp_path: Path, evaluate: Any, best: str | None, averaged: bool) -> None:
+    """The averages, also those of SWA, where they were validated with; the raw weights under a name that says so."""
+    store = CheckpointStore(Storage(tmp_path))
+    hook = Checkpoint(best=best, publish=["state_dict", "raw_model"])
+    ema = EMA(average="stochastic", evaluate=evaluate)
+    loop = Loop(Points(), experiment(epochs=1), {"ema": ema, "checkpoint": hook}, store=store)
+    list(loop.run())
+    (file,) = (tmp_path / "published").iterdir()
+    published = torch.load(file, weights_only=True)
+    raw, average = store.load("epoch-0001", "model.pt"), store.load("epoch-0001", "ema.pt")["model"]
+    assert list(published) == ["model", "raw_model"]
+    for name, weight in raw.items():
+        assert torch.equal(published["raw_model"][name], weight)
+        assert torch.equal(published["model"][name], average[name] if averaged else weight)
+    assert any(not torch.equal(average[name], weight) for name, weight in raw.items())
+
+
+@pytest.mark.parametrize("publish", [["model", "emo"], ["rank-0000"], ["console"], ["optimiser"], ["ema"], []])
+def test_what_cannot_be_published_is_refused_at_load(publish: list[str]) -> None:
+    """It was found out when the training was over, and again at each resume."""
+    with pytest.raises(ConfigError, match=r"hooks\.checkpoint"):
+        described(hooks={"checkpoint": {"publish": publish}})
+
+
+def test_what_can_be_published_is_accepted_at_load() -> None:
+    hooks = {"slow": {"type": "ema"}, "checkpoint": {"publish": ["state_dict", "model", "raw_model", "optimizer", "hooks", "slow"]}}
+    described(hooks=hooks)
+    with pytest.raises(ConfigError, match="publish: a checkpoint has no ema; it has model, raw_model, optimizer, hooks, slow"):
+        described(hooks={**hooks, "checkpoint": {"publish": ["ema"]}})
 
 
 def test_a_metric_that_never_improved_is_not_published() -> None:
@@ -564,7 +602,7 @@ class _NoStore:
 
     def retain(self, owner: str, names: Sequence[str]) -> None: ...
     def mark(self, name: str, *labels: str) -> None: ...
-    def publish(self, name: str, keys: Sequence[str], folder: str) -> str:
+    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
         return ""
 
 

@@ -216,6 +216,29 @@ def test_averaged_weights_are_exported_where_they_are_asked_for(evaluate: Any, t
     assert not torch.allclose(found, in_eval(loop.state.module, points), atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("evaluate", "config", "averaged"),
+    [
+        ("ema", {}, True),
+        ("both", {}, False),
+        ("both", {"hooks": {"checkpoint": {"best": "val/ema/accuracy"}}}, True),
+        ("raw", {}, False),
+    ],
+)
+def test_what_is_judged_is_what_is_exported(evaluate: Any, config: dict[str, Any], averaged: bool, tmp_path: Path) -> None:
+    ema = EMA(decay=0.9, evaluate=evaluate)
+    hooks: dict[str, Hook] = {"export": Export(), "as_trained": Export(weights="raw"), "ema": ema}
+    loop = Loop(TASK, experiment(epochs=1), hooks, artifacts=tmp_path, config=config)
+    list(loop.run())
+    points = torch.randn(9, 5)
+    raw = in_eval(loop.state.module, points)
+    with ema.applied(loop.state):
+        judged = in_eval(loop.state.module, points) if averaged else raw
+    torch.testing.assert_close(load_pt2(tmp_path / "export" / "epoch-0001" / "model.pt2")(points), judged)
+    torch.testing.assert_close(load_pt2(tmp_path / "as_trained" / "epoch-0001" / "raw_model.pt2")(points), raw)
+    assert torch.equal(judged, raw) != averaged
+
+
 @pytest.mark.parametrize("hooks", [{}, {"ema": EMA(evaluate="raw")}, {"a": EMA(evaluate="both"), "b": EMA(evaluate="both")}])
 def test_averages_that_are_not_there_or_not_clear_are_missed_at_the_start(hooks: dict[str, Hook], tmp_path: Path) -> None:
     loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, artifacts=tmp_path)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from hooks.self_supervised.feature_probe import (
     knn_classes,
     logistic_regression,
 )
+from hooks.state import Weights
 from tests.ranks import on_ranks
 
 CLASSES = 3
@@ -130,7 +131,7 @@ def test_each_set_of_weights_that_is_validated_with_is_measured() -> None:
         def __exit__(self, *_: object) -> None:
             module.load_state_dict(self.before)
 
-    state.evaluations["ema"] = partial(Swapped)
+    state.evaluations["ema"] = Weights(Swapped, "swapped")
     metrics = validated(hook, state)
     assert metrics["val/ema/knn_accuracy"] == pytest.approx(expected(other.eval())["knn_accuracy"])
     assert metrics["val/knn_accuracy"] == metrics["val/untrained/knn_accuracy"]

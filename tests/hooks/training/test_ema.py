@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hooks import Hook, Rhythm, State
+from hooks.state import Weights
 from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
@@ -346,7 +346,7 @@ def test_two_averages_validate_under_their_own_names_or_not_at_all() -> None:
     fast.on_start(state)
     slow.on_start(state)
     assert list(state.evaluations) == ["", "ema", "slow_ema"]
-    assert state.evaluations[""] is nullcontext
+    assert state.evaluations[""] == Weights()
     EMA().on_start(state)
     with pytest.raises(ValueError, match="another hook validates with its weights already; set evaluate: both"):
         EMA().on_start(state)

@@ -311,7 +311,7 @@ def test_other_ranks_have_no_say(storage: Storage, store: CheckpointStore) -> No
     other.retain("run", [])
     other.mark("epoch-0001", "best")
     other.discard_unfinished("epoch-0001")
-    assert other.publish("epoch-0001", ["model"], "published") == ""
+    assert other.publish("epoch-0001", {"model": "model"}, "published") == ""
     assert store.names() == ["epoch-0001"]
     assert store.index()["labels"] == {}
     assert not storage.exists("published")
@@ -339,7 +339,7 @@ def test_labels_point_at_checkpoints_until_these_are_gone(store: CheckpointStore
 
 def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1, 3.0)
-    path = store.publish("epoch-0001", ["model"], "published")
+    path = store.publish("epoch-0001", {"model": "model"}, "published")
     (file,) = store.storage.names("published")
     assert path == f"{store.storage}/published/{file}"
     data = store.storage.read(f"published/{file}")
@@ -352,5 +352,5 @@ def test_chosen_parts_are_published_in_a_file_named_by_its_hash(store: Checkpoin
 
 def test_parts_that_are_not_there_are_refused_with_those_that_are(store: CheckpointStore) -> None:
     save(store, "epoch-0001", 1)
-    with pytest.raises(CheckpointError, match="cannot publish emo, rank-0000 of 'epoch-0001'; it holds hooks, model"):
-        store.publish("epoch-0001", ["emo", "rank-0000"], "published")
+    with pytest.raises(CheckpointError, match="cannot publish rank-0000 of 'epoch-0001'; it holds hooks, model"):
+        store.publish("epoch-0001", {"model": "model", "mine": "rank-0000"}, "published")

@@ -139,7 +139,7 @@ def keeping(every: str) -> dict[str, Hook]:
     return {
         "sampler_seed": DistSamplerSeed(),
         "ema": EMA(decay=0.7),
-        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None, publish=["model", "ema"]),
+        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None, publish=["model", "raw_model", "ema"]),
         "seen": Seen(),
     }
 
@@ -299,7 +299,8 @@ def test_published_weights_are_whole(four: list[dict[str, Any]], of_four: Path) 
     (file,) = (of_four / "published").iterdir()
     published = torch.load(file, weights_only=True)
     model = TASK.model()
-    model.load_state_dict(published["model"])
+    model.load_state_dict(published["raw_model"])
     assert whole(model.state_dict()) == four[0]["kept"]["model"]
-    model.load_state_dict(published["ema"]["model"])
-    assert whole(model.state_dict()) == four[0]["kept"]["averages"]
+    for weights in (published["model"], published["ema"]["model"]):
+        model.load_state_dict(weights)
+        assert whole(model.state_dict()) == four[0]["kept"]["averages"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import report
+from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import sweep as sweeps
 from orchestrator.report.run import run_page
 from orchestrator.report.views.trials import trials
@@ -54,7 +55,7 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
         "s",
         "s",
         "finished",
-        {},
+        RunMetadata("s", "finished", "2026-11-21T09:00:00Z"),
         "",
         MAX,
         finished,
