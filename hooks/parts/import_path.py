@@ -26,7 +26,6 @@ def extend_import_path(paths: Iterable[str | Path]) -> None:
             _users_folders.append(path)
         if path not in sys.path:
             sys.path.append(path)
-    importlib.invalidate_caches()
 
 
 def module_called(name: str) -> ModuleType:
@@ -35,6 +34,8 @@ def module_called(name: str) -> ModuleType:
     Raises NoSuchModule where there is none, or where the user's lies behind another of that name; else whatever the module
     raises.
     """
+    if name not in sys.modules:
+        importlib.invalidate_caches()  # its file may be newer than what Python knows of its folder
     try:
         module = importlib.import_module(name)
     except ImportError as error:

@@ -68,7 +68,7 @@ def _parameters(cls: type[Hook]) -> list[dict[str, Any]]:
             "default": _plain(defaults[field.name]),
             "doc": " ".join(docs.get(field.name, "").split()),
         }
-        for field in parameters(cls)
+        for field in parameters(cls).values()
     ]
 
 

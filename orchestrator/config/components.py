@@ -165,8 +165,7 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
 
 def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
     """Takes `priority` or iMIX's `level` out of an entry, unless the hook has a parameter of that name."""
-    own = {field.name for field in parameters(cls)}
-    given = {key: entry.pop(key) for key in ("priority", "level") if key in entry and key not in own}
+    given = {key: entry.pop(key) for key in ("priority", "level") if key in entry and key not in parameters(cls)}
     if len(given) == 2:
         raise ConfigError([Problem(path, "has both priority and level; say one of them")])
     if "priority" in given:

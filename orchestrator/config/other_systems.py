@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 _EVERY = "write every: 2 epochs, or every: 100 steps"
 _FOLDER = "files lie in the run's folder, under the hook's name; --storage says where that is"
@@ -168,6 +169,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 """Our hook (the experiment is the empty name) to its options there, in lower case, and what to write instead."""
 
 
-def options_elsewhere(kind: str) -> dict[str, str]:
+@cache
+def options_elsewhere(kind: str) -> Mapping[str, str]:
     """Each option by itself, for a hook of this kind."""
     return {name: advice for names, advice in OPTIONS.get(kind, {}).items() for name in names.split(", ")}

@@ -58,11 +58,11 @@ def check(model: type[M], values: Mapping[str, Any], path: str, elsewhere: Mappi
         raise ConfigError(problems_of(error, model, json.loads(text), path, elsewhere)) from None
 
 
-def parameters(cls: type) -> list[dataclasses.Field[Any]]:
-    """The fields of a dataclass that a config may set."""
-    if not dataclasses.is_dataclass(cls):
-        return []
-    return [field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")]
+@cache
+def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
+    """The fields of a dataclass that a config may set, by name."""
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
 
 def docs_of(cls: type) -> dict[str, str]:
@@ -94,12 +94,10 @@ def _own_docs(cls: type) -> dict[str, str]:
 def model_of(cls: type, path: str = "") -> type[BaseModel]:
     """A pydantic model with the fields of a dataclass: types, constraints and defaults. Their docs are in `docs_of`, as
     reading a class's source takes longer than all the rest."""
-    declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
-    if declared and "__dataclass_fields__" not in cls.__dict__:
-        message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is no dataclass"
-        raise ConfigError([Problem(path, message, suggestion="put @dataclass above the class")])
     try:
         return _model_of(cls)
+    except ConfigError as error:
+        raise ConfigError([dataclasses.replace(problem, path=path) for problem in error.problems]) from None
     except Exception as error:
         message = f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read: {error}"
         raise ConfigError([Problem(path, message)]) from error
@@ -107,8 +105,12 @@ def model_of(cls: type, path: str = "") -> type[BaseModel]:
 
 @cache
 def _model_of(cls: type) -> type[BaseModel]:
+    declared = [name for name, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)]
+    if declared and "__dataclass_fields__" not in cls.__dict__:
+        message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is no dataclass"
+        raise ConfigError([Problem("", message, suggestion="put @dataclass above the class")])
     hints = get_type_hints(cls, include_extras=True)
-    return _model(cls, {field.name: (hints[field.name], _pydantic_field(field)) for field in parameters(cls)})
+    return _model(cls, {name: (hints[name], _pydantic_field(field)) for name, field in parameters(cls).items()})
 
 
 def _pydantic_field(field: dataclasses.Field[Any]) -> Any:
