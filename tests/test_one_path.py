@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator import Experiment, load_experiment, sweep
+from orchestrator import Experiment, load_experiment, run, sweep
 from orchestrator.config import components, resolve
 from orchestrator.config.load import to_dict, to_yaml
 from orchestrator.config.reader import dump_yaml
@@ -177,7 +177,7 @@ def test_a_trial_in_one_process_is_what_the_command_line_says(
     for number, case in enumerate(cases):
         trained.clear()
         done = sweep(case.experiment, tmp_path, str(number), local=True)
-        values = [run.folder.metadata().values for run in done.runs]
+        values = [trial.folder.metadata().values for trial in done.runs]
         assert len(trained) == len(case.points)
         assert trained == [case.expected[case.points.index(dict(one))] for one in values]
 
@@ -191,8 +191,8 @@ def test_a_worker_and_a_run_that_is_resumed_have_what_the_command_line_says(case
         assert resumed.source == case.experiment.source
         for place, (point, expected) in enumerate(zip(case.points[-1:], case.expected[-1:], strict=True)):
             trial = resolve.resolve(trial_source(resumed.source, settings, point)).experiment
-            run = RunFolder.create(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
-            worker, resumed_run = resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment, experiment_to_resume(run)
+            folder = RunFolder.create(tmp_path, f"run-{number}-{place}", to_yaml(trial), source=trial.source)
+            worker, resumed_run = resolve.resolve(pickle.loads(pickle.dumps(trial.source))).experiment, experiment_to_resume(folder)
             assert to_dict(trial) == to_dict(worker) == to_dict(resumed_run) == expected
             assert resumed_run.source == trial.source
 
@@ -246,6 +246,27 @@ def test_another_experiment_made_of_one_is_what_is_run(tmp_path: Path) -> None:
     assert (found.epochs, found.workers.count, found) == (9, 2, longer)
     by_hand = Experiment(name="x", task=f"{HERE}:Line", epochs=1).model_copy(update={"epochs": 2})
     assert resolve.resolve(by_hand.source).experiment.epochs == 2
+
+
+def test_what_was_made_in_python_is_checked_before_anything_is_begun(tmp_path: Path) -> None:
+    experiment = described(epochs=1, task_args={"train": 8, "val": 4})
+    with pytest.raises(ConfigError, match=r"hooks\.ema\.decay: must be less than 1, got 2"):
+        run(experiment.model_copy(update={"hooks": {"ema": {"decay": 2}}}), tmp_path, local=True)
+    assert not list(tmp_path.iterdir())
+    by_hand = Experiment(name="x", task="tests.tasks:Points", epochs=1, task_args={"train": 8, "val": 4})
+    assert run(by_hand, tmp_path, local=True).config == {**to_dict(experiment), "name": "x", **_DEFAULTS}
+
+
+_DEFAULTS = {"batch_size": 32, "optimizer": {"type": "SGD", "lr": 0.1}}
+
+
+def test_a_run_of_before_goes_on_with_its_experiment_in_full(tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(TEXT)
+    experiment = load_experiment(tmp_path / "line.yaml")
+    before = RunFolder.create(tmp_path, "before", to_yaml(experiment), import_paths=list(experiment.import_paths))
+    resumed = experiment_to_resume(before, workers=2)
+    assert resumed == experiment.model_copy(update={"workers": experiment.workers.model_copy(update={"count": 2})})
+    assert resumed.import_paths == experiment.import_paths
 
 
 def test_what_somebody_mended_in_experiment_yaml_goes_over_what_was_written(tmp_path: Path) -> None:

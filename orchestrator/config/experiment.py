@@ -148,6 +148,7 @@ class Experiment(Model):
     """How to sweep, where this is a sweep."""
 
     _source: ExperimentSource | None = PrivateAttr(default=None)
+    _in_full: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -168,6 +169,7 @@ class Experiment(Model):
         copied = super().model_copy(update=update, deep=deep)
         if update and self._source is not None:
             copied._source = self._source.over(copied.model_dump(mode="json", include=set(update)))
+            copied._in_full = False
         return copied
 
     @property

@@ -46,6 +46,12 @@ def experiment_of(source: ExperimentSource) -> Experiment:
     return _checked(source, Document({}))
 
 
+def in_full(experiment: Experiment) -> Experiment:
+    """An experiment that was made or copied in Python, checked and filled in; one that was read is so already. Raises
+    ConfigError."""
+    return experiment if experiment._in_full else experiment_of(experiment.source)
+
+
 def taken_up(source: ExperimentSource, filled_in: str) -> Experiment:
     """The experiment of a run that goes on: what was written, and over it what somebody has mended since in `filled_in`,
     the text of the run's experiment.yaml. Raises ConfigError."""

@@ -43,7 +43,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     resolved = attempt(problems, build, data)
     if problems or resolved is None:
         raise ConfigError(problems)
-    resolved.experiment._source = source
+    resolved.experiment._source, resolved.experiment._in_full = source, True
     return resolved
 
 

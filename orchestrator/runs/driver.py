@@ -12,7 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_of, taken_up, to_yaml
+from orchestrator.config.load import experiment_of, in_full, taken_up, to_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.ray_environment import (
@@ -60,6 +60,7 @@ def run(
     """
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
+    experiment = in_full(experiment)
     engine = _chosen(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
