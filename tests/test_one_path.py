@@ -118,15 +118,17 @@ class Records:
 
     trained: list[tuple[dict[str, Any], dict[str, Any]]] = []  # noqa: RUF012
 
-    def __init__(self, workers: Any) -> None: ...
+    def __init__(self, workers: Any, **more: Any) -> None:
+        self.reports = iter(())
 
     def begin(self, assignment: Assignment, resolved: resolve.ResolvedExperiment) -> None:
         elsewhere = resolve.resolve(pickle.loads(pickle.dumps(assignment)).source)
         assert (elsewhere.task, elsewhere.hooks) == (resolved.task, resolved.hooks)
         self.trained.append((to_dict(resolved.experiment), to_dict(elsewhere.experiment)))
+        self.reports = iter([Report(metrics={"val/loss": 0.0, "epoch": 0, "step": 1, "samples": 1}, final=True)])
 
-    def next(self) -> Report:
-        return Report(metrics={"val/loss": 0.0, "epoch": 0, "step": 1, "samples": 1}, final=True)
+    def next(self) -> Report | None:
+        return next(self.reports, None)
 
     def end(self) -> None: ...
 
@@ -166,20 +168,13 @@ def test_a_trial_on_ray_is_what_the_command_line_says(cases: list[Case], tmp_pat
 def test_a_trial_in_one_process_is_what_the_command_line_says(
     cases: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained: list[dict[str, Any]] = []
-
-    def train(assignment: Assignment, world: Any, resolved: resolve.ResolvedExperiment, **more: Any) -> Any:
-        assert assignment.source == resolved.experiment.source
-        trained.append(to_dict(resolved.experiment))
-        yield Records(None).next()
-
-    monkeypatch.setattr(in_process, "reports", train)
+    monkeypatch.setattr(in_process, "InProcess", Records)
     for number, case in enumerate(cases):
-        trained.clear()
+        Records.trained.clear()
         done = sweep(case.experiment, tmp_path, str(number), local=True)
         values = [trial.folder.metadata().values for trial in done.runs]
-        assert len(trained) == len(case.points)
-        assert trained == [case.expected[case.points.index(dict(one))] for one in values]
+        assert len(values) == len(case.points)
+        assert Records.trained == [(case.expected[case.points.index(dict(one))],) * 2 for one in values]
 
 
 def test_a_worker_and_a_run_that_is_resumed_have_what_the_command_line_says(cases: list[Case], tmp_path: Path) -> None:

@@ -58,9 +58,13 @@ def check(model: type[M], values: Mapping[str, Any], path: str, elsewhere: Mappi
         raise ConfigError(problems_of(error, model, json.loads(text), path, elsewhere)) from None
 
 
-@cache
 def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
     """The fields of a dataclass that a config may set, by name."""
+    return _parameters(cls)
+
+
+@cache
+def _parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
