@@ -45,10 +45,10 @@ test: setup ## lint, types and tests: what must pass
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-ray lint test-rest
 
 test-ray: setup ## the tests that start Ray, which share one cluster and wait for it most of the time
-	$(BIN)/pytest -m ray tests/ray
+	$(BIN)/pytest -m ray
 
 test-rest: setup ## the tests that start no Ray
-	$(BIN)/pytest -m 'not cluster' --ignore=tests/ray
+	$(BIN)/pytest -m 'not ray and not cluster'
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -rs -m cluster tests/cluster

@@ -1,6 +1,7 @@
 """What every test shares: one thread for torch, as in a worker, and Ray's environment before anything imports ray."""
 
 import gc
+import os
 
 # What is imported stays, and going through it again and again meanwhile is half of what it takes to collect the tests.
 gc.disable()
@@ -10,6 +11,8 @@ import torch  # noqa: E402
 from orchestrator.engines.ray_environment import set_environment  # noqa: E402
 
 torch.set_num_threads(1)
+# A call that Ray answers by starting itself is a mistake here: those processes would stay until all tests are over.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 set_environment(None)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+import ray
+
 from orchestrator.engines.lost_attempts import TellLoss
 from orchestrator.engines.rank_failures import DIED, RankFailed, loss
 from orchestrator.records.metadata import Attempt, Host
@@ -22,5 +25,9 @@ def test_workers_that_die_before_they_have_begun_are_told_too() -> None:
     assert loss(GONE, []) == f"lost before it began: rank 1: {DIED}"
 
 
-def test_a_run_does_not_end_because_its_loss_cannot_be_told() -> None:
+def test_a_run_does_not_end_because_its_loss_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise ValueError(f"Failed to look up actor with name '{name}'")
+
+    monkeypatch.setattr(ray, "get_actor", refuse)
     TellLoss("nobody", "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
