@@ -132,6 +132,8 @@ class Checkpoint(Hook):
             state.checkpoints.publish(name, parts, "published")
 
     def misfit(self, hooks: Mapping[str, Hook]) -> str:
+        if self.out_dir is not None and hooks.get("checkpoint") is not self:
+            return "out_dir is read of the hook called checkpoint alone; all checkpoints of a run lie in one folder"
         known = ["model", "raw_model", "optimizer", "hooks", *(name for name, hook in hooks.items() if hook.keeps_record)]
         unknown = [key for key in self.publish or () if _part(key) not in known]
         return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}" if unknown else ""

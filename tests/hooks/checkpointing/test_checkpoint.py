@@ -439,6 +439,12 @@ def test_what_cannot_be_published_is_refused_at_load(publish: list[str]) -> None
         described(hooks={"checkpoint": {"publish": publish}})
 
 
+def test_another_folder_is_said_by_the_hook_called_checkpoint() -> None:
+    described(hooks={"checkpoint": {"out_dir": "elsewhere"}})
+    with pytest.raises(ConfigError, match=r"hooks\.slow: out_dir is read of the hook called checkpoint alone"):
+        described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
+
+
 def test_what_can_be_published_is_accepted_at_load() -> None:
     hooks = {"slow": {"type": "ema"}, "checkpoint": {"publish": ["state_dict", "model", "raw_model", "optimizer", "hooks", "slow"]}}
     described(hooks=hooks)

@@ -144,6 +144,16 @@ def test_a_monitor_must_fit_the_scheduler() -> None:
         ParamScheduler(monitor="val/loss").on_start(State(scheduler=StepLR(optimizer, 1)))
 
 
+def test_a_plateau_that_looks_the_wrong_way_is_refused() -> None:
+    """torch's default lowers the rate of a run whose accuracy rises."""
+    optimizer = an_optimizer()
+    hook = ParamScheduler(monitor="val/accuracy")
+    with pytest.raises(ValueError, match="has mode=min, and max of val/accuracy is better; write mode: max in scheduler"):
+        hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
+    hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer, mode="max")))
+    ParamScheduler(monitor="val/score").on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
+
+
 def test_without_a_scheduler_the_rate_is_still_recorded() -> None:
     assert epochs(State(optimizer=an_optimizer()), ParamScheduler(), 2, iterations=1) == [0.1, 0.1]
 

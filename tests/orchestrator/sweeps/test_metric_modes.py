@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, experiment_of
 from orchestrator.errors import ConfigError
-from orchestrator.sweeps.trial_setup import trial_source
+from orchestrator.runs.result import open_run
+from orchestrator.sweeps.trial_setup import begin_trial, trial_source
 from tests.tasks import described
 
 SPACE = {"optimizer.lr": {"choice": [0.1, 0.2]}, "hooks.checkpoint.keep": {"choice": [1, 2]}}
@@ -44,6 +46,15 @@ def test_another_best_in_a_trial_takes_nothing_over() -> None:
     experiment = described(epochs=1, hooks=hooks, sweep={"metric": "val/score", "mode": "min", "space": axis})
     modes = [trial_of(experiment, {"hooks.checkpoint.best": best}).hooks["checkpoint"]["mode"] for best in ("val/score", "val/accuracy")]
     assert modes == ["min", None]
+
+
+def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
+    """Though its experiment has no sweep any more, and nothing else in it judges by the metric."""
+    settings = {"metric": "val/shift", "mode": "min", "space": {"optimizer.lr": {"choice": [0.1]}}}
+    experiment = described(epochs=1, sweep=settings)
+    assert experiment.sweep is not None
+    begin_trial(str(tmp_path), 0, experiment.source, experiment.sweep, {"optimizer.lr": 0.1})
+    assert open_run(tmp_path / "trials" / "trial-0000").modes == {"val/shift": "min"}
 
 
 @pytest.mark.parametrize("checkpoint", [{"best": "val/accuracy", "mode": "max"}, {"best": ["val/loss", "val/accuracy"], "rule": ["less", "greater"]}])
