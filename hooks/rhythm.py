@@ -51,6 +51,10 @@ class Rhythm:
         fresh = state.epoch_completed if self.unit == "epochs" else state.stepped
         return fresh and done > 0 and done >= begin and (done - begin) % self.count == 0
 
+    def reached(self, state: State) -> bool:
+        """Whether as many epochs or steps are completed."""
+        return (state.step if self.unit == "steps" else state.epoch) >= self.count
+
     def require_steps(self, field: str) -> None:
         """Raises ValueError, with the hook's field, where this counts epochs: for what looks at single steps."""
         if self.unit == "epochs" and self.count:

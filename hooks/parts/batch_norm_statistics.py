@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts.eval_mode import evaluating
 from hooks.state import State
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
@@ -44,9 +45,7 @@ def recompute(state: State, batches: Iterable[Any] | None = None) -> None:
     if not layers:
         return
     sums = [torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device) for layer in layers]
-    cuda = [state.device] if state.device.type == "cuda" else []
-    with _observing(layers, sums), _left_as_found(state.module, layers), torch.random.fork_rng(cuda):
-        state.module.eval()
+    with _observing(layers, sums), evaluating(state):
         for batch in state.fresh_batches("train", shuffled=True) if batches is None else batches:
             state.forward(state.module, batch)
     if state.world_size > 1:
@@ -71,20 +70,6 @@ def _observing(layers: list[BatchNorm], sums: list[Tensor]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _left_as_found(module: nn.Module, layers: list[BatchNorm]) -> Iterator[None]:
-    """Puts back the modes of all modules and the layers' counts of training batches."""
-    modes = [(child, child.training) for child in module.modules()]
-    counts = [(layer.num_batches_tracked, layer.num_batches_tracked.clone()) for layer in layers if layer.num_batches_tracked is not None]
-    try:
-        yield
-    finally:
-        for child, training in modes:
-            child.training = training
-        for live, before in counts:
-            live.copy_(before)
 
 
 def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hooks.private_torch import compiler_is_imported
+from hooks.private_torch import compiler_is_imported, tree_leaves
 
 
 def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -19,16 +19,9 @@ def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name or type(module).__name__, module
 
 
-def tensors(values: Any) -> Iterator[Tensor]:
+def tensors(values: Any) -> list[Tensor]:
     """The tensors in anything nested, in order."""
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, Mapping):
-        for value in values.values():
-            yield from tensors(value)
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from tensors(value)
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def uncompiled() -> AbstractContextManager[Any]:

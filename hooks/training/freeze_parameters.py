@@ -51,16 +51,11 @@ class FreezeParameters(Hook):
         self._frozen = list({id(named[name]): named[name] for name in sorted(frozen)}.values())
 
     def on_gradients(self, state: State) -> None:
-        if self._over(state):
+        if self.until is not None and self.until.reached(state):
             return
         for parameter in self._frozen:
             parameter.grad = None
         state.forget_gradients()
-
-    def _over(self, state: State) -> bool:
-        if self.until is None:
-            return False
-        return (state.epoch if self.until.unit == "epochs" else state.step) >= self.until.count
 
 
 def _compiled(pattern: str, match: str) -> re.Pattern[str]:

@@ -39,9 +39,7 @@ class Changes:
 
     def advance(self) -> None:
         """Makes the changes whose time has come; call it between two iterations. Raises ConfigError."""
-        state = self._state
-        due = [one for one in self.coming if one.at.count <= (state.step if one.at.unit == "steps" else state.epoch)]
-        for change in due:
+        for change in [change for change in self.coming if change.at.reached(self._state)]:
             self.coming.remove(change)
             for path, value in change.set.items():
                 self._set(path, value)

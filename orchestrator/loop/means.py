@@ -36,15 +36,13 @@ class Means:
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         """Takes back what `state_dict` gave."""
-        self._totals = {name: total for name, (total, _) in state.items()}
-        self._counts = {name: int(count) for name, (_, count) in state.items()}
+        self._totals, self._counts = {}, {}
+        self.include(state)
 
     def reduce(self, world: World) -> dict[str, float]:
         """The means over all ranks, the same on each; collective. Ranks without a sample take part."""
-        totals: dict[str, float] = {}
-        counts: dict[str, float] = {}
+        world_means = Means()
         for rank_state in world.gather(self.state_dict()):
-            for name, (total, count) in rank_state.items():
-                totals[name] = totals.get(name, 0.0) + total
-                counts[name] = counts.get(name, 0) + count
-        return {name: total / counts[name] for name, total in totals.items() if counts[name]}
+            world_means.include(rank_state)
+        counts = world_means._counts
+        return {name: total / counts[name] for name, total in world_means._totals.items() if counts[name]}

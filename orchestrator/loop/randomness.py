@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy
 import torch
 
 T = TypeVar("T")
@@ -13,8 +14,6 @@ T = TypeVar("T")
 
 def seed_all(seed: int) -> None:
     """Seeds Python, NumPy and torch (all devices)."""
-    import numpy
-
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -22,8 +21,6 @@ def seed_all(seed: int) -> None:
 
 def random_state() -> dict[str, Any]:
     """The state of every generator, as plain data and tensors."""
-    import numpy
-
     state: Any = numpy.random.get_state(legacy=True)
     kind, keys, position, has_gauss, cached = state
     version, words, gauss = random.getstate()
@@ -37,8 +34,6 @@ def random_state() -> dict[str, Any]:
 
 def restore_random_state(state: dict[str, Any]) -> None:
     """Puts back what `random_state` gave."""
-    import numpy
-
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from statistics import fmean, median
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge
 
 from hooks.parts.logs.readings import read
@@ -90,13 +91,22 @@ class Windows:
             self._epoch = state.epoch
 
     def catch_up(self, present: Mapping[str, Any] = _NOTHING) -> None:
-        """Takes what there is without ending a line."""
-        self._take(present)
+        """Takes what there is since the last look, without ending a line: rows that were closed, and what the present one has so far."""
+        columns = self._closed()
+        if present:
+            for column in self._wanted(present):
+                if self._taken is None or column not in self._taken:
+                    columns.setdefault(column, []).append(present[column])
+            self._taken = frozenset(present)
+        columns = {column: [value for value in values if value is not None] for column, values in columns.items()}
+        numbers = iter(read([*chain.from_iterable(columns.values())]))
+        for column, values in columns.items():
+            self._add(column, values, [*islice(numbers, len(values))])
 
     def look(self, present: Mapping[str, Any] = _NOTHING) -> dict[str, float]:
         """The statistics by name, in the order in which columns were first recorded; a line ends here. `present` is the row
         of the iteration under way, where there is one."""
-        self._take(present)
+        self.catch_up(present)
         windows = self._windows.get(self._phase, {})
         values = {
             name: window.value() for name, window in windows.items() if window.count and (name in self._fresh or name in self._statistics)
@@ -115,7 +125,7 @@ class Windows:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers: never more than the windows are long. Looks at what is closed, so that nothing is lost."""
-        self._take(_NOTHING)
+        self.catch_up()
         phases = {phase: {name: window.state_dict() for name, window in windows.items()} for phase, windows in self._windows.items()}
         return {"epoch": self._epoch, "windows": phases}
 
@@ -125,19 +135,6 @@ class Windows:
         for phase, windows in state["windows"].items():
             for name, kept in windows.items():
                 self._window(phase, name, name).load_state_dict(kept)
-
-    def _take(self, present: Mapping[str, Any]) -> None:
-        """Adds all there is since the last look: rows that were closed, and what the present one has so far."""
-        columns = self._closed()
-        if present:
-            for column in self._wanted(present):
-                if self._taken is None or column not in self._taken:
-                    columns.setdefault(column, []).append(present[column])
-            self._taken = frozenset(present)
-        columns = {column: [value for value in values if value is not None] for column, values in columns.items()}
-        numbers = iter(read([*chain.from_iterable(columns.values())]))
-        for column, values in columns.items():
-            self._add(column, values, [*islice(numbers, len(values))])
 
     def _closed(self) -> dict[str, list[Any]]:
         """What the rows that were closed since the last look still have to tell, and what came too late for it."""
@@ -213,12 +210,12 @@ class _Window:
             self._running = values[-1]
         else:
             before = (self._running,) if self.count else ()
-            self._running = _METHODS[self.method]((*before, *values))
+            self._running = float(_METHODS[self.method]((*before, *values)))
         self.count += len(values)
 
     def value(self) -> float:
         if self._kept is not None:
-            return _METHODS[self.method](self._kept)
+            return float(_METHODS[self.method](self._kept))
         return self._running / self.count if self.method == "mean" else self._running
 
     def state_dict(self) -> dict[str, Any]:
@@ -233,13 +230,4 @@ class _Window:
             self._kept.extend(state["kept"])
 
 
-def _unless_nan(method: Callable[[Sequence[float]], float]) -> Callable[[Sequence[float]], float]:
-    return lambda values: math.nan if any(map(math.isnan, values)) else method(values)
-
-
-_METHODS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": fmean,
-    "median": _unless_nan(median),
-    "min": _unless_nan(min),
-    "max": _unless_nan(max),
-}
+_METHODS: dict[str, Callable[[Sequence[float]], Any]] = {"mean": fmean, "median": np.median, "min": np.min, "max": np.max}

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.rhythm import Rhythm
-from hooks.state import State
-
 
 @dataclass(frozen=True)
 class SwappedViews:
@@ -36,11 +33,6 @@ def layer(module: nn.Module, name: str) -> nn.Linear:
 def normalize(prototypes: nn.Linear) -> None:
     """Gives every prototype the length 1, in place."""
     prototypes.weight.copy_(functional.normalize(prototypes.weight, dim=1))
-
-
-def reached(begin: Rhythm, state: State) -> bool:
-    """Whether as many epochs or optimizer steps are completed."""
-    return (state.step if begin.unit == "steps" else state.epoch) >= begin.count
 
 
 def of_views(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:

@@ -54,6 +54,6 @@ class SwappedPrediction:
         joined = self._queue.join(own, layer) if training else own
         codes = sinkhorn.codes(joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1)
         share = self.queue_length // state.world_size
-        if training and share and prototypes.reached(self.queue_begin, state):
+        if training and share and self.queue_begin.reached(state):
             self._queue.push(torch.stack(embeddings), share)
         return SwappedViews(scores, dict(zip(self.assigned_views, codes[:, : own.shape[1]], strict=True)))
