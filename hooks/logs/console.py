@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts.logs.eta import Remaining
-from hooks.parts.logs.readings import learning_rates, under_way
+from hooks.parts.logs.readings import learning_rates, phase_metrics, under_way
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
@@ -63,7 +63,7 @@ class Console(Hook):
         self._phase_began = 0.0
 
     def on_phase_start(self, state: State) -> None:
-        self._windows.begin(state)
+        self._windows.start_phase(state)
         self._remaining.phase_began(state)
         self._phase_began = perf_counter()
 
@@ -78,8 +78,7 @@ class Console(Hook):
             whole = state.phase == "train" and state.epoch_completed
             self._show(state, state.phase_length if whole else state.phase_iteration, {})
         self._windows.catch_up()
-        prefix = f"{state.phase}/"
-        metrics = [f"{name.removeprefix(prefix)} {value:.4g}" for name, value in state.metrics.items() if name.startswith(prefix)]
+        metrics = [f"{name.partition('/')[2]} {value:.4g}" for name, value in phase_metrics(state).items()]
         seconds = perf_counter() - self._phase_began
         self._print(state, "  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 

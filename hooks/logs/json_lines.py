@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts.cleanup import Cleanup
-from hooks.parts.logs.readings import learning_rates, under_way
+from hooks.parts.logs.readings import learning_rates, phase_metrics, under_way
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
@@ -56,7 +56,7 @@ class JsonLines(Cleanup, Hook):
         self._file, self._lines = _open_after(state.artifacts / FILE, self._lines)
 
     def on_phase_start(self, state: State) -> None:
-        self._windows.begin(state)
+        self._windows.start_phase(state)
 
     @paced_by("interval")
     def on_step(self, state: State) -> None:
@@ -66,9 +66,7 @@ class JsonLines(Cleanup, Hook):
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.unwritten():
             self._write_line(state, {})
-        prefix = f"{state.phase}/"
-        metrics = {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
-        self._write(state, {"metrics": {name: _finite(value) for name, value in metrics.items()}})
+        self._write(state, {"metrics": {name: _finite(value) for name, value in phase_metrics(state).items()}})
 
     def state_dict(self) -> dict[str, Any]:
         return {"lines": self._lines, "windows": self._windows.state_dict()}

@@ -58,7 +58,7 @@ class MLflow(Tracker, Hook):
         self._params = flatten(state.config)
         self.open(self.name or "mlflow", self._connect)
 
-    # In the outbox's thread
+    # In the sender's thread
 
     def _connect(self) -> tuple[MlflowClient, str]:
         """The client and the run: the checkpoint's where there is one, else a new one."""

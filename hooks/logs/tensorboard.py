@@ -85,7 +85,7 @@ class TensorBoard(Hook):
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        x = self._place(state)
+        x = self._axis_value(state)
         known = self._points if self._x == x else {}
         self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=x, flush_secs=self.flush_s)
         self._points = {}
@@ -96,7 +96,7 @@ class TensorBoard(Hook):
             self._draw_graph(self._writer, state)
 
     def on_phase_start(self, state: State) -> None:
-        self._curves.begin(state)
+        self._curves.start_phase(state)
 
     @paced_by("interval")
     def on_step(self, state: State) -> None:
@@ -105,7 +105,7 @@ class TensorBoard(Hook):
         if self.axis == "epoch":
             self._curves.catch_up(state)
         else:
-            self._add(self._curves.point(state), self._place(state))
+            self._add(self._curves.point(state), self._axis_value(state))
 
     @paced_by("histograms")
     def on_gradients(self, state: State) -> None:
@@ -117,7 +117,7 @@ class TensorBoard(Hook):
 
     def on_phase_end(self, state: State) -> None:
         if self.axis != "epoch" or state.epoch_completed:
-            self._add(self._curves.rest(state), self._place(state))
+            self._add(self._curves.rest(state), self._axis_value(state))
         self._add_metrics(self._curves.metrics(state), state)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ class TensorBoard(Hook):
         self._x, self._points = state["x"], dict(state["points"])
         self._curves.load_state_dict(state["curves"])
 
-    def _place(self, state: State) -> int:
+    def _axis_value(self, state: State) -> int:
         return int(getattr(state, _COUNTERS[self.axis]))
 
     def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
@@ -149,7 +149,7 @@ class TensorBoard(Hook):
             values = (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()).float().cpu()
             finite = values[values.isfinite()]
             if finite.numel():
-                self._writer.add_histogram(f"{group}/{name}", finite, self._place(state) + coming[self.axis])
+                self._writer.add_histogram(f"{group}/{name}", finite, self._axis_value(state) + coming[self.axis])
 
     def _draw_graph(self, writer: SummaryWriter, state: State) -> None:
         try:
@@ -160,7 +160,7 @@ class TensorBoard(Hook):
     def _add_metrics(self, metrics: Mapping[str, float], state: State) -> None:
         named = {_HYPER + ("train/loss" if name == "train/phase_loss" else name): value for name, value in metrics.items()}
         self._named.update(dict.fromkeys(named))
-        self._add({**metrics, **named}, self._place(state))
+        self._add({**metrics, **named}, self._axis_value(state))
         if self._writer is not None:
             self._writer.flush()
 

@@ -58,7 +58,7 @@ class WandB(Tracker, Hook):
         }
         self.open(self.name or "wandb", self._connect)
 
-    # In the outbox's thread
+    # In the sender's thread
 
     def _connect(self) -> Run:
         """The W&B run: a new one, or that of the checkpoint."""

@@ -1,4 +1,4 @@
-"""Using the model aside: the training does not notice."""
+"""Using the model while it trains: the training does not notice."""
 
 from __future__ import annotations
 

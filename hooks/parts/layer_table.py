@@ -40,12 +40,12 @@ class LayerTable:
             if int(file.stem) > state.iteration:
                 file.unlink()
 
-    def add(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **place: int) -> None:
-        """Takes a reading: each statistic is a tensor of shape (layers,), all of one dtype. `place` says where in the run besides the
+    def add(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor], **position: int) -> None:
+        """Takes a reading: each statistic is a tensor of shape (layers,), all of one dtype. `position` says where in the run besides the
         epoch and the iteration, which is the one under way and not counted yet."""
         values = torch.stack(list(statistics.values())).detach()
-        place = {"epoch": state.epoch, "iteration": state.iteration + 1, **place}
-        self._pending.append((place, layers, list(statistics), values))
+        position = {"epoch": state.epoch, "iteration": state.iteration + 1, **position}
+        self._pending.append((position, layers, list(statistics), values))
         state.info[self._name] = {
             f"{layer}/{statistic}": value
             for statistic, row in zip(statistics, values.unbind(), strict=True)
@@ -65,8 +65,8 @@ class LayerTable:
         flat = torch.cat([values.reshape(-1) for *_, values in pending]).cpu()
         numbers = torch.split(flat, [values.numel() for *_, values in pending])
         readings = [
-            _reading(place, layers, statistics, values.view(len(statistics), -1))
-            for (place, layers, statistics, _), values in zip(pending, numbers, strict=True)
+            _reading(position, layers, statistics, values.view(len(statistics), -1))
+            for (position, layers, statistics, _), values in zip(pending, numbers, strict=True)
         ]
         self._folder.mkdir(parents=True, exist_ok=True)
         last = pending[-1][0]["iteration"]
@@ -79,9 +79,9 @@ def _rank(folder: Path) -> int:
     return int(folder.name.removeprefix("rank="))
 
 
-def _reading(place: Mapping[str, int], layers: Sequence[str], statistics: Sequence[str], values: Tensor) -> pa.Table:
+def _reading(position: Mapping[str, int], layers: Sequence[str], statistics: Sequence[str], values: Tensor) -> pa.Table:
     import pyarrow as pa
 
-    columns: dict[str, Any] = {name: [number] * len(layers) for name, number in place.items()}
+    columns: dict[str, Any] = {name: [number] * len(layers) for name, number in position.items()}
     columns |= {"layer": list(layers), **{name: row.numpy() for name, row in zip(statistics, values, strict=True)}}
     return pa.table(columns)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hooks.hook import Hook, Ranks
-from hooks.parts import eval_mode as aside
+from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.private_torch import CPU_ATTENTION
 from hooks.state import State
 
@@ -54,8 +54,8 @@ class ModelComplexity(Hook):
     def _count(self, state: State) -> None:
         module = state.module
         state.info["parameters"], state.info["trainable_parameters"] = _parameters(module)
-        batch = aside.one_batch(state)
-        with aside.evaluating(state), _without_fused_attention(), FlopCounterMode(display=False, custom_mapping=_MISSING) as flops:
+        batch = one_batch(state)
+        with evaluating(state), _without_fused_attention(), FlopCounterMode(display=False, custom_mapping=_MISSING) as flops:
             with _counting(module, flops) as costs:
                 state.forward(module, batch)
             costs[""].flops = flops.get_total_flops()

@@ -86,7 +86,6 @@ class CheckpointStore:
 
     def commit(self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, about: Mapping[str, Any]) -> None:
         """Verifies the files of all ranks, writes the manifest and puts the checkpoint in its place."""
-        staging = self._staging(name)
         manifest = {
             "format": FORMAT,
             "name": name,
@@ -95,12 +94,15 @@ class CheckpointStore:
             "torch": torch.__version__,
             **about,
         }
+        self._finish(name, manifest)
+
+    def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
+        """Verifies what was written of a checkpoint, writes its manifest and puts it in its place."""
+        staging = self._staging(name)
         self._verify(staging, manifest)
         self.storage.write(f"{staging}/{_MANIFEST}", json.dumps(manifest, indent=1))
-        if staging != name:
-            self._replace(staging, name)
-
-    def _replace(self, staging: str, name: str) -> None:
+        if staging == name:
+            return
         if self.storage.exists(name):
             self.storage.rename(name, f".{name}.old")
         self.storage.rename(staging, name)
@@ -130,15 +132,11 @@ class CheckpointStore:
 
     def _copy(self, source: CheckpointStore, name: str) -> None:
         manifest = source.manifest(name)
-        staging = self._staging(name)
         self.discard_unfinished(name)
         for file in manifest["files"]:
-            with self.storage.create(f"{staging}/{file}") as copy:
+            with self.storage.create(f"{self._staging(name)}/{file}") as copy:
                 copy.write(source.storage.read(f"{name}/{file}"))
-        self._verify(staging, manifest)
-        self.storage.write(f"{staging}/{_MANIFEST}", json.dumps(manifest, indent=1))
-        if staging != name:
-            self._replace(staging, name)
+        self._finish(name, manifest)
 
     def recover(self) -> None:
         """Puts back what a kill in the middle of a replacement left aside. Call it while nobody saves."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.errors import RunError
-from orchestrator.loop.task_mistakes import wrong_batch, wrong_sample
+from orchestrator.loop.task_errors import wrong_batch, wrong_sample
 
 
 def batches_of(loader: Iterable[Any], phase: str) -> Iterator[Any]:

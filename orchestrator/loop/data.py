@@ -13,7 +13,7 @@ from hooks.private_torch import tree_leaves
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.batches import batches_of
-from orchestrator.loop.randomness import drawn_aside
+from orchestrator.loop.randomness import with_own_generators
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -167,10 +167,10 @@ class Data:
     def first_sample(self, phase: str) -> Any:
         """A batch of the first sample of a phase, on the device, the same on each rank and each time."""
         loader = self._task.loader(self._datasets[phase], BatchSampler([0], 1, drop_last=False), phase, {"generator": self._generator})
-        return to_device(next(drawn_aside(batches_of(loader, phase), self._experiment.seed)), self._world.device)
+        return to_device(next(with_own_generators(batches_of(loader, phase), self._experiment.seed)), self._world.device)
 
     def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
         """This rank's batches of a phase once, on the device, the same each time: in the order of the dataset, or
         shuffled; neither the training order nor its random numbers are disturbed."""
         loader = self._loader(phase, self._shard(phase, shuffle=shuffled, even=False))
-        return (to_device(batch, self._world.device) for batch in drawn_aside(batches_of(loader, phase), self._experiment.seed))
+        return (to_device(batch, self._world.device) for batch in with_own_generators(batches_of(loader, phase), self._experiment.seed))

@@ -9,8 +9,8 @@ from hooks.state import State
 from orchestrator.loop.batches import batches_of
 from orchestrator.loop.data import Data
 from orchestrator.loop.iterations import Iterations
-from orchestrator.loop.progress import Progress
 from orchestrator.loop.strategy import is_sharded
+from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -20,20 +20,20 @@ class Evaluation:
     `state.evaluations`. Worker process."""
 
     def __init__(
-        self, task: Task, state: State, plan: Plan, iterations: Iterations, progress: Progress, data: Data, world: World
+        self, task: Task, state: State, plan: Plan, iterations: Iterations, cursor: TrainingCursor, data: Data, world: World
     ) -> None:
         self._task, self._state, self._plan, self._iterations = task, state, plan, iterations
-        self._progress, self._data, self._world = progress, data, world
+        self._cursor, self._data, self._world = cursor, data, world
 
     def run(self, phase: str) -> None:
         """Runs the phase `val` or `test` and puts its values into `state.metrics`; collective."""
-        state, progress = self._state, self._progress
+        state, cursor = self._state, self._cursor
         loader = self._data.loaders[phase]
         state.phase, state.stepped = phase, False
-        begun, trained = progress.eval_iterations if phase == "val" else 0, state.phase_iteration
-        epoch = progress.epoch_label
+        begun, trained = cursor.eval_iterations if phase == "val" else 0, state.phase_iteration
+        epoch = cursor.epoch_label
         state.phase_iteration, state.phase_length = 0, len(loader) * len(state.evaluations)
-        state.iterations_before = progress.val_iterations if phase == "val" else 0
+        state.iterations_before = cursor.val_iterations if phase == "val" else 0
         self._plan.fire("on_phase_start", state)
         for label, weights in state.evaluations.items():
             meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
@@ -42,16 +42,16 @@ class Evaluation:
                 iterations = self._iterations.evaluate(batches_of(loader, phase), meters, begun, epoch)
                 for _ in range(len(loader)):
                     next(iterations)
-                self._take_part(phase)
+                self._run_missing_batches(phase)
             state.module.train()
             state.metrics |= self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
         if phase == "val":
-            progress.eval_iterations = begun + state.phase_iteration
-            progress.val_iterations += state.phase_iteration
+            cursor.eval_iterations = begun + state.phase_iteration
+            cursor.val_iterations += state.phase_iteration
         self._plan.fire("on_phase_end", state)
-        state.phase_iteration, state.phase_length = trained, progress.epoch_length
+        state.phase_iteration, state.phase_length = trained, cursor.epoch_length
 
-    def _take_part(self, phase: str) -> None:
+    def _run_missing_batches(self, phase: str) -> None:
         """Where the model is sharded, calls it as often as the rank with most batches does, which needs everybody's shards."""
         state = self._state
         if not is_sharded(state.module):

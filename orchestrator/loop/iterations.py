@@ -23,14 +23,14 @@ from orchestrator.loop.data import mover
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.strategy import exchange_gradients
-from orchestrator.loop.task_mistakes import wrong_loss, wrong_metric
+from orchestrator.loop.task_errors import wrong_loss, wrong_metric
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
 
-PLACES = ("iteration", "step", "samples", "batch_size")
+COUNTERS = ("iteration", "step", "samples", "batch_size")
 """The numbers with which the row of every iteration begins."""
 
 
@@ -38,12 +38,12 @@ class IterationLayout:
     """The numbers of an iteration's row: its place, what was read of it, and the marks of its clock."""
 
     def __init__(self, read: tuple[str, ...]) -> None:
-        self._single = (*PLACES, *read)
+        self._single = (*COUNTERS, *read)
 
     def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """The columns that numbers of shape (rows, any) stand for."""
         single = dict(zip(self._single, numbers.T, strict=False))
-        return single | {name: single[name].astype(np.int64) for name in PLACES} | spans(numbers[:, len(single) :])
+        return single | {name: single[name].astype(np.int64) for name in COUNTERS} | spans(numbers[:, len(single) :])
 
 
 class Iterations:
@@ -92,7 +92,7 @@ class Iterations:
                 fire("on_batch", state)
                 t_batch = mark()
             if state.accumulate > 1:
-                position, group = self._place_in_step(position, group)
+                position, group = self._position_in_step(position, group)
             state.output = forward(state.model, state.batch)
             t_forward = t_output = mark()
             if on_forward:
@@ -226,7 +226,7 @@ class Iterations:
         labels = {"phase": self.state.phase, "epoch": epoch}
         self.recorder.begin(labels, IterationLayout(read if self._on_cpu else ()))
 
-    def _place_in_step(self, position: int, group: int) -> tuple[int, int]:
+    def _position_in_step(self, position: int, group: int) -> tuple[int, int]:
         """Which micro-batch of its optimizer step comes after the one at `position` of `group`, counted from 1, and how
         many that step has; the epoch's last may have fewer. Ranks exchange gradients in the last one alone."""
         state = self.state

@@ -23,12 +23,12 @@ from orchestrator.loop.data import Data
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.precision import Precision
-from orchestrator.loop.progress import Progress
 from orchestrator.loop.randomness import seed_all
 from orchestrator.loop.report import Report
 from orchestrator.loop.saving import Saving
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.strategy import shared
+from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
@@ -69,13 +69,13 @@ class Loop:
         self.precision = Precision(experiment.precision, self.world.device)
         self.clock = clock_for(self.world.device)
         self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store)
-        self.progress = Progress(experiment, state, self.data, self.world)
+        self.cursor = TrainingCursor(experiment, state, self.data, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, self.plan, state)
         self.iterations = Iterations(task, state, self.plan, self.clock, self.precision, self.recorder)
-        self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.progress, self.data, self.world)
+        self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.saving = Saving(
-            store, state, self.plan, self.iterations, self.progress, self.changes, self.world, self._flush_rows
+            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, self._flush_rows
         )
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
@@ -164,21 +164,21 @@ class Loop:
 
     def _rounds(self) -> Iterator[Report]:
         """Training, validation where it is due, a report; from the stage on that a restored checkpoint was made at."""
-        progress = self.progress
-        if progress.stage is not Stage.TRAIN:
+        cursor = self.cursor
+        if cursor.stage is not Stage.TRAIN:
             self.saving.restore_randomness()
         while True:
-            if progress.stage in (Stage.REPORTED, Stage.TRAIN):
+            if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
                 if self._finished():
                     break
                 self._train()
-                if progress.stage is Stage.TRAIN:
+                if cursor.stage is Stage.TRAIN:
                     yield self._report()
                     return
-            if progress.stage is Stage.TRAINED:
+            if cursor.stage is Stage.TRAINED:
                 if self._validation_due():
                     self.evaluation.run("val")
-                progress.stage = Stage.VALIDATED
+                cursor.stage = Stage.VALIDATED
                 self._save_if_asked()
             self._agree_on_stop()
             yield self._report()
@@ -190,7 +190,7 @@ class Loop:
 
     def _finished(self) -> bool:
         state = self.state
-        if self.progress.stage is Stage.TRAIN:
+        if self.cursor.stage is Stage.TRAIN:
             return False
         if state.max_steps is not None:
             return state.step >= state.max_steps
@@ -209,9 +209,9 @@ class Loop:
         return "test" in self.data.loaders and not self.stopping.interrupted
 
     def _report(self, *, tested: bool = False) -> Report:
-        state, progress, stopping = self.state, self.progress, self.stopping
+        state, cursor, stopping = self.state, self.cursor, self.stopping
         metrics: dict[str, Any] = {
-            "epoch": progress.epoch_label,
+            "epoch": cursor.epoch_label,
             "step": state.step,
             "iteration": state.iteration,
             "samples": state.samples,
@@ -219,9 +219,9 @@ class Loop:
         }
         self.plan.fire("on_report", state, metrics)
         self._flush_rows()
-        cut_short = progress.stage is Stage.TRAIN
+        cut_short = cursor.stage is Stage.TRAIN
         if not cut_short:
-            progress.stage = Stage.REPORTED
+            cursor.stage = Stage.REPORTED
         state.metrics = {}
         ends = bool(stopping.reasons) or self._finished()
         final = cut_short or (ends and (tested or not self._test_due()))
@@ -231,18 +231,18 @@ class Loop:
 
     def _train(self) -> None:
         """A training phase, to its end or to where the run stops within it."""
-        state, progress = self.state, self.progress
+        state, cursor = self.state, self.cursor
         self.changes.advance()
-        progress.stage = Stage.TRAIN
+        cursor.stage = Stage.TRAIN
         state.phase, state.epoch_completed, state.stepped = "train", False, False
-        state.phase_length, state.iterations_before = progress.epoch_length, state.iteration - state.phase_iteration
+        state.phase_length, state.iterations_before = cursor.epoch_length, state.iteration - state.phase_iteration
         if self._batches is None and state.phase_iteration == 0:
-            progress.eval_iterations = 0
+            cursor.eval_iterations = 0
         state.module.train()
         state.model.train()
         self.plan.fire("on_phase_start", state)
         if self._batches is None:
-            self._batches = self.data.train_iterator(state.epoch, progress.consumed())
+            self._batches = self.data.train_iterator(state.epoch, cursor.consumed())
         self.saving.restore_randomness()
         iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
         over = state.step >= last_step
@@ -271,11 +271,11 @@ class Loop:
     def _end_train_phase(self) -> None:
         state = self.state
         if state.phase_iteration >= state.phase_length:
-            self.progress.complete_epoch()
+            self.cursor.complete_epoch()
             self._batches = None
         state.metrics |= self.iterations.reduce("train", self.world)
         self.plan.fire("on_phase_end", state)
-        self.progress.stage = Stage.TRAINED
+        self.cursor.stage = Stage.TRAINED
         self._save_if_asked()
 
     # Saving and stopping
@@ -328,5 +328,5 @@ class Loop:
 
     def _record_costs(self) -> None:
         costs = self.plan.drain_costs() + self.saving.drain_costs()
-        place = {"epoch": self.progress.epoch_label, "iteration": self.state.iteration, "step": self.state.step}
+        place = {"epoch": self.cursor.epoch_label, "iteration": self.state.iteration, "step": self.state.step}
         self.recorder.append_costs([{**place, **cost} for cost in costs])

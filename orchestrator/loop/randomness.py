@@ -43,20 +43,20 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def drawn_aside(items: Iterable[T], seed: int) -> Iterator[T]:
+def with_own_generators(items: Iterable[T], seed: int) -> Iterator[T]:
     """The items, each made with generators that begin at `seed`; what else draws numbers meanwhile does not notice."""
     before = random_state()
     seed_all(seed)
-    aside = random_state()
+    own = random_state()
     restore_random_state(before)
     iterator, end = iter(items), object()
     while True:
         before = random_state()
-        restore_random_state(aside)
+        restore_random_state(own)
         try:
             item: Any = next(iterator, end)
         finally:
-            aside = random_state()
+            own = random_state()
             restore_random_state(before)
         if item is end:
             return

@@ -13,12 +13,12 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.iterations import Iterations
-from orchestrator.loop.progress import Progress
 from orchestrator.loop.randomness import random_state, restore_random_state
 from orchestrator.loop.strategy import mesh_of, sharded_model, sharded_optimizer
+from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 
-_OWN = ("model", "optimizer", "hooks")
+_PARTS = ("model", "optimizer", "hooks")
 
 
 class Saving:
@@ -33,13 +33,13 @@ class Saving:
         state: State,
         plan: Plan,
         iterations: Iterations,
-        progress: Progress,
+        cursor: TrainingCursor,
         changes: Changes,
         world: World,
         flush_rows: Callable[[], None],
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
-        self._iterations, self._progress, self._changes = iterations, progress, changes
+        self._iterations, self._cursor, self._changes = iterations, cursor, changes
         self._flush_rows = flush_rows
         self.last_path: str | None = None
         """The newest stored checkpoint."""
@@ -72,8 +72,8 @@ class Saving:
         written = world.gather(entries)
         if world.is_master:
             entries = {file: entry for one in written for file, entry in one.items()}
-            about = {"world_size": world.world_size, "metrics": state.metrics, "optimizer": self._changes.optimizer}
-            store.commit(name, entries, self._progress.position(), about)
+            described = {"world_size": world.world_size, "metrics": state.metrics, "optimizer": self._changes.optimizer}
+            store.commit(name, entries, self._cursor.position(), described)
         world.barrier()
         self.last_path, self.last_step = store.path(name), state.step
         store.retain("run", [name])
@@ -123,12 +123,12 @@ class Saving:
             raise CheckpointError("this loop has no store to restore from")
         state, hooks, means, world = self._state, self._plan.hooks, self._iterations.means, self._world
         files = self.store.files(name)
-        shared = dict.fromkeys([*(f"{key}.pt" for key in _OWN), *self.store.shared_files(name)])
+        shared = dict.fromkeys([*(f"{key}.pt" for key in _PARTS), *self.store.shared_files(name)])
         checkpoint = self._with_shards(name, {file.removesuffix(".pt"): self.store.load(name, file) for file in shared})
         self._restore_training(name, checkpoint)
         manifest = self.store.manifest(name)
         saved_world_size = int(manifest["world_size"])
-        self._progress.restore(self.store.position(name), saved_world_size)
+        self._cursor.restore(self.store.position(name), saved_world_size)
         self._changes.restored(manifest.get("optimizer", {}))
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}

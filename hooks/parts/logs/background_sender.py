@@ -14,11 +14,11 @@ WAITING = 1000
 """How many jobs may wait; more are dropped."""
 
 
-class Outbox:
+class BackgroundSender:
     """Does jobs one after the other in a background thread of the worker.
 
     A job that fails is left out, and so are jobs beyond WAITING: the first failure is logged as it happens, the number
-    of all that were not done when the outbox is closed. Nothing is ever raised. The thread does not keep the process
+    of all that were not done when the sender is closed. Nothing is ever raised. The thread does not keep the process
     alive.
     """
 
@@ -26,7 +26,7 @@ class Outbox:
         self._name = name
         self._jobs: Queue[Callable[[], object] | None] = Queue(WAITING)
         self._failed = 0
-        self._thread = threading.Thread(target=self._work, name=f"{name}-outbox", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"{name}-sender", daemon=True)
         self._thread.start()
 
     def put(self, job: Callable[[], object]) -> None:

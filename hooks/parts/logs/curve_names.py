@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hooks.parts.logs.readings import learning_rates, numbers, under_way
+from hooks.parts.logs.readings import learning_rates, numbers, phase_metrics, under_way
 from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.state import State
 
@@ -25,9 +25,9 @@ class Curves:
         self._windows = Windows(window, statistics)
         self._drawn: dict[str, Mapping[str, Tensor]] = {}
 
-    def begin(self, state: State) -> None:
+    def start_phase(self, state: State) -> None:
         """A phase begins."""
-        self._windows.begin(state)
+        self._windows.start_phase(state)
 
     def catch_up(self, state: State) -> None:
         """Takes what there is, for a later point; at most RECENT iterations may lie between two looks."""
@@ -43,7 +43,7 @@ class Curves:
 
     def metrics(self, state: State) -> dict[str, float]:
         """The values of the phase that ended."""
-        return named(numbers({name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")}))
+        return named(numbers(phase_metrics(state)))
 
     def reported(self, state: State, metrics: Mapping[str, Any]) -> dict[str, float]:
         """What hooks have added to a report, such as `train/samples_per_s`."""
@@ -57,13 +57,13 @@ class Curves:
 
     def _values(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
         values = {**learning_rates(state), **self._windows.look(row)}
-        return {**{_curve(column): value for column, value in values.items()}, **self._told(state)}
+        return {**{_curve(column): value for column, value in values.items()}, **self._info(state)}
 
-    def _told(self, state: State) -> dict[str, float]:
-        """What other hooks have left to draw since the last point."""
-        fresh = {name: told for name, told in state.info.items() if _is_drawable(told) and self._drawn.get(name) is not told}
+    def _info(self, state: State) -> dict[str, float]:
+        """What other hooks have put into `state.info` to be drawn since the last point."""
+        fresh = {name: values for name, values in state.info.items() if _is_drawable(values) and self._drawn.get(name) is not values}
         self._drawn |= fresh
-        return numbers({f"{name}/{key}": value for name, told in fresh.items() for key, value in told.items()})
+        return numbers({f"{name}/{key}": value for name, values in fresh.items() for key, value in values.items()})
 
 
 def named(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -71,8 +71,8 @@ def named(metrics: Mapping[str, float]) -> dict[str, float]:
     return {"train/phase_loss" if name == "train/loss" else name: value for name, value in metrics.items()}
 
 
-def _is_drawable(told: Any) -> bool:
-    return isinstance(told, Mapping) and isinstance(next(iter(told.values()), None), Tensor)
+def _is_drawable(values: Any) -> bool:
+    return isinstance(values, Mapping) and isinstance(next(iter(values.values()), None), Tensor)
 
 
 def _curve(column: str) -> str:

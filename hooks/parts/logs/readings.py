@@ -35,6 +35,11 @@ def learning_rates(state: State) -> dict[str, float]:
     return numbers({f"lr_{index}" if index else "lr": group["lr"] for index, group in enumerate(groups)})
 
 
+def phase_metrics(state: State) -> dict[str, float]:
+    """The metrics of the phase that has ended, by their names."""
+    return {name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")}
+
+
 def under_way(state: State) -> dict[str, Any]:
     """What the row of the present iteration will have so far: its columns, and the rates, which the loop adds as it is
     closed. Before the scheduler steps."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Le
 
 from hooks.hook import Priority, Ranks
-from hooks.parts.logs.background_sender import Outbox
+from hooks.parts.logs.background_sender import BackgroundSender
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.window_statistics import Size, Statistic
 from hooks.recent_rows import RECENT
@@ -58,7 +58,7 @@ class Tracker(ABC):
     def __post_init__(self) -> None:
         self.run_id: str | None = None
         self._curves = Curves(self.window, self.statistics)
-        self._outbox: Outbox | None = None
+        self._sender: BackgroundSender | None = None
 
     @abstractmethod
     def log(self, values: Mapping[str, float], at: Point) -> None:
@@ -74,11 +74,11 @@ class Tracker(ABC):
 
     def open(self, name: str, connect: Callable[[], object]) -> None:
         """Begins to send, `connect` before all else."""
-        self._outbox = Outbox(name)
-        self._outbox.put(connect)
+        self._sender = BackgroundSender(name)
+        self._sender.put(connect)
 
     def on_phase_start(self, state: State) -> None:
-        self._curves.begin(state)
+        self._curves.start_phase(state)
 
     @paced_by("interval")
     def on_step(self, state: State) -> None:
@@ -112,11 +112,11 @@ class Tracker(ABC):
             self._put(partial(self.log, values, Point(state.step, state.epoch, state.iteration, state.world_samples, time())))
 
     def _put(self, job: Callable[[], object]) -> None:
-        if self._outbox is not None:
-            self._outbox.put(job)
+        if self._sender is not None:
+            self._sender.put(job)
 
     def _close(self, *, failed: bool) -> None:
-        if self._outbox is not None:
-            self._outbox.put(partial(self.finish, failed=failed))
-            self._outbox.close(self.wait_s)
-            self._outbox = None
+        if self._sender is not None:
+            self._sender.put(partial(self.finish, failed=failed))
+            self._sender.close(self.wait_s)
+            self._sender = None

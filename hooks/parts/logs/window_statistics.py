@@ -22,9 +22,9 @@ Method = Literal["mean", "median", "min", "max", "current"]
 Size = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
 """A number of iterations; `line` is since what was written last, `global` the whole run."""
 
-PLACES = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
+POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
 """Columns that say where a row belongs, which are never averaged."""
-_NOTHING: Mapping[str, Any] = {}
+_NO_ROW: Mapping[str, Any] = {}
 _AVERAGED = re.compile(r"loss|time|_s$|grad_norm")
 
 
@@ -52,7 +52,7 @@ class Windows:
     newest value since the last look. `statistics` adds others by name; one with a column's own name stands in for it. Only
     `columns` are looked at, where they are given.
 
-    Every value counts once, whenever it is looked at: call `begin` as each phase starts, `look` or `catch_up` at most RECENT
+    Every value counts once, whenever it is looked at: call `start_phase` as each phase starts, `look` or `catch_up` at most RECENT
     iterations apart, and `look` as the phase ends. Columns that a row gets as it is closed, such as `step_s`, are taken at the next look,
     and so is what the device has not measured yet. A look reads tensors in one transfer, which waits for the device.
     """
@@ -79,7 +79,7 @@ class Windows:
         self._late: dict[str, list[Any]] = {}
         self._fresh: set[str] = set()
 
-    def begin(self, state: State) -> None:
+    def start_phase(self, state: State) -> None:
         """A phase begins: what came before it is not looked at. Windows over iterations of training go on."""
         self._phase, self._recent, self._late = state.phase, state.recent, {}
         self._seen, self._taken = state.recent.total, None
@@ -90,7 +90,7 @@ class Windows:
         if state.phase == "train":
             self._epoch = state.epoch
 
-    def catch_up(self, present: Mapping[str, Any] = _NOTHING) -> None:
+    def catch_up(self, present: Mapping[str, Any] = _NO_ROW) -> None:
         """Takes what there is since the last look, without ending a line: rows that were closed, and what the present one has so far."""
         columns = self._closed()
         if present:
@@ -103,7 +103,7 @@ class Windows:
         for column, values in columns.items():
             self._add(column, values, [*islice(numbers, len(values))])
 
-    def look(self, present: Mapping[str, Any] = _NOTHING) -> dict[str, float]:
+    def look(self, present: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
         """The statistics by name, in the order in which columns were first recorded; a line ends here. `present` is the row
         of the iteration under way, where there is one."""
         self.catch_up(present)
@@ -154,7 +154,7 @@ class Windows:
 
     def _wanted(self, columns: Collection[str]) -> list[str]:
         """Those of the columns that are looked at, in their order."""
-        return [column for column in columns if column not in PLACES and (self._columns is None or column in self._columns)]
+        return [column for column in columns if column not in POSITION_COLUMNS and (self._columns is None or column in self._columns)]
 
     def _add(self, column: str, values: Sequence[Any], numbers: Sequence[float | None]) -> None:
         there = [number for number in numbers if number is not None]

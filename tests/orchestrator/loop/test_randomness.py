@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from orchestrator.loop.randomness import drawn_aside, random_state, restore_random_state, seed_all
+from orchestrator.loop.randomness import random_state, restore_random_state, seed_all, with_own_generators
 
 
 def draw() -> list[float]:
@@ -65,7 +65,7 @@ def drawn(count: int) -> Iterator[list[float]]:
         yield draw()
 
 
-def test_what_is_drawn_aside_begins_at_its_seed_and_disturbs_nothing() -> None:
+def test_what_is_with_own_generators_begins_at_its_seed_and_disturbs_nothing() -> None:
     seed_all(11)
     aside = list(drawn(3))
     seed_all(4)
@@ -73,7 +73,7 @@ def test_what_is_drawn_aside_begins_at_its_seed_and_disturbs_nothing() -> None:
     seed_all(4)
     mixed = [draw()]
     items = []
-    for item in drawn_aside(drawn(3), 11):
+    for item in with_own_generators(drawn(3), 11):
         items.append(item)
         mixed.append(draw())
     assert items == aside

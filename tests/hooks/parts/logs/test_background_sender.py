@@ -1,4 +1,4 @@
-"""The outbox: order, failures, a server that never answers."""
+"""The sender: order, failures, a server that never answers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hooks.parts.logs import background_sender as outbox
-from hooks.parts.logs.background_sender import Outbox
+from hooks.parts.logs import background_sender as sender
+from hooks.parts.logs.background_sender import BackgroundSender
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def gate() -> Iterator[threading.Event]:
 
 def test_jobs_are_done_in_order_by_another_thread(gate: threading.Event) -> None:
     done: list[object] = []
-    box = Outbox("tracker")
+    box = BackgroundSender("tracker")
     box.put(gate.wait)
     for job in range(100):
         box.put(lambda job=job: done.append(job))
@@ -30,7 +30,7 @@ def test_jobs_are_done_in_order_by_another_thread(gate: threading.Event) -> None
     assert done == [], "nobody waited for the first job"
     gate.set()
     box.close(60)
-    assert done == [*range(100), "tracker-outbox"]
+    assert done == [*range(100), "tracker-sender"]
 
 
 def test_a_failure_is_told_once_and_the_rest_is_done(caplog: pytest.LogCaptureFixture) -> None:
@@ -39,7 +39,7 @@ def test_a_failure_is_told_once_and_the_rest_is_done(caplog: pytest.LogCaptureFi
     def fails() -> None:
         raise ConnectionError("no server there")
 
-    box = Outbox("tracker")
+    box = BackgroundSender("tracker")
     with caplog.at_level(logging.WARNING, "hookyard"):
         for job in (fails, fails, lambda: done.append("last")):
             box.put(job)
@@ -58,7 +58,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(gate: threading.Event, 
         started.set()
         gate.wait()
 
-    box = Outbox("tracker")
+    box = BackgroundSender("tracker")
     box.put(hangs)
     assert started.wait(60)
     box.put(lambda: None)
@@ -68,7 +68,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(gate: threading.Event, 
 
 
 def test_what_waits_is_bounded(gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "WAITING", 3)
+    monkeypatch.setattr(sender, "WAITING", 3)
     started = threading.Event()
     done = []
 
@@ -76,7 +76,7 @@ def test_what_waits_is_bounded(gate: threading.Event, caplog: pytest.LogCaptureF
         started.set()
         gate.wait()
 
-    box = Outbox("tracker")
+    box = BackgroundSender("tracker")
     box.put(hangs)
     assert started.wait(60)
     with caplog.at_level(logging.WARNING, "hookyard"):

@@ -26,7 +26,7 @@ class Looks(Hook):
         self.seen: list[dict[str, float]] = []
 
     def on_phase_start(self, state: State) -> None:
-        self.windows.begin(state)
+        self.windows.start_phase(state)
 
     def on_step(self, state: State) -> None:
         if state.phase_iteration in self.at:
@@ -217,7 +217,7 @@ def test_the_loop_s_rows_are_all_counted() -> None:
     loop = Loop(Points(), experiment(), {"looks": looks})
     for _ in loop.run():
         pass
-    looks.windows.begin(State(phase="train"))
+    looks.windows.start_phase(State(phase="train"))
     shown = looks.windows.look()
     rows = [row for row in loop.state.recent if row["phase"] == "train"]
     assert len(rows) == 14

@@ -7,12 +7,12 @@ import pytest
 
 from hooks import State
 from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.loop.progress import Progress
+from orchestrator.loop.training_cursor import TrainingCursor
 from tests.tasks import experiment
 
 
 class Shares:
-    """Training data of 100 samples in batches of 5 a rank, as far as progress asks for it."""
+    """Training data of 100 samples in batches of 5 a rank, as far as cursor asks for it."""
 
     def __init__(self, world_size: int) -> None:
         self.sampler = SimpleNamespace(offset=0)
@@ -26,27 +26,27 @@ class Shares:
         return -(-100 // self._together)
 
 
-def progress_of(world_size: int) -> tuple[Progress, State, Any]:
+def cursor_of(world_size: int) -> tuple[TrainingCursor, State, Any]:
     state, data, world = State(), Shares(world_size), SimpleNamespace(world_size=world_size)
-    progress = Progress(experiment(batch_size=5), state, data, world)
-    return progress, state, data
+    cursor = TrainingCursor(experiment(batch_size=5), state, data, world)
+    return cursor, state, data
 
 
 @pytest.mark.parametrize(("epoch", "phase_iteration", "label"), [(0, 0, 0), (0, 3, 0), (1, 0, 0), (1, 3, 1), (2, 0, 1)])
 def test_rows_belong_to_the_epoch_under_way_or_to_the_one_that_has_just_ended(epoch: int, phase_iteration: int, label: int) -> None:
-    progress, state, _ = progress_of(1)
+    cursor, state, _ = cursor_of(1)
     state.epoch, state.phase_iteration = epoch, phase_iteration
-    assert progress.epoch_label == label
+    assert cursor.epoch_label == label
 
 
 def test_what_is_consumed_is_what_all_ranks_have_had_of_the_epoch() -> None:
-    progress, state, _ = progress_of(2)
-    assert progress.epoch_length == 10
+    cursor, state, _ = cursor_of(2)
+    assert cursor.epoch_length == 10
     state.phase_iteration = 3
-    assert progress.consumed() == progress.position().offset == 3 * 5 * 2
-    progress.complete_epoch()
+    assert cursor.consumed() == cursor.position().offset == 3 * 5 * 2
+    cursor.complete_epoch()
     assert (state.epoch, state.epoch_completed, state.phase_iteration) == (1, True, 0)
-    assert progress.consumed() == progress.position().offset == 0
+    assert cursor.consumed() == cursor.position().offset == 0
 
 
 MID_EPOCH = Position(
@@ -58,40 +58,40 @@ MID_EPOCH = Position(
 def test_where_a_run_of_as_many_ranks_stood_it_stands_again(stage: Stage) -> None:
     position = Position(epoch=1, step=8, iteration=20, samples=100, eval_iterations=2, stage=stage, stepped=stage is not Stage.TRAIN)
     for one in (position, MID_EPOCH):
-        progress, *_ = progress_of(2)
-        progress.restore(one, 2)
-        assert progress.position() == one
+        cursor, *_ = cursor_of(2)
+        cursor.restore(one, 2)
+        assert cursor.position() == one
 
 
 def test_an_epoch_completed_before_the_checkpoint_is_known_to_be() -> None:
     for stage, completed in ((Stage.TRAIN, False), (Stage.TRAINED, True)):
-        progress, state, _ = progress_of(2)
-        progress.restore(Position(epoch=1, stage=stage), 2)
+        cursor, state, _ = cursor_of(2)
+        cursor.restore(Position(epoch=1, stage=stage), 2)
         assert state.epoch_completed is completed
 
 
 def test_other_ranks_go_on_behind_what_was_consumed() -> None:
     """Two ranks had had 60 of 100 samples. For three, which take 15 at a time, these are four iterations; 40 samples are
     left, which are three."""
-    progress, state, data = progress_of(3)
-    progress.restore(MID_EPOCH, 2)
-    assert data.sampler.offset == progress.consumed() == 60
-    assert (state.phase_iteration, progress.epoch_length) == (4, 4 + 3)
+    cursor, state, data = cursor_of(3)
+    cursor.restore(MID_EPOCH, 2)
+    assert data.sampler.offset == cursor.consumed() == 60
+    assert (state.phase_iteration, cursor.epoch_length) == (4, 4 + 3)
     state.phase_iteration += 1
-    assert progress.position().offset == 75
+    assert cursor.position().offset == 75
 
 
 def test_what_does_not_fill_an_iteration_of_other_ranks_counts_too() -> None:
     """An iteration of five ranks takes 25 samples, so 60 are two whole ones and ten samples."""
-    progress, state, data = progress_of(5)
-    progress.restore(MID_EPOCH, 2)
-    assert data.sampler.offset == progress.consumed() == 60
-    assert (state.phase_iteration, progress.epoch_length) == (2, 2 + 2)
-    progress.complete_epoch()
-    assert (progress.consumed(), progress.epoch_length) == (0, 4)
+    cursor, state, data = cursor_of(5)
+    cursor.restore(MID_EPOCH, 2)
+    assert data.sampler.offset == cursor.consumed() == 60
+    assert (state.phase_iteration, cursor.epoch_length) == (2, 2 + 2)
+    cursor.complete_epoch()
+    assert (cursor.consumed(), cursor.epoch_length) == (0, 4)
 
 
 def test_between_epochs_other_ranks_have_nothing_to_make_up_for() -> None:
-    progress, _, data = progress_of(5)
-    progress.restore(Position(epoch=1, iteration=20, stage=Stage.REPORTED), 2)
-    assert (data.sampler.offset, progress.consumed(), progress.epoch_length) == (0, 0, 4)
+    cursor, _, data = cursor_of(5)
+    cursor.restore(Position(epoch=1, iteration=20, stage=Stage.REPORTED), 2)
+    assert (data.sampler.offset, cursor.consumed(), cursor.epoch_length) == (0, 0, 4)

@@ -1,4 +1,4 @@
-"""Progress: where a run stands in its rounds, and in the epoch under way."""
+"""The training cursor: where a run stands in its rounds, and in the epoch under way."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.loop.data import Data
 from orchestrator.loop.world import World
 
+_COUNTERS = ("epoch", "step", "iteration", "samples", "world_samples", "phase_iteration")
+"""What the state and a position both count."""
 
-class Progress:
+
+class TrainingCursor:
     """The stage of the present round, and how far all ranks together are in the epoch. Worker process.
 
     The counters themselves are the state's. What of all this a checkpoint keeps is a `Position`.
@@ -49,27 +52,20 @@ class Progress:
 
     def position(self) -> Position:
         """Where the run stands now."""
-        state = self._state
         return Position(
-            epoch=state.epoch,
-            step=state.step,
-            iteration=state.iteration,
-            samples=state.samples,
-            world_samples=state.world_samples,
-            offset=self.consumed() if state.phase_iteration else 0,
-            phase_iteration=state.phase_iteration,
+            **{name: getattr(self._state, name) for name in _COUNTERS},
+            offset=self.consumed() if self._state.phase_iteration else 0,
             eval_iterations=self.eval_iterations,
             val_iterations=self.val_iterations,
             stage=self.stage,
-            stepped=state.stepped,
+            stepped=self._state.stepped,
         )
 
     def restore(self, position: Position, world_size: int) -> None:
         """Puts the run where one of `world_size` ranks stood."""
         state = self._state
-        state.epoch, state.step, state.iteration = position.epoch, position.step, position.iteration
-        state.samples, state.phase_iteration = position.samples, position.phase_iteration
-        state.world_samples = position.world_samples
+        for name in _COUNTERS:
+            setattr(state, name, getattr(position, name))
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
         state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"
