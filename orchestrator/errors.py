@@ -11,9 +11,13 @@ HookyardError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class HookyardError(Exception):
@@ -50,6 +54,15 @@ class ConfigError(UsageError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
+
+
+def attempt(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """The function's value, or None once the problems of its ConfigError are noted."""
+    try:
+        return function(*args, **kwargs)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

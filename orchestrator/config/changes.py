@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.config.components import check_optimizer, hook_class, make_hook
 from orchestrator.config.experiment import Component, Experiment
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import Problem, attempt
 
 
 def unchangeable(path: str, experiment: Experiment) -> str | None:
@@ -40,21 +39,19 @@ def change_problems(experiment: Experiment) -> list[Problem]:
     return problems
 
 
-def _refused(path: str, value: Any, experiment: Experiment) -> Sequence[Problem]:
+def _refused(path: str, value: Any, experiment: Experiment) -> list[Problem]:
     """What the component says to a value that may change in flight."""
+    problems: list[Problem] = []
     group, _, rest = path.partition(".")
-    try:
-        if group == "optimizer":
-            optimizer = experiment.optimizer
-            check_optimizer(Component(**{"type": optimizer.type, **optimizer.arguments, rest: value}), None)
-        else:
-            name, _, field = rest.partition(".")
-            entry = experiment.hooks[name]
-            assert isinstance(entry, dict)
-            make_hook(name, {**entry, field: value})
-    except ConfigError as error:
-        return error.problems
-    return ()
+    if group == "optimizer":
+        optimizer = experiment.optimizer
+        attempt(problems, check_optimizer, Component(**{"type": optimizer.type, **optimizer.arguments, rest: value}), None)
+    else:
+        name, _, field = rest.partition(".")
+        entry = experiment.hooks[name]
+        assert isinstance(entry, dict)
+        attempt(problems, make_hook, name, {**entry, field: value})
+    return problems
 
 
 def seen_from(name: str, problem: Problem) -> str:

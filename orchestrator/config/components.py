@@ -20,7 +20,7 @@ from orchestrator.config.imports import find_class
 from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
 from orchestrator.config.reader import join
-from orchestrator.errors import ConfigError, Problem, did_you_mean
+from orchestrator.errors import ConfigError, Problem, attempt, did_you_mean
 from orchestrator.task import Task
 
 T = TypeVar("T")
@@ -93,17 +93,17 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
     `entries` is what the experiment says: a mapping, null or false for off, true for as it is. Raises ConfigError
     with every problem of every hook.
     """
-    made: dict[str, MadeHook | None] = {}
     problems: list[Problem] = []
-    for name in dict.fromkeys([*DEFAULT_HOOKS, *required, *entries]):
-        try:
-            entry = _entry(name, entries, required)
-            made[name] = make_hook(name, entry, entries) if entry is not None else None
-        except ConfigError as error:
-            problems.extend(error.problems)
+    names = dict.fromkeys([*DEFAULT_HOOKS, *required, *entries])
+    made = {name: attempt(problems, _made, name, entries, required) for name in names}
     if problems:
         raise ConfigError(problems)
     return made
+
+
+def _made(name: str, entries: Mapping[str, Any], required: Mapping[str, Any]) -> MadeHook | None:
+    entry = _entry(name, entries, required)
+    return None if entry is None else make_hook(name, entry, entries)
 
 
 def hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
@@ -146,21 +146,14 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
         raise ConfigError([Problem(f"{path}.type", f"must be text, got {kind!r}")])
     cls = hook_class(kind, f"{path}.type") if kind != name else hook_class(name, path, others)
     problems: list[Problem] = []
-    priority = None
-    try:
-        priority = _take_priority(entry, cls, path)
-    except ConfigError as error:
-        problems.extend(error.problems)
-    try:
-        hook, settings = construct(cls, entry, path, options_elsewhere(kind))
-    except ConfigError as error:
-        raise ConfigError([*problems, *error.problems]) from error
-    if problems:
+    priority = attempt(problems, _take_priority, entry, cls, path)
+    made = attempt(problems, construct, cls, entry, path, options_elsewhere(kind))
+    if problems or made is None:
         raise ConfigError(problems)
-    if priority is None:
-        return MadeHook(hook, {"type": kind, **settings})
-    hook.priority = priority  # type: ignore[misc]  # a class variable, for this instance alone
-    return MadeHook(hook, {"type": kind, **settings, "priority": int(priority)})
+    hook, settings = made
+    if priority is not None:
+        hook.priority, settings["priority"] = priority, int(priority)  # type: ignore[misc]  # for this instance alone
+    return MadeHook(hook, {"type": kind, **settings})
 
 
 def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
@@ -200,7 +193,7 @@ def build_optimizer(experiment: Experiment, task: Task, model: nn.Module) -> Opt
     own = task.optimizer(model)
     if own is not None:
         return own
-    cls = _optimizer_class(experiment.optimizer)
+    cls = find_class(experiment.optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
     made: Optimizer = _made_of(cls, model.parameters(), experiment.optimizer, "optimizer")
     return made
 
@@ -210,7 +203,8 @@ def build_scheduler(experiment: Experiment, task: Task, optimizer: Optimizer) ->
     own = task.scheduler(optimizer)
     if own is not None or experiment.scheduler is None:
         return own
-    return _made_of(_scheduler_class(experiment.scheduler), optimizer, experiment.scheduler, "scheduler")
+    cls = find_class(experiment.scheduler.type, LRScheduler, SCHEDULERS, "scheduler.type")
+    return _made_of(cls, optimizer, experiment.scheduler, "scheduler")
 
 
 def check_optimizer(optimizer: Component, scheduler: Component | None) -> None:
@@ -220,21 +214,9 @@ def check_optimizer(optimizer: Component, scheduler: Component | None) -> None:
     as far as the class checks them before it looks at parameters.
     """
     problems: list[Problem] = []
-    try:
-        cls = _optimizer_class(optimizer)
-        check(model_of_signature(cls), optimizer.arguments, "optimizer")
-        if cls in OPTIMIZERS.values():
-            _try(cls, _NoParameters(), optimizer, "optimizer")
-    except ConfigError as error:
-        problems.extend(error.problems)
-    try:
-        if scheduler:
-            other = _scheduler_class(scheduler)
-            check(model_of_signature(other), scheduler.arguments, "scheduler")
-            if other in SCHEDULERS.values():
-                _try(other, _NoOptimizer(), scheduler, "scheduler")
-    except ConfigError as error:
-        problems.extend(error.problems)
+    attempt(problems, _check, optimizer, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
+    if scheduler:
+        attempt(problems, _check, scheduler, LRScheduler, SCHEDULERS, _NoOptimizer(), "scheduler")
     if problems:
         raise ConfigError(problems)
 
@@ -260,17 +242,12 @@ class _NoOptimizer(Optimizer):
         raise _Enough
 
 
-def _try(cls: Any, first: Any, component: Component, path: str) -> None:
-    with suppress(_Enough):
-        _made_of(cls, first, component, path)
-
-
-def _optimizer_class(optimizer: Component) -> type[Optimizer]:
-    return find_class(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
-
-
-def _scheduler_class(scheduler: Component) -> type[LRScheduler]:
-    return find_class(scheduler.type, LRScheduler, SCHEDULERS, "scheduler.type")
+def _check(component: Component, base: type[T], table: Mapping[str, type[T]], first: Any, path: str) -> None:
+    cls = find_class(component.type, base, table, f"{path}.type")
+    check(model_of_signature(cls), component.arguments, path)
+    if cls in table.values():
+        with suppress(_Enough):
+            _made_of(cls, first, component, path)
 
 
 def _made_of(cls: Any, first: Any, component: Component, path: str) -> Any:

@@ -11,10 +11,10 @@ from typing import Any
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.overrides import read_overrides
 from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, read_yaml
-from orchestrator.config.resolve import attempt, resolve
+from orchestrator.config.resolve import resolve
 from orchestrator.config.source import ExperimentSource, plain_copy
 from orchestrator.config.sweep_check import sweep_problems
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, attempt
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
-from orchestrator.config.reader import Document, Place, parse_value
+from orchestrator.config.reader import Document, Place, join, parse_value
 from orchestrator.errors import ConfigError, Problem
 
 _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
@@ -34,11 +35,6 @@ def _read(document: Document, override: str, where: str) -> tuple[str, Any]:
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
     document.forget(path)
     document.places[path] = Place(where)
-    for parent in _parents(path):
+    for parent in accumulate(path.split(".")[:-1], join):
         document.places.setdefault(parent, Place(where))
     return path, value
-
-
-def _parents(path: str) -> list[str]:
-    keys = path.split(".")
-    return [".".join(keys[:count]) for count in range(1, len(keys))]

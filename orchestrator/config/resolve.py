@@ -3,9 +3,9 @@ needs an experiment: the driver, a worker, a trial's process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from hooks import Hook
 from hooks.parts.import_path import extend_import_path
@@ -17,11 +17,8 @@ from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check
 from orchestrator.config.source import ExperimentSource, lay
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, attempt
 from orchestrator.task import Task
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -149,12 +146,3 @@ def _check_optimizer(data: Mapping[str, Any]) -> None:
 def _component(value: Any) -> Component | None:
     shaped = isinstance(value, dict) and isinstance(value.get("type"), str)
     return check(Component, value, "") if shaped else None
-
-
-def attempt(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """The function's value, or None once its problems are noted."""
-    try:
-        return function(*args, **kwargs)
-    except ConfigError as error:
-        problems.extend(error.problems)
-        return None

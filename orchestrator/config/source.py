@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, attempt
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,7 @@ class ExperimentSource:
         data: dict[str, Any] = dict(self.written)
         problems: list[Problem] = []
         for path, value in self.values:
-            try:
-                data = lay(data, path, value)
-            except ConfigError as error:
-                problems.extend(error.problems)
+            data = attempt(problems, lay, data, path, value) or data
         return data, problems
 
 

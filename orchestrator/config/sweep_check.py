@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.config.changes import seen_from
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
-from orchestrator.config.resolve import attempt, build, heard_modes
+from orchestrator.config.resolve import build, heard_modes
 from orchestrator.config.source import ExperimentSource, lay
 from orchestrator.config.space import (
     Domain,
@@ -22,7 +22,7 @@ from orchestrator.config.space import (
     wrong_mutations,
 )
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import ConfigError, Problem, did_you_mean
+from orchestrator.errors import ConfigError, Problem, attempt, did_you_mean
 
 
 def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
