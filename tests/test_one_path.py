@@ -279,6 +279,17 @@ def test_what_somebody_mended_in_experiment_yaml_goes_over_what_was_written(tmp_
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
 
 
+def test_what_is_right_no_more_can_be_mended_in_experiment_yaml(tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(TEXT)
+    experiment = load_experiment(tmp_path / "line.yaml")
+    gone = experiment.source.over({"hooks.shadow.gone": 1})
+    folder = RunFolder.create(tmp_path, "run", to_yaml(experiment).replace("    keep: 3", "    gone: 1"), source=gone)
+    with pytest.raises(ConfigError, match=r"hooks\.shadow\.gone: unknown key"):
+        experiment_to_resume(folder)
+    folder.storage.write("experiment.yaml", to_yaml(experiment))
+    assert experiment_to_resume(folder) == experiment
+
+
 # Counted
 
 

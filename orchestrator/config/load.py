@@ -55,9 +55,12 @@ def in_full(experiment: Experiment) -> Experiment:
 def taken_up(source: ExperimentSource, filled_in: str) -> Experiment:
     """The experiment of a run that goes on: what was written, and over it what somebody has mended since in `filled_in`,
     the text of the run's experiment.yaml. Raises ConfigError."""
-    experiment = experiment_of(source)
-    mended = dict(_differences(to_dict(experiment), parse_yaml(filled_in, "experiment.yaml").data))
-    return experiment_of(source.over(mended)) if mended else experiment
+    data = parse_yaml(filled_in, "experiment.yaml").data
+    try:
+        before = to_dict(resolve(source).experiment)
+    except ConfigError:  # it is right no more: the code has changed
+        return experiment_of(replace(source, written=data, values=()))
+    return experiment_of(source.over(dict(_differences(before, data))))
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
