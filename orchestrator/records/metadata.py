@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.config.source import ExperimentSource
 
 EngineName = Literal["train", "gang", "in-process"]
 """What trains a run; a sweep's `engine` is one of the first two."""
@@ -41,8 +40,6 @@ class RunMetadata:
     engine: EngineName | None = None
     """What trains it; not known of runs before there were three."""
     local: bool = False
-    source: ExperimentSource | None = None
-    """What was written of its experiment; None of a run of before."""
     import_paths: Sequence[str] = ()
     """Of a run of before."""
     seed: int | None = None
@@ -95,12 +92,8 @@ class RunMetadata:
     @classmethod
     def read(cls, entries: Mapping[str, Any]) -> Self:
         """From the entries of `run.json`; those of a later version are passed over."""
-        sweep, source = entries.get("sweep"), entries.get("source")
-        known = {
-            "sweep": sweep and SweepMetadata(**_known(SweepMetadata, sweep)),
-            "source": ExperimentSource.recorded(source) if isinstance(source, dict) else None,
-        }
-        return cls(**{**_known(cls, entries), **known})
+        sweep = entries.get("sweep")
+        return cls(**{**_known(cls, entries), "sweep": sweep and SweepMetadata(**_known(SweepMetadata, sweep))})
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def now() -> str:
 class RunFolder:
     """The files of one run. Imports neither ray nor torch; used by driver and workers alike.
 
-    The driver owns `run.json`, `experiment.yaml` and `log.txt`; rank 0 writes `metrics.jsonl`, `info.json` and the
+    The driver owns `run.json`, `experiment.yaml`, `source.json` and `log.txt`; rank 0 writes `metrics.jsonl`, `info.json` and the
     checkpoints; each rank its own files under `stats/`.
     """
 
@@ -64,12 +64,18 @@ class RunFolder:
             raise UsageError(f"{error}. Nothing was started.") from error
         return folder
 
-    def begin(self, experiment: str, **metadata: Any) -> None:
+    def begin(self, experiment: str, source: ExperimentSource | None = None, **metadata: Any) -> None:
         """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it there is none."""
         entries = {"name": self.name, "status": "running", "started": now(), **driver_identity(), **metadata}
         RunMetadata(**entries)
-        self.storage.write("experiment.yaml", experiment)
+        self.write_experiment(experiment, source)
         self._write(entries)
+
+    def write_experiment(self, text: str, source: ExperimentSource | None) -> None:
+        """Keeps the experiment: in full for people, and as it was written, to go on from."""
+        self.storage.write("experiment.yaml", text)
+        if source is not None:
+            self.storage.write("source.json", json.dumps(asdict(source), indent=1))
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -90,7 +96,7 @@ class RunFolder:
         return cast(dict[str, Any], json.loads(self.storage.read("run.json")))
 
     def _write(self, entries: Mapping[str, Any]) -> None:
-        self.storage.write("run.json", json.dumps(entries, indent=1, default=_described))
+        self.storage.write("run.json", json.dumps(entries, indent=1, default=str))
 
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`, by their names in RunMetadata."""
@@ -116,8 +122,9 @@ class RunFolder:
 
     def source(self) -> ExperimentSource:
         """What was written of the run's experiment; of a run of before, the experiment in full."""
-        metadata = self.metadata()
-        return metadata.source or ExperimentSource.of(yaml.safe_load(self.storage.read("experiment.yaml")), metadata.import_paths)
+        if self.storage.exists("source.json"):
+            return ExperimentSource.recorded(json.loads(self.storage.read("source.json")))
+        return ExperimentSource.of(yaml.safe_load(self.storage.read("experiment.yaml")), self.metadata().import_paths)
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
@@ -203,10 +210,6 @@ class RunFolder:
             return []
         lines = self.storage.read("metrics.jsonl").decode().split("\n")
         return [report for line in lines if (report := _whole(line)) is not None]
-
-
-def _described(value: Any) -> Any:
-    return asdict(value) if isinstance(value, ExperimentSource) else str(value)
 
 
 def _is_plain(value: Any) -> bool:

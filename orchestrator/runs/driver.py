@@ -93,8 +93,8 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
     engine = metadata.engine or _chosen(None, metadata.local)
     address = chosen_address(address, local=engine == "in-process")
     _refuse_what_cannot_be(experiment, engine, address)
-    folder.storage.write("experiment.yaml", to_yaml(experiment))
-    folder.update(status="running", source=experiment.source, error=None, resumed=[*metadata.resumed, now()], **driver_identity())
+    folder.write_experiment(to_yaml(experiment), experiment.source)
+    folder.update(status="running", error=None, resumed=[*metadata.resumed, now()], **driver_identity())
     return _drive(folder, experiment, engine, address)
 
 

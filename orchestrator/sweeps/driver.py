@@ -119,8 +119,8 @@ def resume_sweep(
     _refuse_what_is_missing(settings, metadata.local)
     _wait_for_orphans(folder)
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in past.items()})
-    folder.storage.write("experiment.yaml", to_yaml(experiment))
-    again = {"status": "running", "source": experiment.source, "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
+    folder.write_experiment(to_yaml(experiment), experiment.source)
+    again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
     folder.update(**again, **driver_identity())
     return _carry_out(folder, experiment, past, address)
 

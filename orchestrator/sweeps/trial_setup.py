@@ -52,12 +52,12 @@ def _open_or_create(
 ) -> RunFolder:
     folder = trial_folder(location, number)
     if folder.storage.exists("run.json"):
-        folder.storage.write("experiment.yaml", text)
-        folder.update(status="running", error=None, values=values, source=source, **driver_identity())
+        folder.write_experiment(text, source)
+        folder.update(status="running", error=None, values=values, **driver_identity())
         return folder
     configuration = number // settings.repeats if settings.repeats > 1 else None
     trial = {"trial": folder.name, "values": values, "configuration": configuration, "modes": dict(settings.objectives)}
-    folder.begin(text, **trial, source=source, local=False)
+    folder.begin(text, source, **trial, local=False)
     return folder
 
 
