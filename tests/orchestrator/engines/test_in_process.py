@@ -92,6 +92,7 @@ def test_it_leaves_the_folder_of_a_run(finished: Run) -> None:
         "log.txt",
         "metrics.jsonl",
         "run.json",
+        "source.json",
         "stats",
         "stats.parquet",
     ]
@@ -164,7 +165,7 @@ def test_secrets_of_the_environment_are_not_written_down(tmp_path: Path, monkeyp
     for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN"):
         monkeypatch.setenv(name, "hunter2-is-secret")
     done = run(described(epochs=1), tmp_path, local=True)
-    for file in ("run.json", "experiment.yaml", "log.txt", "metrics.jsonl"):
+    for file in ("run.json", "source.json", "experiment.yaml", "log.txt", "metrics.jsonl"):
         assert "hunter2" + "-is-secret" not in _without_diff(Path(done.path) / file)
 
 
