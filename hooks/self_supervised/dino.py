@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.centre import Centre, warmed_up
-from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
+from hooks.parts.self_supervised.centre import CentredTeacher, warmed_up
 from hooks.state import State
 
 
@@ -30,7 +27,7 @@ class DINOOutput:
 
 
 @dataclass
-class DINO(MomentumTeacher, Hook):
+class DINO(CentredTeacher, Hook):
     """Gives the loss DINO's teacher outputs, their centre and their temperature.
 
     The task's forward pass gives a list with the student's output (B, K) for each view, global views first; the hook
@@ -42,23 +39,6 @@ class DINO(MomentumTeacher, Hook):
     Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
     """
 
-    global_views: Annotated[int, Ge(1)] = 2
-    """How many views, the first ones, are large crops."""
-    centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
-    """How much of the centre stays at each batch."""
-    temperature: Annotated[float, Gt(0)] = 0.07
-    """The teacher's temperature after the warm-up."""
-    warmup_temperature: Annotated[float, Gt(0)] = 0.04
-    """Its temperature in the first epoch of the warm-up."""
-    warmup_epochs: Annotated[int, Ge(0)] = 0
-    """Epochs of the warm-up; in the last of them, where there are several, the temperature is the final one."""
-
-    collective: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._centre = Centre(self.centre_momentum)
-
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
         if len(student) != len(views):
@@ -69,11 +49,3 @@ class DINO(MomentumTeacher, Hook):
         if state.phase == "train":
             self._centre.follow(torch.cat(teacher), state.world_size)
             state.record(teacher_temperature=temperature)
-
-    def state_dict(self) -> dict[str, Any]:
-        centre = {} if self._centre.value is None else {"centre": self._centre.value}
-        return {**super().state_dict(), **centre}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._centre.value = state.get("centre")

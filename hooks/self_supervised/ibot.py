@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.centre import Centre, warmed_up
-from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
+from hooks.parts.self_supervised.centre import Centre, CentredTeacher, warmed_up
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
@@ -37,7 +36,7 @@ class IBOTOutput:
 
 
 @dataclass
-class IBOT(MomentumTeacher, Hook):
+class IBOT(CentredTeacher, Hook):
     """Gives the loss iBOT's teacher outputs for views and patches, their centres and their temperatures.
 
     The encoder gives a pair for a view: an output for the whole of it (B, K), and one for each patch (B, N, P). The
@@ -51,28 +50,18 @@ class IBOT(MomentumTeacher, Hook):
     Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), VISSL IBOTHook.
     """
 
-    global_views: Annotated[int, Ge(1)] = 2
-    """How many views, the first ones, are large crops."""
-    centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
-    """How much of the centre of whole views stays at each batch."""
     patch_centre_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
     """How much of the centre of patches stays at each batch."""
     temperature: Annotated[float, Gt(0)] = 0.04
     """The teacher's temperature for whole views after the warm-up."""
-    warmup_temperature: Annotated[float, Gt(0)] = 0.04
-    """The same in the first epoch of the warm-up."""
     patch_temperature: Annotated[float, Gt(0)] = 0.07
     """The teacher's temperature for patches after the warm-up."""
     warmup_patch_temperature: Annotated[float, Gt(0)] = 0.04
     """The same in the first epoch of the warm-up."""
-    warmup_epochs: Annotated[int, Ge(0)] = 0
-    """Epochs of the warm-up; in the last of them, where there are several, the temperatures are the final ones."""
-
-    collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._centre, self._patch_centre = Centre(self.centre_momentum), Centre(self.patch_centre_momentum)
+        self._patch_centre = Centre(self.patch_centre_momentum)
 
     def on_forward(self, state: State) -> None:
         views, student = state.batch[0], list(state.output)
@@ -90,10 +79,8 @@ class IBOT(MomentumTeacher, Hook):
             state.record(teacher_temperature=temperature, teacher_patch_temperature=patch_temperature)
 
     def state_dict(self) -> dict[str, Any]:
-        if self._centre.value is None:
-            return super().state_dict()
-        return {**super().state_dict(), "centre": self._centre.value, "patch_centre": self._patch_centre.value}
+        return {**super().state_dict(), **self._patch_centre.state_dict("patch_centre")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._centre.value, self._patch_centre.value = state.get("centre"), state.get("patch_centre")
+        self._patch_centre.value = state.get("patch_centre")

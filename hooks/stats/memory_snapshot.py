@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,30 +121,29 @@ def _lines(device: torch.device) -> Iterator[str]:
 
 
 def _tensor_lines() -> Iterator[str]:
-    kinds: dict[tuple[str, str, str, str], list[int]] = {}
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     storages: dict[tuple[str, int], int] = {}
-    for tensor, place in _live_tensors():
-        kind = (type(tensor).__name__, str(tensor.dtype).removeprefix("torch."), str(list(tensor.shape)), str(tensor.device))
-        count = kinds.setdefault(kind, [0, 0])
-        count[0] += 1
-        count[1] += tensor.nbytes
-        storages[str(tensor.device), place] = tensor.untyped_storage().nbytes()
-    yield f"live tensors that Python sees: {sum(count for count, _ in kinds.values())}, on {sum(storages.values()):,} bytes of storage"
+    for tensor, address in _live_tensors():
+        kind = f"{type(tensor).__name__} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} {tensor.device}"
+        counts[kind] += 1
+        sizes[kind] += tensor.nbytes
+        storages[str(tensor.device), address] = tensor.untyped_storage().nbytes()
+    yield f"live tensors that Python sees: {counts.total()}, on {sum(storages.values()):,} bytes of storage"
     yield ""
     yield f"{'bytes':>16} {'count':>8}  type, dtype, shape, device"
-    largest = sorted(kinds.items(), key=lambda item: item[1][1], reverse=True)
-    for kind, (number, size) in largest[:LINES]:
-        yield f"{size:>16,} {number:>8}  {' '.join(kind)}"
-    if len(largest) > LINES:
-        yield f"... and {len(largest) - LINES} kinds that are smaller"
+    for kind, size in sizes.most_common(LINES):
+        yield f"{size:>16,} {counts[kind]:>8}  {kind}"
+    if len(sizes) > LINES:
+        yield f"... and {len(sizes) - LINES} kinds that are smaller"
 
 
 def _live_tensors() -> Iterator[tuple[Tensor, int]]:
     """Tensors that have memory, with the address of their storage."""
     for thing in gc.get_objects():
         # By its type: isinstance asks proxies for their class, which may do anything.
-        if issubclass(type(thing), Tensor) and (place := _address(thing)):
-            yield thing, place
+        if issubclass(type(thing), Tensor) and (address := _address(thing)):
+            yield thing, address
 
 
 def _address(tensor: Tensor) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 _T = TypeVar("_T")
-_NOTHING = nullcontext()
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -21,21 +19,11 @@ class Precision:
         self._device_type = device.type
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context of the forward pass and the loss."""
-        if self._dtype is None:
-            return _NOTHING
-        return torch.autocast(self._device_type, dtype=self._dtype)
-
     def autocasting(self, function: Callable[..., _T]) -> Callable[..., _T]:
-        """The function under `autocast`; itself where that changes nothing, as the context costs more than it looks."""
+        """The function under torch's autocast; itself where that changes nothing, as the context costs more than it looks."""
         if self._dtype is None:
             return function
-
-        def under_autocast(*arguments: Any) -> _T:
-            with self.autocast():
-                return function(*arguments)
-
+        under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)
         return under_autocast
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,7 @@ def layer() -> tuple[nn.Linear, torch.optim.Optimizer]:
 @pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_the_forward_pass_computes_in_the_precisions_own_type(name: str, dtype: torch.dtype) -> None:
     linear, _ = layer()
-    with Precision(name, CPU).autocast():
-        assert linear(torch.ones(1, 3)).dtype is dtype
+    assert Precision(name, CPU).autocasting(linear)(torch.ones(1, 3)).dtype is dtype
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
