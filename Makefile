@@ -1,6 +1,7 @@
 # The commands of this project; `make help` lists them.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+CONSTRAINTS := constraints.txt
 BIN := .venv/bin
 DEMO := digits-demo-$(shell date +%Y%m%d-%H%M%S)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -12,11 +13,11 @@ define make_venv
 	@echo "building $(@D) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/pip install -qq $(TORCH)
-	@$(@D)/bin/pip install -qq -c constraints.txt $(PACKAGES)
+	@$(@D)/bin/pip install -qq -c $(CONSTRAINTS) $(PACKAGES)
 	@touch $@
 endef
 
-.PHONY: help setup demo test test-ray test-rest test-cluster lint bench clean
+.PHONY: help setup demo test test-ray test-rest test-cluster test-oldest lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
@@ -53,6 +54,14 @@ test-rest: setup ## the tests that start no Ray
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -rs -m cluster tests/cluster
 
+.venv-oldest/.ready: CONSTRAINTS := constraints-oldest.txt
+.venv-oldest/.ready: PACKAGES = -e ".[demo,dev]"
+.venv-oldest/.ready: pyproject.toml constraints-oldest.txt
+	$(make_venv)
+
+test-oldest: .venv-oldest/.ready ## the tests with the oldest versions that pyproject.toml allows
+	.venv-oldest/bin/pytest -m 'not cluster'
+
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -66,4 +75,4 @@ bench: .venv-bench/.ready ## most benchmarks of speed, their peers beside them; 
 	  .venv-bench/bin/python -m benchmarks.$$script || exit 1; done
 
 clean: ## removes the environments and caches; keeps runs/
-	rm -rf .venv .venv-bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

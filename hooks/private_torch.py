@@ -1,4 +1,4 @@
-"""What Hookyard takes from torch beyond its public API, the loop too; nothing else names any of it. Read in torch 2.6 to 2.13.
+"""What Hookyard takes from torch beyond its public API, the loop too; nothing else names any of it. Read in torch 2.9 to 2.13.
 
 The tests of this file have a line for each name, which says what it is for and which torch has lost it.
 """

@@ -32,6 +32,10 @@ def test_hooks_and_orchestrator_are_all_that_is_installed() -> None:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
+    return study_in(tmp_path)
+
+
+def study_in(tmp_path: Path) -> Path:
     """A folder with `experiments`, and with folders that have the names of Hookyard's and of installed packages."""
     folder = tmp_path / "study"
     for name in ("experiments", "hooks", "orchestrator", "torch", "ray", "tests"):
@@ -57,13 +61,6 @@ def hookyard(tmp_path: Path, folder: Path, *words: str) -> subprocess.CompletedP
 
 def test_a_user_s_folders_may_have_any_name(tmp_path: Path, study: Path) -> None:
     told = hookyard(tmp_path, study, "run", "experiments/t.yaml", "--local")
-    assert told.returncode == 0, told.stderr
-
-
-@pytest.mark.ray
-def test_also_in_the_processes_that_ray_starts(tmp_path: Path, study: Path) -> None:
-    """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is installed."""
-    told = hookyard(tmp_path, study, "run", "experiments/t.yaml")
     assert told.returncode == 0, told.stderr
 
 

@@ -34,8 +34,14 @@ class Job:
 def described(experiment: Experiment, config: Path, overrides: Sequence[str], storage: str, name: str | None, folder: Path) -> Job:
     """The job of an experiment whose files lie in a folder.
 
-    Raises UsageError where a file lies elsewhere, or where the storage would go with the job or show its keys.
+    Raises UsageError where a file lies elsewhere or has a name of Hookyard's, or where the storage would go with the job or show its keys.
     """
+    for own in ("hooks", "orchestrator"):
+        if (folder / own / "__init__.py").is_file() and not (folder / "orchestrator/__main__.py").is_file():
+            raise UsageError(
+                f"{folder / own} would be found before Hookyard's own package in a job, whose folder comes first; "
+                f"give it another name, such as my_{own}"
+            )
     outside = [path for path in experiment.import_paths if not Path(path).is_relative_to(folder)]
     if outside or not config.resolve().is_relative_to(folder):
         raise UsageError(f"{outside[0] if outside else config} lies outside of {folder}, and only that folder is sent; call submit above both")

@@ -46,7 +46,7 @@ def by_node(rows: pd.DataFrame) -> pd.DataFrame:
 def _typical(rows: pd.DataFrame, key: str) -> pd.DataFrame:
     grouped = rows.groupby(key, observed=True)
     how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in measured(rows) if name != "loss"}
-    table = grouped.agg(how)
+    table = grouped.agg(how) if how else grouped.size().to_frame()[[]]
     table.insert(0, "rows", grouped.size())
     return table
 

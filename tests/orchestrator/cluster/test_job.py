@@ -54,3 +54,12 @@ def test_files_that_are_not_sent_are_refused(folder: Path) -> None:
     path = folder / "study/points.yaml"
     with pytest.raises(UsageError, match=r"lies outside of .*study/deeper"):
         described(load_experiment(path), path, (), "s3://bucket/runs", None, folder / "study/deeper")
+
+
+@pytest.mark.parametrize("name", ["hooks", "orchestrator"])
+def test_a_folder_that_would_hide_hookyard_s_own_is_refused(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    assert job(folder, "study/points.yaml").name == "points", "a folder of other files is no package"
+    (folder / name / "__init__.py").touch()
+    with pytest.raises(UsageError, match=f"{folder / name} would be found before Hookyard's own .* such as my_{name}"):
+        job(folder, "study/points.yaml")
