@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.gang import Gang
 from orchestrator.engines.session import Assignment
@@ -30,14 +29,5 @@ class Engine(Protocol):
         """Ends the run, wherever it stands between two reports; returns when nothing of it is trained any more."""
 
 
-class TrialEngine(Engine, Protocol):
-    """One that a trial's process can drive as well, which Ray Tune starts."""
-
-    def __init__(self, workers: Workers) -> None: ...
-
-    @staticmethod
-    def bundles(workers: Workers) -> list[dict[str, float]]:
-        """What Tune reserves for a trial, the trial's own process first."""
-
-
-ENGINES: Mapping[str, type[TrialEngine]] = {"gang": Gang, "train": TrainJobs}
+ENGINES: Mapping[str, type[Gang] | type[TrainJobs]] = {"gang": Gang, "train": TrainJobs}
+"""Those that a trial can choose among. Their `bundles` are what Tune reserves for one, its own process first."""

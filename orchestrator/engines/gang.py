@@ -15,7 +15,7 @@ from typing import Any
 import ray
 import torch
 import torch.distributed as dist
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -121,6 +121,9 @@ class Gang:
 
     def _start(self) -> None:
         self._group = get_current_placement_group() if self._in_trial else placement_group(self.bundles(self._workers))
+        if not self._in_trial and not self._group.wait(_ROOM_S):
+            self._give_back()
+            raise RunError(f"there was no room for {self._workers.in_words('rank')} within {_ROOM_S} s")
         self._others = {
             rank: ray.remote(RemoteMember)
             .options(
@@ -142,19 +145,8 @@ class Gang:
         """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no room."""
         if self._group is None:
             self._start()
-        meeting = self._here.meeting() if self._here else self._first_meeting()
+        meeting = self._here.meeting() if self._here else self._together("meeting")
         self._together("begin", assignment, meeting, here=(resolved,))
-
-    def _first_meeting(self) -> str:
-        try:
-            meeting: str = ray.get(self._others[0].meeting.remote(), timeout=_ROOM_S)
-        except GetTimeoutError:
-            self._give_back()
-            raise RunError(f"there was no room for {self._workers.in_words('rank')} within {_ROOM_S} s") from None
-        except RayActorError:
-            self._give_back()
-            raise RankFailed.died(0) from None
-        return meeting
 
     def next(self) -> Report | None:
         """All ranks train up to the next report; returns rank 0's. Raises RankFailed of the rank the failure began with."""

@@ -177,7 +177,10 @@ def _on_ray(
             name, mailbox = start_mailbox(Relay)
             trained_by, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train sees to them
             display.line(f"training with Ray Train on {workers.in_words('worker')}")
-        tell = lambda line: mailbox.post.remote(("line", line))  # noqa: E731
+
+        def tell(line: str) -> None:
+            mailbox.post.remote(("line", line))
+
         life = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
         work = _in_background(life.train)
         import orchestrator.stats.tables  # noqa: F401  # which the end needs: the ranks take longer to start

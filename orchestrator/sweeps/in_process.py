@@ -13,9 +13,8 @@ from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
-from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_name, trial_number
+from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import Past, judged_reports, seconds_of, seconds_used
 from orchestrator.sweeps.search.search import Draws
@@ -55,70 +54,53 @@ def run_trials(
                 return
             continue
         watcher.begins(folder.name, values)
-        judge = _Judge(settings, folder, watcher, stopping, scheduler)
         assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
-        life, failure = Lifecycle(InProcess(experiment.workers, stop_asked=stop_asked), assignment, trial), None
+        life = Lifecycle(InProcess(experiment.workers, stop_asked=stop_asked), assignment, trial)
+        made, failure = judged_reports(folder, settings), None
+        if scheduler:
+            scheduler.begins(number)
         try:
             with failing(folder):
-                _train(life, judge)
+                _train(life, settings, made, watcher, stopping, scheduler)
         except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
             failure = str(error)
-        judge.over()
-        draws.over(number, None if failure else judge.last)
+        last = made[-1] if made else None
+        if scheduler:
+            scheduler.ended(last, len(made))
+        draws.over(number, None if failure else last)
         watcher.ended(folder.name, values, failure)
         if failure and fail_fast:
             return
 
 
-def _train(life: Lifecycle, judge: _Judge) -> None:
-    """Trains a trial to its end, or to the report with which it is to be stopped."""
-    last = None
+def _train(
+    life: Lifecycle,
+    settings: Sweep,
+    made: list[Mapping[str, Any]],
+    watcher: Watcher,
+    stopping: Stopping,
+    scheduler: OneAfterTheOther | None,
+) -> None:
+    """Trains a trial to its end, or to the report with which it is to be stopped; adds to those it has `made` that hold the
+    sweep's metrics."""
+    trial, begun, last = life.folder.name, monotonic() - seconds_of(life.folder), None
     while report := life.next():
-        last = report
-        reason = judge.reported(report)
-        if reason and not report.final:
+        last, metrics = report, report.metrics
+        if not all(metric in metrics for metric, _ in settings.objectives):
+            continue
+        made.append(metrics)
+        watcher.reported(trial, metrics)
+        by_rule = stopping.reported(trial, metrics, monotonic() - begun)
+        if report.final:
+            continue
+        by_scheduler = not by_rule and scheduler and scheduler.stops(metrics, len(made))
+        reason = stopping.reasons[trial] if by_rule else BY_SCHEDULER if by_scheduler else stopping.budget_used()
+        if reason:
             return life.end("stopped", [reason])
-    if judge.last is None and not (last and last.interrupted):
+    if not made and not (last and last.interrupted):
         life.leave()
-        raise unjudged(judge.settings, last)
+        raise unjudged(settings, last)
     return life.finish(last)
-
-
-class _Judge:
-    """Whether a trial goes on after a report: by the sweep's rules, its scheduler and its budget."""
-
-    def __init__(
-        self, settings: Sweep, folder: RunFolder, watcher: Watcher, stopping: Stopping, scheduler: OneAfterTheOther | None
-    ) -> None:
-        self.settings = settings
-        self._trial, self._watcher, self._stopping, self._scheduler = folder.name, watcher, stopping, scheduler
-        self._made = judged_reports(folder, settings)
-        self._begun = monotonic() - seconds_of(folder)
-        if scheduler:
-            scheduler.begins(trial_number(folder))
-
-    @property
-    def last(self) -> Mapping[str, Any] | None:
-        """The last report with the sweep's metrics."""
-        return self._made[-1] if self._made else None
-
-    def reported(self, report: Report) -> str | None:
-        """Why the trial is to be stopped with this report, if it is."""
-        metrics = report.metrics
-        if not all(metric in metrics for metric, _ in self.settings.objectives):
-            return None
-        self._made.append(metrics)
-        self._watcher.reported(self._trial, metrics)
-        if self._stopping.reported(self._trial, metrics, monotonic() - self._begun):
-            return self._stopping.reasons[self._trial]
-        if self._scheduler and not report.final and self._scheduler.stops(metrics, len(self._made)):
-            return BY_SCHEDULER
-        return self._stopping.budget_used()
-
-    def over(self) -> None:
-        """The trial has ended."""
-        if self._scheduler:
-            self._scheduler.ended(self.last, len(self._made))
 
 
 def _scheduler(settings: Sweep, sweep: RunFolder, past: Mapping[int, Past]) -> OneAfterTheOther | None:
