@@ -172,6 +172,18 @@ class State:
         label, _, name = rest.partition("/")
         return self.evaluations[label if name and label in self.evaluations else ""]
 
+    @property
+    def finished(self) -> bool:
+        """Whether all of the run's epochs or steps are completed."""
+        if self.max_steps is not None:
+            return self.step >= self.max_steps
+        return self.max_epochs is not None and self.epoch >= self.max_epochs
+
+    @property
+    def milestone(self) -> str:
+        """What a checkpoint of this moment is called: `epoch-0003` between two epochs, else `step-00000100`."""
+        return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else f"step-{self.step:08d}"
+
     def record(self, **columns: Any) -> None:
         """Adds columns to this iteration's row: numbers, or tensors of one element, which stay on their device."""
         self.row.update(columns)

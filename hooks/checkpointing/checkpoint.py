@@ -23,6 +23,7 @@ from hooks.state import State
 
 logger = logging.getLogger("hookyard")
 
+
 @dataclass
 class _Best:
     """The best value of one metric so far, and the checkpoint that has it."""
@@ -174,7 +175,7 @@ class Checkpoint(Hook):
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
             self._request(state, "rhythm")
-        elif self.save_last and _finished(state) and not self._saved_at(state):
+        elif self.save_last and state.finished and not self._saved_at(state):
             self._request(state, "last")
 
     def _judge(self, state: State) -> None:
@@ -275,12 +276,6 @@ def _save_failed(state: State, error: BaseException) -> None:
 
 def _local(tree: Any) -> Any:
     return tree_map(lambda leaf: shards.local(leaf) if isinstance(leaf, Tensor) else leaf, tree)
-
-
-def _finished(state: State) -> bool:
-    if state.max_steps is not None and state.step >= state.max_steps:
-        return True
-    return state.max_epochs is not None and state.epoch >= state.max_epochs
 
 
 def _part(key: str) -> str:

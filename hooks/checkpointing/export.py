@@ -19,8 +19,9 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.parts import eval_mode as aside
-from hooks.private_torch import tree_leaves, tree_map
+from hooks.parts.eval_mode import evaluating, one_batch
+from hooks.parts.leaf_modules import tensors
+from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
 
@@ -90,13 +91,12 @@ class Export(Hook):
                 self._write(state)
 
     def _write(self, state: State) -> None:
-        name = f"epoch-{state.epoch:04d}" if state.epoch and state.phase_iteration == 0 else f"step-{state.step:08d}"
-        folder = state.artifacts / (self.name or "export")
+        name, folder = state.milestone, state.artifacts / (self.name or "export")
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
-            with aside.evaluating(state):
+            with evaluating(state):
                 call = _call(state).on_cpu() if self.format in _TORCHSCRIPT else _call(state)
                 model = "raw_model" if self.weights == "raw" else "model"
                 path = partial / f"{model}.{_SUFFIXES[self.format]}"
@@ -108,7 +108,7 @@ class Export(Hook):
             shutil.rmtree(partial, ignore_errors=True)
 
     def _compare(self, expected: Any, found: Any, name: Path) -> None:
-        ours, theirs = _tensors(expected), _tensors(found)
+        ours, theirs = tensors(expected), tensors(found)
         shapes = [tuple(tensor.shape) for tensor in ours], [tuple(tensor.shape) for tensor in theirs]
         if shapes[0] != shapes[1]:
             raise ValueError(f"export of {name}: the model's outputs have the shapes {shapes[0]}, the file's {shapes[1]}")
@@ -141,7 +141,7 @@ class _Call:
 
     def tensors(self) -> list[Tensor]:
         """The tensors among the arguments."""
-        return _tensors((self.arguments, self.named))
+        return tensors((self.arguments, self.named))
 
 
 def _call(state: State) -> _Call:
@@ -154,7 +154,7 @@ def _call(state: State) -> _Call:
 
     handle = state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True)
     try:
-        state.forward(state.module, aside.one_batch(state))
+        state.forward(state.module, one_batch(state))
     finally:
         handle.remove()
     if not caught:
@@ -170,10 +170,6 @@ def _call(state: State) -> _Call:
 
 def _is_batched(leaf: Any, samples: int) -> bool:
     return isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == samples
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _context(state: State, weights: str) -> AbstractContextManager[Any]:
@@ -231,7 +227,7 @@ def _write_onnx(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], An
 
     def reload() -> Any:
         model = ReferenceEvaluator(str(path))
-        given = [tensor.cpu().numpy() for tensor in _tensors(program.example_inputs)]
+        given = [tensor.cpu().numpy() for tensor in tensors(program.example_inputs)]
         return [torch.as_tensor(output) for output in model.run(None, dict(zip(model.input_names, given, strict=True)))]
 
     return reload

@@ -134,7 +134,7 @@ class Loop:
 
     def save(self) -> str | None:
         """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
-        return self.saving.save(self._checkpoint_name())
+        return self.saving.save(self.state.milestone)
 
     def run(self) -> Generator[Report, None, None]:
         """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
@@ -189,21 +189,13 @@ class Loop:
             yield self._report(tested=True)
 
     def _finished(self) -> bool:
-        state = self.state
-        if self.cursor.stage is Stage.TRAIN:
-            return False
-        if state.max_steps is not None:
-            return state.step >= state.max_steps
-        return state.max_epochs is not None and state.epoch >= state.max_epochs
+        return self.cursor.stage is not Stage.TRAIN and self.state.finished
 
     def _validation_due(self) -> bool:
-        if "val" not in self.data.loaders:
+        every = self.experiment.validate_every
+        if "val" not in self.data.loaders or every.count == 0:
             return False
-        every, state = self.experiment.validate_every, self.state
-        if every.count == 0:
-            return False
-        last = state.step == state.max_steps or (state.max_epochs is not None and state.epoch >= state.max_epochs)
-        return last or every.due(state)
+        return self.state.finished or every.due(self.state)
 
     def _test_due(self) -> bool:
         return "test" in self.data.loaders and not self.stopping.interrupted
@@ -285,14 +277,8 @@ class Loop:
             return
         self.state.checkpoint_reasons.clear()
         began = perf_counter()
-        self.saving.save(self._checkpoint_name())
+        self.saving.save(self.state.milestone)
         self.clock.checkpoint_s += perf_counter() - began
-
-    def _checkpoint_name(self) -> str:
-        state = self.state
-        if state.phase_iteration == 0 and state.epoch > 0:
-            return f"epoch-{state.epoch:04d}"
-        return f"step-{state.step:08d}"
 
     def _stop_in_phase(self) -> bool:
         """Whether the run ends here, in the middle of a phase, agreed over ranks; saves what is needed to go on."""
@@ -300,14 +286,14 @@ class Loop:
             return False
         self.stopping.agree()
         if self.stopping.reasons:
-            self.saving.save(self._checkpoint_name())
+            self.saving.save(self.state.milestone)
         return bool(self.stopping.reasons)
 
     def _agree_on_stop(self) -> None:
         """Whether the run ends at the end of this round, agreed over ranks; saves what is needed to go on."""
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
-            self.saving.save(self._checkpoint_name())
+            self.saving.save(self.state.milestone)
 
     # Rows
 
