@@ -104,9 +104,9 @@ def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _
 
         def leave(_: nn.Module, inputs: Any, output: Any) -> None:
             open_calls.pop()
-            begun = cost.entered.pop()
+            flops_before = cost.entered.pop()
             if not cost.entered:  # a module that calls itself counts once
-                cost.flops += flops.get_total_flops() - begun
+                cost.flops += flops.get_total_flops() - flops_before
             if not isinstance(child, nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 return
             for paying in {id(each): each for each in (costs[""], cost, *open_calls)}.values():

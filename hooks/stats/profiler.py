@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from typing import Annotated, ClassVar, Literal
@@ -65,8 +66,7 @@ class Profiler(Cleanup, Hook):
 
     def __post_init__(self) -> None:
         self._profile: profile | None = None
-        self._part: record_function | None = None
-        self._in_range = False
+        self._part = ExitStack()
         self._begin, self._end = inf, inf
 
     def on_start(self, state: State) -> None:
@@ -143,22 +143,13 @@ class Profiler(Cleanup, Hook):
 
     def _mark(self, part: str) -> None:
         """Ends the part of the iteration that was marked last, and begins the next."""
-        if self.nvtx:
-            self._mark_range(part)
-        if self._profile is None:
+        if self._profile is None and not self.nvtx:
             return
-        if self._part is not None:
-            self._part.__exit__(None, None, None)
-        self._part = record_function(part) if part else None
-        if self._part is not None:
-            self._part.__enter__()
-
-    def _mark_range(self, part: str) -> None:
-        if self._in_range:
-            torch.cuda.nvtx.range_pop()
-        if part:
-            torch.cuda.nvtx.range_push(part)
-        self._in_range = bool(part)
+        self._part.close()
+        if part and self.nvtx:
+            self._part.enter_context(torch.cuda.nvtx.range(part))
+        if part and self._profile is not None:
+            self._part.enter_context(record_function(part))
 
 
 def _export(trace: profile, state: State) -> None:

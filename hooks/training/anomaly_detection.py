@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,13 +30,10 @@ class AnomalyDetection(Cleanup, Hook):
     priority: ClassVar[Priority] = Priority.HIGHEST
 
     def __post_init__(self) -> None:
-        self._found: tuple[bool, bool] | None = None
+        self._setting = ExitStack()
 
     def on_start(self, state: State) -> None:
-        self._found = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-        torch.autograd.set_detect_anomaly(True, check_nan=self.check_nan)
+        self._setting.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=self.check_nan))
 
     def close(self) -> None:
-        if self._found is not None:
-            torch.autograd.set_detect_anomaly(*self._found)
-            self._found = None
+        self._setting.close()

@@ -53,11 +53,11 @@ class LossSpike(Hook):
         self._losses: deque[float] = deque(maxlen=self.window)
         self._spikes_in_a_row = 0
         self._parts: list[Tensor] = []
-        self._first: int | None = None  # the place in the epoch from which on this process fetches its batches
+        self._fetched_from: int | None = None  # the iteration of the epoch from which on this process fetches its batches
 
     def on_phase_start(self, state: State) -> None:
-        if state.phase == "train" and (self._first is None or state.phase_iteration == 0):
-            self._first = state.phase_iteration
+        if state.phase == "train" and (self._fetched_from is None or state.phase_iteration == 0):
+            self._fetched_from = state.phase_iteration
 
     def on_backward(self, state: State) -> None:
         if state.loss is not None:
@@ -113,8 +113,8 @@ class LossSpike(Hook):
         batches: Any = getattr(state.loaders.get("train"), "batch_sampler", None)
         if not hasattr(getattr(batches, "sampler", None), "set_epoch"):
             return iter(())
-        begun = state.phase_iteration + 1 - len(self._parts) - (self._first or 0)
-        return (list(batch) for batch in islice(iter(batches), begun, begun + len(self._parts)))
+        first = state.phase_iteration + 1 - len(self._parts) - (self._fetched_from or 0)
+        return (list(batch) for batch in islice(iter(batches), first, first + len(self._parts)))
 
     def state_dict(self) -> dict[str, Any]:
         return {"losses": list(self._losses), "spikes_in_a_row": self._spikes_in_a_row}
