@@ -152,11 +152,8 @@ def _call(state: State) -> _Call:
     def catch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         caught.append(_Call(module, arguments, named))
 
-    handle = state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True)
-    try:
+    with state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True):
         state.forward(state.module, one_batch(state))
-    finally:
-        handle.remove()
     if not caught:
         raise ValueError("the task's forward pass does not call the model itself but parts of it, so it cannot be exported")
     call = caught[0]

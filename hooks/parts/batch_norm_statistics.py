@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -64,12 +64,10 @@ def _observing(layers: list[BatchNorm], sums: list[Tensor]) -> Iterator[None]:
         layer.training = values.shape[1] > 1  # by its batch's statistics, as in training, where it has any
 
     of_layer: dict[nn.Module, Tensor] = dict(zip(layers, sums, strict=True))
-    handles = [layer.register_forward_pre_hook(add) for layer in layers]
-    try:
+    with ExitStack() as handles:
+        for layer in layers:
+            handles.enter_context(layer.register_forward_pre_hook(add))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:

@@ -45,7 +45,7 @@ class LayerMonitor(LayerMeasurement):
 
     def until_read(self, handle: RemovableHandle) -> None:
         """Takes a module hook away when the forward pass is over."""
-        self._watching.callback(handle.remove)
+        self._watching.enter_context(handle)
 
     @paced_by("every")
     def on_batch(self, state: State) -> None:

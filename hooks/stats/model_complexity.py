@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -114,13 +114,11 @@ def _counting(module: nn.Module, flops: FlopCounterMode) -> Iterator[dict[str, _
 
         return child.register_forward_pre_hook(enter), child.register_forward_hook(leave)
 
-    handles = [watch(child, costs[name]) for name, child in module.named_modules()]
-    try:
+    with ExitStack() as handles:
+        for name, child in module.named_modules():
+            for handle in watch(child, costs[name]):
+                handles.enter_context(handle)
         yield costs
-    finally:
-        for pair in handles:
-            for handle in pair:
-                handle.remove()
 
 
 @contextmanager
