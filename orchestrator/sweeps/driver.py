@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
@@ -32,7 +31,7 @@ from orchestrator.errors import UsageError
 from orchestrator.records.provenance import captured
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
-from orchestrator.runs.driver import experiment_to_resume
+from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population_history import History
@@ -163,16 +162,38 @@ def _wait_for_orphans(folder: RunFolder) -> None:
 
 
 def _described(settings: Settings) -> dict[str, Any]:
-    return {**_objective(settings), "trials": count_trials(settings)}
+    """What trials are judged by, with several metrics the first and all of them; and how many there are to be."""
+    metric, mode = settings.objectives[0]
+    return {"metric": metric, "mode": mode, "objectives": settings.objectives, "trials": count_trials(settings)}
 
 
 def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Past], address: str | None) -> Sweep:
     """Runs what is left of a sweep, and writes down how that went."""
-    settings = experiment.sweep
+    settings, metadata = experiment.sweep, folder.metadata()
     assert settings is not None
-    with failing(folder):
-        interrupted = _drive(folder, experiment, settings, past, address)
-    return _concluded(folder, experiment, interrupted)
+    # Tune would take Ctrl-C for itself.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    how = resume_command(folder)
+    words = "Each trial ends at its next report; it will go on from its newest checkpoint."
+    with failing(folder), TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
+        watcher = Watcher(display, settings, past)
+        stop_asked = lambda: interrupts.asked  # noqa: E731
+        if metadata.local:
+            from orchestrator.sweeps.in_process import run_trials
+
+            run_trials(experiment, settings, folder.location, watcher, stop_asked, past=past, fail_fast=metadata.fail_fast)
+        else:
+            display.line(way_to_ray(address))
+            with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
+                from orchestrator.sweeps.tune.launch import launch
+
+                at_once, arithmetic = _concurrency(ray, experiment, settings)
+                left = f"{len(left_to_run(settings, past))} trials{' left,' if past else ''}"
+                display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
+                launch(experiment, settings, folder, watcher, stop_asked, past=past, fail_fast=metadata.fail_fast, at_once=at_once)
+            if interrupts.asked:
+                say(f"Interrupted. To go on: {how}")
+    return _concluded(folder, experiment, interrupts.asked)
 
 
 def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = False) -> Sweep:
@@ -217,68 +238,9 @@ def _refuse_what_is_missing(settings: Settings, local: bool) -> None:
         )
 
 
-def _objective(settings: Settings) -> dict[str, Any]:
-    """What trials are judged by; with several metrics the first, and all of them."""
-    metric, mode = settings.objectives[0]
-    return {"metric": metric, "mode": mode, "objectives": settings.objectives}
-
-
-def _drive(
-    folder: RunFolder, experiment: Experiment, settings: Settings, past: Mapping[int, Past], address: str | None
-) -> bool:
-    """Runs the sweep; True where it was interrupted."""
-    metadata = folder.metadata()
-    # Tune would take Ctrl-C for itself.
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    how = f"hookyard resume {shlex.quote(str(folder))}"
-    words = "Each trial ends at its next report; it will go on from its newest checkpoint."
-    with TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
-        watcher = Watcher(display, settings, past)
-        if metadata.local:
-            from orchestrator.sweeps.in_process import run_trials
-
-            run_trials(
-                experiment, settings, folder.location, watcher, lambda: interrupts.asked, past=past, fail_fast=metadata.fail_fast
-            )
-        else:
-            _on_ray(folder, experiment, settings, past, address, display, watcher, interrupts)
-            if interrupts.asked:
-                say(f"Interrupted. To go on: {how}")
-        return interrupts.asked
-
-
-def _on_ray(
-    folder: RunFolder,
-    experiment: Experiment,
-    settings: Settings,
-    past: Mapping[int, Past],
-    address: str | None,
-    display: TerminalDisplay,
-    watcher: Watcher,
-    interrupts: Interrupts,
-) -> None:
-    """Runs the sweep on Ray Tune."""
-    display.line(way_to_ray(address))
-    with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
-        from orchestrator.sweeps.tune.launch import launch
-
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        at_once, arithmetic = _concurrency(nodes, experiment, settings)
-        left = f"{len(left_to_run(settings, past))} trials{' left,' if past else ''}"
-        display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
-        launch(
-            experiment,
-            folder.location,
-            at_once,
-            past=past,
-            fail_fast=folder.metadata().fail_fast,
-            watcher=watcher,
-            stop_asked=lambda: interrupts.asked,
-        )
-
-
-def _concurrency(nodes: Sequence[Mapping[str, float]], experiment: Experiment, settings: Settings) -> tuple[int, str]:
+def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[int, str]:
     """How many trials run side by side, and the arithmetic; raises UsageError where not even one fits."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers, asked = experiment.workers, Resources.asked_by(experiment.workers)
     has = Resources(*(sum(node.get(resource, 0) for node in nodes) for resource in ("CPU", "GPU")))
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ray import tune
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchAlgorithm, Searcher
+from ray.tune.search import Searcher
 
 from orchestrator.config.space import count_trials
-from orchestrator.config.sweep import HyperBand, Population, Sweep
+from orchestrator.config.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import Past, left_to_run
 from orchestrator.sweeps.search.sampling import as_optuna, random_points, repeated, suggested
 
@@ -29,17 +28,6 @@ def make_search(settings: Sweep, seed: int, past: Mapping[int, Past]) -> Search:
     """The search that the settings name, told what an earlier life of the sweep has left; `seed` is that of first repeats."""
     kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
     return kind(settings, seed, past)
-
-
-def for_tune(search: Search, settings: Sweep, at_once: int) -> tuple[dict[str, Any], Searcher | SearchAlgorithm]:
-    """A search as Tune's space and its search algorithm, which hands out `at_once` trials at a time.
-
-    Schedulers whose trials wait for each other have all that are drawn at once, from Tune's own algorithm: its populations
-    refuse any other.
-    """
-    if isinstance(search, DrawnTrials) and isinstance(settings.scheduler, Population | HyperBand):
-        return {TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])}, BasicVariantGenerator()
-    return {}, ConcurrencyLimiter(search, max_concurrent=at_once)
 
 
 class Search(Searcher):

@@ -12,7 +12,7 @@ from ray import tune
 from ray.tune.result import TIME_TOTAL_S
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sweep import HyperBand, Population, Sweep
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.rank_failures import DIED
 from orchestrator.engines.train_engine import give_back
@@ -22,7 +22,7 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import Past, seconds_used
-from orchestrator.sweeps.search.search import TRIAL, for_tune, make_search
+from orchestrator.sweeps.search.search import TRIAL, DrawnTrials, Search, make_search
 from orchestrator.sweeps.stopping_rules import Stopping
 from orchestrator.sweeps.trial_announcer import Watcher
 from orchestrator.sweeps.trial_setup import BY_SCHEDULER, begin_trial
@@ -32,29 +32,28 @@ from orchestrator.sweeps.tune.trainable import Trial
 
 def launch(
     experiment: Experiment,
-    location: str,
-    at_once: int,
+    settings: Sweep,
+    sweep: RunFolder,
+    watcher: Watcher,
+    stop_asked: Callable[[], bool],
     *,
     past: Mapping[int, Past],
     fail_fast: bool,
-    watcher: Watcher,
-    stop_asked: Callable[[], bool],
+    at_once: int,
 ) -> None:
-    """Runs all trials, each on the engine that the sweep's settings name, and returns when they are over."""
-    settings = experiment.sweep
-    assert settings is not None
-    sweep = RunFolder(location)
+    """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
     stopping = Stopping(settings, experiment.workers.most)
     stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
     ending = _Ending(stopping, stop_asked, fail_fast)
-    watching = _Watching(location, experiment, watcher, ending)
     search = make_search(settings, experiment.seed, past)
-    space, algorithm = for_tune(search, settings, at_once)
+    told = {"source": experiment.source, "settings": settings, "workers": experiment.workers, "location": sweep.location}
+    bundles = ENGINES[settings.engine].bundles(experiment.workers)
     tuner = tune.Tuner(
-        _trainable(experiment, ENGINES[settings.engine].bundles(experiment.workers), location),
-        param_space=space,
-        tune_config=_tune_config(settings, search.count, algorithm, sweep, past),
-        run_config=_run_config(sweep, ending, watching, experiment.max_failures),
+        tune.with_resources(tune.with_parameters(Trial, **told), tune.PlacementGroupFactory(bundles, strategy="PACK")),
+        # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
+        param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
+        tune_config=_tune_config(settings, search, sweep, past, at_once),
+        run_config=_run_config(sweep, ending, _Watching(sweep, experiment, watcher, ending), experiment.max_failures),
     )
     # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -67,19 +66,17 @@ def launch(
         end_trial(folder, *ending.of(folder.name))
 
 
-def _trainable(experiment: Experiment, bundles: list[dict[str, float]], location: str) -> Any:
-    told = {"source": experiment.source, "settings": experiment.sweep, "workers": experiment.workers, "location": location}
-    return tune.with_resources(tune.with_parameters(Trial, **told), tune.PlacementGroupFactory(bundles, strategy="PACK"))
-
-
-def _tune_config(settings: Sweep, trials: int, algorithm: Any, sweep: RunFolder, past: Mapping[int, Past]) -> tune.TuneConfig:
-    scheduler = make_scheduler(settings, History(sweep), past, lambda number: _is_mistake(trial_folder(str(sweep), number)))
+def _tune_config(settings: Sweep, search: Search, sweep: RunFolder, past: Mapping[int, Past], at_once: int) -> tune.TuneConfig:
+    scheduler = make_scheduler(settings, History(sweep), past, lambda number: _is_mistake(trial_folder(sweep.location, number)))
     # Here and not through Tune, which knows one metric; the search has its own, of which there may be several.
-    metric, mode = settings.objectives[0]
-    scheduler.set_search_properties(metric, mode)
+    scheduler.set_search_properties(*settings.objectives[0])
+    drawn = isinstance(search, DrawnTrials)
+    side_by_side = isinstance(settings.scheduler, Population | HyperBand)
     return tune.TuneConfig(
-        num_samples=trials,
-        search_alg=algorithm,
+        num_samples=search.count,
+        search_alg=None if drawn else search,
+        # Trials that wait for each other must all have begun.
+        max_concurrent_trials=None if drawn and side_by_side else at_once,
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,
@@ -150,11 +147,11 @@ class _Ending(_OfThisDriver, tune.Stopper):
 class _Watching(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the watcher, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, location: str, experiment: Experiment, watcher: Watcher, ending: _Ending) -> None:
-        self._location, self._experiment, self._watcher, self._ending = location, experiment, watcher, ending
+    def __init__(self, sweep: RunFolder, experiment: Experiment, watcher: Watcher, ending: _Ending) -> None:
+        self._sweep, self._experiment, self._watcher, self._ending = sweep, experiment, watcher, ending
 
     def _folder(self, trial: Any) -> RunFolder:
-        return trial_folder(self._location, trial.config[TRIAL]["number"])
+        return trial_folder(self._sweep.location, trial.config[TRIAL]["number"])
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._watcher.begins(self._folder(trial).name, trial.config[TRIAL]["values"])
@@ -187,7 +184,7 @@ class _Watching(_OfThisDriver, tune.Callback):
         if not folder.storage.exists("run.json"):
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
-                begin_trial(self._location, number, self._experiment.source, settings, values)
+                begin_trial(self._sweep.location, number, self._experiment.source, settings, values)
         if folder.metadata().status == "running":
             folder.end("failed", error=error)
         give_back(folder)

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.config.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import Past
-from orchestrator.sweeps.search.search import TRIAL, Draws, for_tune, make_search
+from orchestrator.sweeps.search.search import TRIAL, Draws, make_search
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
 
@@ -130,16 +130,6 @@ def test_tune_is_handed_every_trial_of_a_search_that_draws_them_beforehand() -> 
     given = [search.suggest(f"id-{count}")[TRIAL] for count in range(search.count)]
     assert [(one["number"], one["values"]) for one in given] == list(Draws(settings, 0))
     assert [one["number"] for one in given] == [0, 1, 2]
-
-
-def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once() -> None:
-    space, algorithm = for_tune(make_search(sweep(), 0, {}), sweep(), 2)
-    assert (space, algorithm.max_concurrent) == ({}, 2)
-    for kind in ("pbt", "pb2", "hyperband"):
-        settings = sweep(scheduler=kind, trials=3)
-        space, algorithm = for_tune(make_search(settings, 0, {}), settings, 2)
-        assert algorithm.max_concurrent == 0
-        assert [space[TRIAL].sample() for _ in range(3)] == [{"number": number, "values": values} for number, values in Draws(settings, 0)]
 
 
 # Repeats

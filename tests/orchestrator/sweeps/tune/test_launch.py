@@ -11,10 +11,11 @@ from ray.tune.experiment import Trial
 
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.sweep import Sweep
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
-from orchestrator.sweeps.search.search import trial_config
+from orchestrator.sweeps.search.search import make_search, trial_config
 from orchestrator.sweeps.stopping_rules import Stopping
-from orchestrator.sweeps.tune.launch import _Ending, _Watching
+from orchestrator.sweeps.tune.launch import _Ending, _tune_config, _Watching
 from tests.orchestrator.config.samples import TEXT
 
 SETTINGS = {"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uniform": [0, 1]}}}
@@ -32,7 +33,7 @@ class Hears:
 
 def watching(folder: Path, watcher: Hears) -> _Watching:
     ending = _Ending(Stopping(Sweep.model_validate(SETTINGS)), lambda: False, fail_fast=False)
-    return _Watching(str(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), watcher, ending)
+    return _Watching(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), watcher, ending)
 
 
 @pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
@@ -44,3 +45,10 @@ def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Pa
     assert (metadata.status, metadata.values) == ("failed", {"optimizer.lr": lr})
     assert error in metadata.error
     assert watcher.ends == ["trial-0004"]
+
+
+@pytest.mark.parametrize(("scheduler", "at_once"), [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)])
+def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once(tmp_path: Path, scheduler: str, at_once: int | None) -> None:
+    settings = Sweep.model_validate({**SETTINGS, "search": "random", "scheduler": scheduler, "trials": 3})
+    config = _tune_config(settings, make_search(settings, 0, {}), RunFolder(tmp_path), {}, 2)
+    assert (config.search_alg, config.num_samples, config.max_concurrent_trials) == (None, 3, at_once)
