@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,15 @@ _DIFF_LIMIT = 200_000
 _FILES_LIMIT = 1000
 
 
-def captured(folder: Path) -> dict[str, Any]:
-    """Command line, versions, git state of a folder, and the few environment variables that matter. Driver."""
+def provenance(import_paths: Sequence[str]) -> dict[str, Any]:
+    """Command line, versions, git state of the first folder or this one, and the few environment variables that matter. Driver."""
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        "git": _git(folder),
+        "git": _git(Path(import_paths[0] if import_paths else ".")),
     }
 
 

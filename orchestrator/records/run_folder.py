@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,11 @@ ENDED = ("finished", "stopped")
 def now() -> str:
     """The time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def seconds_at(moment: str) -> float:
+    """Seconds since 1970 of a time as `now` writes it."""
+    return datetime.fromisoformat(moment).timestamp()
 
 
 class RunFolder:

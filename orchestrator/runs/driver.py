@@ -28,7 +28,7 @@ from orchestrator.engines.ray_environment import (
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import EngineName
-from orchestrator.records.provenance import captured
+from orchestrator.records.provenance import provenance
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
@@ -66,7 +66,7 @@ def run(
     Storage(storage).reach()
     _refuse_what_cannot_be(experiment, engine, address)
     metadata = {
-        **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
+        **provenance(experiment.import_paths),
         "source": experiment.source,
         "engine": engine,
         "local": engine == "in-process",

@@ -28,7 +28,7 @@ from orchestrator.engines.ray_environment import (
     way_to_ray,
 )
 from orchestrator.errors import UsageError
-from orchestrator.records.provenance import captured
+from orchestrator.records.provenance import provenance
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
@@ -75,7 +75,7 @@ def sweep(
     if starts_ray(address) and not local:
         refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
     metadata = {
-        **captured(Path(experiment.import_paths[0] if experiment.import_paths else ".")),
+        **provenance(experiment.import_paths),
         "source": experiment.source,
         "local": local,
         "fail_fast": fail_fast,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -26,9 +26,9 @@ class Watcher:
     def __init__(self, display: TerminalDisplay, settings: Sweep, past: Mapping[int, Past]) -> None:
         self._ended = sum(trial.over for trial in past.values())
         self._display, self._total = display, self._ended + len(left_to_run(settings, past))
-        self._metric, self._mode = settings.objectives[0]
-        self._best = -math.inf if self._mode == "max" else math.inf
-        self._own: dict[str, float] = {}
+        self._metric, mode = settings.objectives[0]
+        self._best_of: Callable[..., float] = max if mode == "max" else min
+        self._reached: dict[str, float] = {}
         self._begun: set[str] = set()
         for number, trial in past.items():
             for report in trial.reports:
@@ -53,20 +53,17 @@ class Watcher:
     def ended(self, trial: str, values: Mapping[str, Any], error: str | None = None) -> None:
         """A trial is over."""
         self._ended += 1
-        reached = f"failed: {error}" if error else f"{self._metric} {self._own.get(trial, math.nan):.4g}"
+        reached = f"failed: {error}" if error else f"{self._metric} {self._reached.get(trial, math.nan):.4g}"
         self._display.line(f"{trial} [{self._ended}/{self._total}] {_chosen(values)}: {reached}")
         self._show_progress()
 
     def _show_progress(self) -> None:
-        best = f"best {self._metric} {self._best:.4g}" if math.isfinite(self._best) else ""
+        reached = [value for value in self._reached.values() if math.isfinite(value)]
+        best = f"best {self._metric} {self._best_of(reached):.4g}" if reached else ""
         self._display.progress("trials", self._ended, self._total, best)
 
     def _take(self, trial: str, value: float) -> None:
-        self._own[trial] = self._better(self._own.get(trial, value), value)
-        self._best = self._better(self._best, value)
-
-    def _better(self, one: float, other: float) -> float:
-        return max(one, other) if self._mode == "max" else min(one, other)
+        self._reached[trial] = self._best_of(self._reached.get(trial, value), value)
 
 
 def _chosen(values: Mapping[str, Any]) -> str:

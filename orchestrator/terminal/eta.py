@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from orchestrator.records.metadata import Attempt
+from orchestrator.records.run_folder import seconds_at
 
 _REPORTS, _APART_S = 10, 10.0
 """The time to come is reckoned from the last reports once they are so far apart: their times are whole seconds."""
@@ -67,8 +67,8 @@ def _seconds_per_iteration(reports: Sequence[Mapping[str, Any]], step_s: float |
     """What an iteration takes with its part of validation and saving, as far as the reports of this attempt tell."""
     last = [report for report in reports if "time" in report][-_REPORTS:]
     if len(last) > 1:
-        seconds = (datetime.fromisoformat(last[-1]["time"]) - datetime.fromisoformat(last[0]["time"])).total_seconds()
+        seconds = seconds_at(last[-1]["time"]) - seconds_at(last[0]["time"])
         iterations = last[-1]["iteration"] - last[0]["iteration"]
         if seconds >= _APART_S and iterations:
-            return float(seconds / iterations)
+            return seconds / float(iterations)
     return step_s

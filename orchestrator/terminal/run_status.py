@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from socket import gethostname
 from time import perf_counter, time
 from typing import Any
@@ -14,7 +13,7 @@ import yaml
 
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.records.run_folder import ENDED, RunFolder, seconds_at, status_of
 from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.stats.insight import Verdict, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
@@ -217,15 +216,10 @@ def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: 
         return f"the run is dead: {driver} is gone; {last}"
     if view.status != "running":
         return None
-    since = quiet_s if quiet_s is not None else now - _seconds((present and present.started) or view.started, now)
+    since = quiet_s if quiet_s is not None else now - seconds_at((present and present.started) or metadata.started)
     if since < max(QUIET_S, QUIET_ITERATIONS * (view.speed.step_s or 0)) + upload_interval_s:
         return None
     what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
     usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""
     unseen = "" if metadata.host == gethostname() else f"; whether {driver} lives cannot be seen from here"
     return f"{what}{usual}: it hangs, or does something else that takes long{unseen}"
-
-
-def _seconds(moment: str | None, default: float) -> float:
-    return default if moment is None else datetime.fromisoformat(moment).timestamp()
-

@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from time import time
 from typing import Any
 
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.records.run_folder import ENDED, RunFolder, seconds_at, status_of
 from orchestrator.stats.quantities import is_number
 from orchestrator.terminal.run_status import LiveRun, RunView
 
@@ -147,7 +146,7 @@ class LiveSweep:
     def _eta(self, trials: Sequence[TrialView], left: float, began: str) -> float | None:
         """What is left at the pace of this life, in which a trial under way counts for the part of it that is done."""
         done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= began)
-        elapsed = self._clock() - datetime.fromisoformat(began).timestamp()
+        elapsed = self._clock() - seconds_at(began)
         return elapsed * left / done if done > 0 else None
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import calendar
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.run_folder import ENDED, RunFolder, seconds_at
 from orchestrator.records.sweep_folder import trial_folders, trial_number
 
 
@@ -55,23 +53,15 @@ def left_to_run(settings: Sweep, past: Mapping[int, Past]) -> list[int]:
 
 def seconds_of(folder: RunFolder) -> float:
     """How long a trial has trained so far: from the start of each attempt to its last report."""
-    starts = {attempt.number: _seconds(attempt.started) for attempt in folder.attempts() if attempt.started}
-    ends = {line["attempt"]: _seconds(line["time"]) for line in folder.reports()}
+    starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.attempts() if attempt.started}
+    ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.reports()}
     return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 
 def seconds_used(sweep: RunFolder) -> float:
     """How long the earlier lives of a sweep took: from the start of each to the last report in it."""
     metadata = sweep.metadata()
-    starts = [_seconds(metadata.started), *(_seconds(moment) for moment in metadata.resumed)]
-    reported = [_seconds(line["time"]) for folder in trial_folders(sweep) for line in folder.reports()]
+    starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
+    reported = [seconds_at(line["time"]) for folder in trial_folders(sweep) for line in folder.reports()]
     lives = zip(starts, [*starts[1:], float("inf")], strict=True)
-    return sum(_last(reported, start, end) - start for start, end in lives)
-
-
-def _last(moments: Iterable[float], start: float, end: float) -> float:
-    return max((moment for moment in moments if start <= moment < end), default=start)
-
-
-def _seconds(moment: str) -> float:
-    return calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ"))
+    return sum(max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in lives)

@@ -74,13 +74,30 @@ class OptunaTrials(Search):
     def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past]) -> None:
         super().__init__(settings, past)
         self._settings, self._seed = settings, seed
-        self._optuna = _optuna_search(settings, past)
+        self._optuna = self._optuna_search(past)
         self._suggested = 0
         self._numbers: dict[str, int] = {}
         self._reported: dict[str, Mapping[str, Any]] = {}
         self._reached: defaultdict[int, list[Mapping[str, Any] | None]] = defaultdict(list)
         while self._suggested < _begun(settings, past):
             self._take_up(past)
+
+    def _optuna_search(self, past: Mapping[int, Past]) -> Any:
+        """Ray Tune's OptunaSearch over the space, written as a function so that a path may depend on another.
+
+        TPE, seeded; anew for each life of the sweep, as it would repeat its first draws otherwise.
+        """
+        import optuna
+        from ray.tune.search.optuna import OptunaSearch
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return OptunaSearch(
+            _Suggest(self._settings),
+            metric=self.metric,
+            mode=self.mode,
+            points_to_evaluate=_first_points(self._settings, past),
+            sampler=optuna.samplers.TPESampler(seed=self._settings.seed + len(past)),
+        )
 
     def _take_up(self, past: Mapping[int, Past]) -> None:
         for number, values in self._next():
@@ -132,26 +149,6 @@ class _Suggest:
 
     def __call__(self, trial: Any) -> dict[str, Any]:
         return {"values": suggested(self.settings, trial)}
-
-
-def _optuna_search(settings: Sweep, past: Mapping[int, Past]) -> Any:
-    """Ray Tune's OptunaSearch over the space, written as a function so that a path may depend on another.
-
-    TPE, seeded; anew for each life of the sweep, as it would repeat its first draws otherwise.
-    """
-    import optuna
-    from ray.tune.search.optuna import OptunaSearch
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    metrics, modes = zip(*settings.objectives, strict=True)
-    several = len(metrics) > 1
-    return OptunaSearch(
-        _Suggest(settings),
-        metric=list(metrics) if several else metrics[0],
-        mode=list(modes) if several else modes[0],
-        points_to_evaluate=_first_points(settings, past),
-        sampler=optuna.samplers.TPESampler(seed=settings.seed + len(past)),
-    )
 
 
 def _begun(settings: Sweep, past: Mapping[int, Past]) -> int:

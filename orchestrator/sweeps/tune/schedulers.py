@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 from orchestrator.config import sweep as settings_of
-from orchestrator.config.sweep import PB2, PBT, Population, Sweep
+from orchestrator.config.sweep import PB2, PBT, Sweep
 from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population_history import History
@@ -24,6 +23,9 @@ from orchestrator.sweeps.search.search import TRIAL, trial_config
 
 LONGEST = 1_000_000
 """More reports than any trial makes: a trial ends by itself."""
+
+OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
+"""Parameters that Tune's schedulers do not see: new values are drawn within the space's domains."""
 
 
 def make_scheduler(
@@ -35,40 +37,38 @@ def make_scheduler(
     a way that would come again, so that it is not started anew.
     """
     keeps = (settings, past, is_mistake)
+    # Their names are Tune's own.
+    options = settings.scheduler.model_dump(exclude=OUR_OWN, exclude_none=True)
     match settings.scheduler:
-        case settings_of.Asha() as asha:
-            return _TakingUp.of(Halving)(
-                *keeps,
-                max_t=asha.max_t or LONGEST,
-                grace_period=asha.grace_period,
-                reduction_factor=asha.reduction_factor,
-                brackets=asha.brackets,
-            )
-        case settings_of.HyperBand() as hyperband:
-            return _TakingUp.of(Bands)(*keeps, max_t=hyperband.max_t, reduction_factor=hyperband.reduction_factor)
-        case settings_of.Median() as median:
-            return _TakingUp.of(Median)(
-                *keeps,
-                time_attr=TRAINING_ITERATION,
-                grace_period=median.grace_period,
-                min_samples_required=median.min_samples_required,
-            )
-        case PBT() as pbt:
+        case settings_of.Asha():
+            return _TakingUp.of(Halving)(*keeps, **{"max_t": LONGEST, **options})
+        case settings_of.HyperBand():
+            return _TakingUp.of(Bands)(*keeps, **options)
+        case settings_of.Median():
+            return _TakingUp.of(Median)(*keeps, time_attr=TRAINING_ITERATION, **options)
+        case PBT():
             # The paths that change are our own affair; Tune wants some.
-            common = {"hyperparam_mutations": {TRIAL: {}}, "burn_in_period": pbt.burn_in_period}
-            return _Population.of(PopulationBasedTraining)(*keeps, history=history, **common, **_common(pbt))
-        case PB2() as pb2:
+            options |= {"hyperparam_mutations": {TRIAL: {}}, "time_attr": TRAINING_ITERATION, "log_config": False}
+            return _Population.of(PopulationBasedTraining)(*keeps, history=history, **options)
+        case PB2():
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
-            return _Population.of(TunesPB2)(*keeps, history=history, hyperparam_bounds=trial_bounds(settings), **_common(pb2))
+            # Both ends of what changes in flight, where its value stands in a trial's config.
+            options |= {"hyperparam_bounds": {TRIAL: {"values": bounds(settings)}}, "time_attr": TRAINING_ITERATION, "log_config": False}
+            return _Population.of(TunesPB2)(*keeps, history=history, **options)
     return _TakingUp(*keeps)
 
 
-@dataclass(frozen=True)
-class _Over:
-    """Stands for a trial of an earlier life that is over."""
+class _TrialStandIn:
+    """Stands for a trial of an earlier life that is over; or for one that runs by itself, and for Tune's loop around it, in
+    which no other one waits."""
 
-    trial_id: str
+    def __init__(self, number: int) -> None:
+        self.trial_id, self.config = trial_name(number), {TRIAL: {"number": number}}
+
+    def get_live_trials(self) -> list[Any]:
+        """None that a scheduler would let go first."""
+        return []
 
 
 class _TakingUp(FIFOScheduler):
@@ -88,7 +88,7 @@ class _TakingUp(FIFOScheduler):
         """A trial is new, or is to be started anew after a failure."""
         super().on_trial_add(tune_controller, trial)
         for number in [number for number, one in self._past.items() if one.over]:
-            self._tell(_Over(trial_name(number)), self._past.pop(number))
+            self._tell(_TrialStandIn(number), self._past.pop(number))
         number = trial.config[TRIAL]["number"]
         if number in self._past:
             self._tell(trial, self._past.pop(number))
@@ -99,21 +99,6 @@ class _TakingUp(FIFOScheduler):
         """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""
         if isinstance(self, Halving | Median):
             self.told(trial, [{**report, TRAINING_ITERATION: made} for made, report in enumerate(past.reports, 1)])
-
-
-def _common(population: Population) -> dict[str, Any]:
-    return {
-        "time_attr": TRAINING_ITERATION,
-        "perturbation_interval": population.perturbation_interval,
-        "quantile_fraction": population.quantile_fraction,
-        "synch": population.synch,
-        "log_config": False,
-    }
-
-
-def trial_bounds(settings: Sweep) -> dict[str, Any]:
-    """Both ends of what changes in flight, where its value stands in a trial's config."""
-    return {TRIAL: {"values": bounds(settings)}}
 
 
 class _Population(_TakingUp, Exploiting):
@@ -150,28 +135,17 @@ class _Population(_TakingUp, Exploiting):
         )
 
 
-class _Alone:
-    """Stands for a trial that runs by itself, and for Tune's loop around it, in which no other one waits."""
-
-    def __init__(self, number: int) -> None:
-        self.trial_id, self.config = trial_name(number), {TRIAL: {"number": number}}
-
-    def get_live_trials(self) -> list[Any]:
-        """None that a scheduler would let go first."""
-        return []
-
-
 class OneAfterTheOther:
     """A scheduler over trials that run one after the other: asha or median. In a process where no Ray is running."""
 
     def __init__(self, settings: Sweep, history: History, past: Mapping[int, Past]) -> None:
         self._scheduler: Any = make_scheduler(settings, history, past, lambda number: False)
         self._scheduler.set_search_properties(*settings.objectives[0])
-        self._trial, self._seed = _Alone(0), settings.seed
+        self._trial, self._seed = _TrialStandIn(0), settings.seed
 
     def begins(self, number: int) -> None:
         """The next trial begins, or goes on."""
-        self._trial = _Alone(number)
+        self._trial = _TrialStandIn(number)
         with seeded(self._seed + number):
             self._scheduler.on_trial_add(self._trial, self._trial)
 

@@ -97,7 +97,7 @@ def test_a_population_moves_its_decay_to_the_optimum_and_never_leaves_its_bounds
     distances = []
     for seed in range(5):
         points = [{"hooks.ema.decay": value} for value in np.linspace(0.05, 0.3, 8).tolist()]
-        settings = sweep(trials=8, seed=seed, scheduler="pbt", space={"hooks.ema.decay": {"uniform": [0.05, 0.75]}}, points=points)
+        settings = sweep(trials=8, seed=seed, scheduler={"type": "pbt", "mutate": ["hooks.ema.decay"]}, space={"hooks.ema.decay": {"uniform": [0.05, 0.75]}}, points=points)
         controller, folder = Controller(), tmp_path / str(seed)
         scheduler = scheduler_of(settings, folder)
         for number, values in enumerate(random_points(settings)):
