@@ -25,7 +25,12 @@ class Axis:
     """Values and their labels, ascending."""
     logarithmic: bool = False
 
-    def places(self, values: ArrayLike) -> NDArray[np.float64]:
+    @property
+    def tick_positions(self) -> NDArray[np.float64]:
+        """Where the ticks lie."""
+        return self.positions([value for value, _ in self.ticks])
+
+    def positions(self, values: ArrayLike) -> NDArray[np.float64]:
         """Where values lie: 0 to 1, NaN for what the axis cannot show."""
         numbers = np.asarray(values, dtype=float)
         if self.logarithmic:
@@ -104,4 +109,4 @@ def _decades(name: str, low: float, high: float, count: int) -> tuple[tuple[floa
     every = max(1, math.ceil((last - first) / count))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     values = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
-    return tuple((value, units.told(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9))
+    return tuple((value, units.text(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
@@ -17,7 +19,7 @@ class Envelope:
     """Neighbouring values taken together: for each bin the smallest, the mean and the largest of its values."""
 
     at: Floats
-    """The last place of each bin that holds a value."""
+    """The last position of each bin that holds a value."""
     low: Floats
     mean: Floats
     high: Floats
@@ -26,36 +28,27 @@ class Envelope:
 
 
 def envelope(at: ArrayLike, values: ArrayLike, bins: int) -> Envelope:
-    """Values at places, in at most so many bins of equal numbers of places; what lies at the same place is in one bin.
+    """Values in at most so many bins of equal numbers of positions; what lies at the same position is in one bin.
 
     Every finite value lies between the `low` and `high` of its bin, and both are values themselves.
     """
-    places, numbers = np.asarray(at, dtype=float), np.asarray(values, dtype=float)
+    numbers = np.asarray(values, dtype=float)
     finite = np.isfinite(numbers)
-    places, numbers = places[finite], numbers[finite]
-    if not len(numbers):
-        empty = np.empty(0)
-        return Envelope(empty, empty, empty, empty, int((~finite).sum()))
-    known, index = np.unique(places, return_inverse=True)
-    own = grouped(len(known), bins)
-    order = np.argsort(index, kind="stable")
-    member, numbers = own[index[order]], numbers[order]
-    starts = np.flatnonzero(np.diff(member, prepend=-1))
-    ends = np.flatnonzero(np.diff(own, append=own[-1] + 1))
-    counts = np.diff(starts, append=len(numbers))
-    sums = np.add.reduceat(numbers, starts)
-    return Envelope(
-        known[ends],
-        np.minimum.reduceat(numbers, starts),
-        sums / counts,
-        np.maximum.reduceat(numbers, starts),
-        int((~finite).sum()),
-    )
+    bin_of, ends = _bins(np.asarray(at, dtype=float)[finite], bins)
+    low, mean, high = pd.Series(numbers[finite]).groupby(bin_of).agg(["min", "mean", "max"]).to_numpy().T
+    return Envelope(ends[:, 1], low, mean, high, int((~finite).sum()))
 
 
 def grouped(count: int, most: int) -> Integers:
     """Which of at most so many groups, of nearly the same size, each of some neighbours belongs to."""
     return np.arange(count, dtype=np.int64) * min(count, most) // max(count, 1)
+
+
+def _bins(positions: ArrayLike, most: int) -> tuple[Integers, NDArray[Any]]:
+    """The bin of each position, and the first and the last position of each bin: shape (bins, 2)."""
+    known, index = np.unique(positions, return_inverse=True)
+    groups = grouped(len(known), most)
+    return groups[index], pd.Series(known).groupby(groups).agg(["first", "last"]).to_numpy()
 
 
 @dataclass(frozen=True)
@@ -77,42 +70,22 @@ class Grid:
 def worst_of_bins(
     rows: ArrayLike, columns: ArrayLike, measures: Mapping[str, ArrayLike], most_rows: int, most_columns: int
 ) -> dict[str, Grid]:
-    """Each measure of a long table, by row and column, in at most so many groups of neighbours each way.
-
-    A pair of row and column stands once in the table, or not at all.
-    """
-    row_names, row = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
-    column_names, column = np.unique(np.asarray(columns, dtype=np.int64), return_inverse=True)
-    own_row, own_column = grouped(len(row_names), most_rows), grouped(len(column_names), most_columns)
+    """Each measure of a long table, by row and column, in at most so many groups of neighbours each way."""
+    positions = np.asarray([rows, columns], dtype=np.int64)
+    row, row_groups = _bins(positions[0], most_rows)
+    column, column_groups = _bins(positions[1], most_columns)
+    shape = (len(row_groups), len(column_groups))
+    cell = row * shape[1] + column
+    order = np.argsort(cell, kind="stable")
+    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
+    filled = cell[order[starts]]
     found = {}
     for name, values in measures.items():
-        numbers = np.asarray(values, dtype=float)
-        whole = np.full((len(row_names), len(column_names)), -np.inf)
-        whole[row, column] = np.where(np.isfinite(numbers), numbers, -np.inf)
-        found[name] = _shrunk(whole, row_names, column_names, own_row, own_column)
+        numbers = np.where(np.isfinite(values), values, np.nan)
+        largest, origin = np.full(shape, np.nan), np.zeros((2, *shape), dtype=np.int64)
+        largest.reshape(-1)[filled] = np.fmax.reduceat(numbers[order], starts)
+        # Of equal values the first one is named: what is written last stays.
+        at = np.flatnonzero(numbers == largest.reshape(-1)[cell])[::-1]
+        origin.reshape(2, -1)[:, cell[at]] = positions[:, at]
+        found[name] = Grid(largest, origin[0], origin[1], row_groups, column_groups)
     return found
-
-
-def _shrunk(
-    whole: Floats, row_names: Integers, column_names: Integers, own_row: Integers, own_column: Integers
-) -> Grid:
-    largest = np.maximum.reduceat(whole, np.flatnonzero(np.diff(own_row, prepend=-1)), axis=0)
-    largest = np.maximum.reduceat(largest, np.flatnonzero(np.diff(own_column, prepend=-1)), axis=1)
-    of_row, of_column = np.zeros(largest.shape, dtype=np.int64), np.zeros(largest.shape, dtype=np.int64)
-    # Of equal values the first one is told: what is written last stays.
-    at_row, at_column = (places[::-1] for places in np.nonzero(whole == largest[own_row][:, own_column]))
-    cells = own_row[at_row], own_column[at_column]
-    of_row[cells], of_column[cells] = row_names[at_row], column_names[at_column]
-    return Grid(
-        np.where(np.isfinite(largest), largest, np.nan),
-        of_row,
-        of_column,
-        _ends(row_names, own_row),
-        _ends(column_names, own_column),
-    )
-
-
-def _ends(names: Integers, groups: Integers) -> Integers:
-    """The first and the last name of each group."""
-    first, last = np.diff(groups, prepend=-1) > 0, np.diff(groups, append=groups[-1] + 1) > 0
-    return np.stack([names[first], names[last]], axis=1)

@@ -20,7 +20,8 @@ class Section:
 
     id: str
     title: str
-    content: Content
+    content: str
+    """Markup; plain text where there is nothing to show."""
     note: str = ""
     """A sentence below the heading."""
 
@@ -65,7 +66,8 @@ def page(title: str, header: Content, sections: Sequence[Section], made: str) ->
 def _section(section: Section) -> Markup:
     heading = element("h2", section.title, id=f"{section.id}-title")
     note = element("p", section.note, class_="note") if section.note else None
-    return element("section", heading, note, section.content, id=section.id, aria_labelledby=f"{section.id}-title")
+    content = section.content if isinstance(section.content, Markup) else nothing(section.content)
+    return element("section", heading, note, content, id=section.id, aria_labelledby=f"{section.id}-title")
 
 
 def nothing(words: str) -> Markup:
@@ -80,11 +82,6 @@ class Tile:
     title: str
     value: Quantity | Markup
     note: str = ""
-
-
-def tiles(entries: Sequence[Tile]) -> Markup:
-    """The few numbers of a headline side by side."""
-    return element("dl", *map(_tile, entries), class_="tiles")
 
 
 def _tile(tile: Tile) -> Markup:
@@ -102,7 +99,7 @@ def headline(name: str, how: str, run: RunMetadata, entries: Sequence[Tile]) -> 
         element("h1", name, " ", status(how)),
         element("p", f"Stopped: {'; '.join(run.stopped)}") if run.stopped else None,
         failure("Error", run.error),
-        tiles(entries),
+        element("dl", *map(_tile, entries), class_="tiles"),
     ]
     return together(pieces)
 

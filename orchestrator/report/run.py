@@ -91,65 +91,47 @@ def headline(run: RunTables) -> Markup:
 
 def _reached(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
     """The metrics at their best, or as last reported where that is not known; those of validation before others."""
-    names = [
-        name
-        for name in dict.fromkeys(name for report in reports for name in report)
-        if "/" in name and not units.unit(name)
-    ]
-    names = [name for name in names if name.startswith(("val/", "test/"))] or [
-        name for name in names if name.startswith("train/")
-    ]
-    found = [("best", name, best(name, reports, modes)) for name in names]
-    found = [one if one[2] else ("last", one[1], last(one[1], reports)) for one in found]
-    return [
-        Tile(f"{which} {name}", Quantity(name, report[name]), f"epoch {report.get('epoch')}, step {report.get('step')}")
-        for which, name, report in found
-        if report is not None
-    ][:HEADLINES]
+    names = [name for name in dict.fromkeys(name for report in reports for name in report) if not units.unit(name)]
+    judged = [name for name in names if name.startswith(("val/", "test/"))] or [name for name in names if name.startswith("train/")]
+    tiles = []
+    for name in judged:
+        found = best(name, reports, modes)
+        report = found or last(name, reports)
+        if report is not None:
+            note = f"epoch {report.get('epoch')}, step {report.get('step')}"
+            tiles.append(Tile(f"{'best' if found else 'last'} {name}", Quantity(name, report[name]), note))
+    return tiles[:HEADLINES]
 
 
 def _cost(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
     tiles: list[Tile] = []
-    wall = metadata.wall_s
-    if wall is not None:
-        tiles.append(Tile("wall time", Quantity("wall_s", wall), "from start to end, in whole seconds"))
+    if metadata.wall_s is not None:
+        tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end, in whole seconds"))
     if not len(stats):
         return tiles
     ranks = int(stats["rank"].nunique())
     if "step_s" in stats:
         spent = float(stats["step_s"].sum())
-        tiles.append(
-            Tile(
-                "rank-seconds",
-                Quantity("", spent),
-                f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}",
-            )
-        )
+        note = f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"
+        tiles.append(Tile("rank-seconds", Quantity("", spent), note))
     tiles += _peaks(stats)
     slowest = slowest_rank(stats)
     if slowest is not None:
         rank, behind = slowest
-        tiles.append(
-            Tile(
-                "slowest rank",
-                Quantity("rank", rank),
-                f"its own work takes {behind:.1%} longer than the others' median",
-            )
-        )
+        note = f"its own work takes {behind:.1%} longer than the others' median"
+        tiles.append(Tile("slowest rank", Quantity("rank", rank), note))
     return tiles
 
 
 def _peaks(stats: pd.DataFrame) -> list[Tile]:
     columns = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
-    metadata = {name: what for name, what in columns.items() if name in stats and stats[name].notna().any()}
-    return [
-        Tile(
-            what,
-            Quantity(name, float(stats[name].max())),
-            f"rank {stats['rank'].to_numpy()[int(np.nanargmax(stats[name].to_numpy(dtype=float)))]}",
-        )
-        for name, what in metadata.items()
-    ]
+    tiles = []
+    for name, title in columns.items():
+        if name in stats and stats[name].notna().any():
+            values = stats[name].to_numpy(dtype=float)
+            worst = int(np.nanargmax(values))
+            tiles.append(Tile(title, Quantity(name, float(values[worst])), f"rank {stats['rank'].iloc[worst]}"))
+    return tiles
 
 
 def slowest_rank(stats: pd.DataFrame) -> tuple[int, float] | None:

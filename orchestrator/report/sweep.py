@@ -117,8 +117,8 @@ def logarithmic(config: str) -> set[str]:
 
 def _headline(sweep: SweepTables) -> Markup:
     counts = sweep.trials["status"].value_counts() if len(sweep.trials) else pd.Series(dtype=int)
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
-    trials = Tile("trials", Quantity("", len(sweep.trials)), told)
+    note = ", ".join(f"{count} {status}" for status, count in counts.items())
+    trials = Tile("trials", Quantity("", len(sweep.trials)), note)
     entries = [*_best(sweep.trials, sweep.objectives), trials, *_cost(sweep.metadata, sweep.trials)]
     return page.headline(sweep.name, sweep.status, sweep.metadata, entries)
 
@@ -128,24 +128,18 @@ def _best(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
     if metric not in trials or not trials[metric].notna().any():
         return []
     best, name = trials.iloc[0], str(trials.index[0])
-    drawn = {
-        path: best[path] for path in map(str, trials.columns) if path.startswith(CONFIG) and best[path] == best[path]
-    }
-    values = ", ".join(f"{path.removeprefix(CONFIG)} {units.told('', value)}" for path, value in drawn.items())
+    values = units.listed({path.removeprefix(CONFIG): best[path] for path in trials.columns if path.startswith(CONFIG)})
     reached = Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), name)
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), values)]
 
 
 def _cost(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
     entries: list[Tile] = []
-    wall = metadata.wall_s
-    if wall is not None:
-        entries.append(Tile("wall time", Quantity("wall_s", wall), "of the whole sweep"))
+    if metadata.wall_s is not None:
+        entries.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "of the whole sweep"))
     if "train_s" in trials:
         spent = float((trials["train_s"] * trials["ranks"]).sum())
-        entries.append(
-            Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks")
-        )
+        entries.append(Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks"))
     peaks = trials["peak_rss_bytes"].dropna() if "peak_rss_bytes" in trials else pd.Series(dtype=float)
     if len(peaks):
         most = Quantity("peak_rss_bytes", float(peaks.max()))
@@ -155,30 +149,17 @@ def _cost(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
 
 def _population(history: Sequence[Mapping[str, Any]]) -> page.Section:
     """Who went on from whose weights, with which values."""
-    rows = []
-    for one in history:
-        changed = [
-            f"{path}: {_text(one['before'].get(path))} to {_text(value)}"
-            for path, value in one["after"].items()
-            if one["before"].get(path) != value
-        ]
-        rows.append(
-            (
-                one["trial"],
-                one["source"],
-                one["step"],
-                one["score"],
-                one["source_score"],
-                "; ".join(changed) or "the same values",
-            )
-        )
-    columns = ("trial", "from", "step", "score", "score of the other", "values")
-    return page.Section(
-        "population",
-        "Who went on from whom",
-        table("In the order in which it happened", columns, rows, class_="sortable"),
-    )
+    columns = ("trial", "source", "step", "score", "source_score")
+    rows = [(*(exploit[name] for name in columns), _changes(exploit["before"], exploit["after"])) for exploit in history]
+    headings = {"source": "from", "source_score": "score of the other"}
+    drawn = table("In the order in which it happened", (*columns, "values"), rows, headings=headings, class_="sortable")
+    return page.Section("population", "Who went on from whom", drawn)
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    changed = {path: value for path, value in after.items() if before.get(path) != value}
+    return "; ".join(f"{path}: {_text(before.get(path))} to {_text(value)}" for path, value in changed.items()) or "the same values"
 
 
 def _text(value: Any) -> str:
-    return units.told("", value) or "null"
+    return units.text("", value) or "null"

@@ -88,4 +88,4 @@ def cell(name: str, value: Any) -> tuple[Content, str | None]:
         return together([bar, f"{value.part:.1%}"]), units.exact("share", value.part)
     if isinstance(value, Quantity):
         return cell(value.name, value.value)
-    return units.told(name, value), units.exact(name, value)
+    return units.text(name, value), units.exact(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def unit(name: str) -> str:
     return ""
 
 
-def told(name: str, value: Any) -> str:
+def text(name: str, value: Any) -> str:
     """A value as people read it: `12.3 ms`, `1.5 GiB`, `42 %`; empty where there is none."""
     if value is None or value != value:
         return ""
@@ -49,8 +50,13 @@ def told(name: str, value: Any) -> str:
         return quantities.size(value)
     if name.endswith("share"):
         return f"{value:.1%}"
-    text = _count(value)
-    return f"{text}{'' if kind == '/s' else ' '}{kind}" if kind else text
+    shown = number(value)
+    return f"{shown}{'' if kind == '/s' else ' '}{kind}" if kind else shown
+
+
+def listed(values: Mapping[Hashable, Any]) -> str:
+    """Names and values in a line, without those that are empty."""
+    return ", ".join(f"{name} {shown}" for name, value in values.items() if (shown := text(str(name), value)))
 
 
 def exact(name: str, value: Any) -> str | None:
@@ -72,10 +78,6 @@ def scale(name: str, largest: float) -> tuple[str, float]:
 
 def number(value: float) -> str:
     """A number for a label, short: `1.5k`, `0.25`."""
-    return _count(value)
-
-
-def _count(value: float) -> str:
     if float(value).is_integer():
         return f"{int(value):,}" if abs(value) < 1e7 else _shortened(value)
     return f"{value:.4g}" if abs(value) < 1e4 else _shortened(value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.report import units
 from orchestrator.report.axes import Axis
 from orchestrator.report.markup import Content, Markup, element
 
@@ -27,7 +29,7 @@ def plot(
     drawing: Iterable[Content], x: Axis, y: Axis, label: str, *, over: Content = None, **attributes: str | float | None
 ) -> Markup:
     """The drawing between its axes. `label` is what a screen reader says of it, `over` lies above it."""
-    lines = [_line(0, place, WIDTH, place) for place in _up(y.places([value for value, _ in y.ticks]))]
+    lines = [element("path", d=f"M0,{height:.0f}L{WIDTH},{height:.0f}", class_="grid") for height in _up(y.tick_positions)]
     drawn = element(
         "svg",
         *lines,
@@ -37,10 +39,7 @@ def plot(
         role="img",
         aria_label=label,
     )
-    labels = [
-        *_labels("y", "top", 1 - y.places([value for value, _ in y.ticks]), y),
-        *_labels("x", "left", x.places([value for value, _ in x.ticks]), x),
-    ]
+    labels = [*_labels("y", "top", 1 - y.tick_positions, y), *_labels("x", "left", x.tick_positions, x)]
     return element("div", element("div", drawn, over, *labels, class_="area"), **{"class_": "plot", **attributes})
 
 
@@ -51,15 +50,13 @@ def legend(entries: Iterable[tuple[int, str]]) -> Markup:
 
 
 def path(x: ArrayLike, y: ArrayLike) -> str:
-    """A line through places on both axes, interrupted where either is NaN."""
-    across, down = np.asarray(x, dtype=float) * WIDTH, _up(y)
-    parts, drawing = [], False
-    for at, height in zip(across.tolist(), down.tolist(), strict=True):
-        if at != at or height != height:
-            drawing = False
-            continue
-        parts.append(f"{'L' if drawing else 'M'}{at:.0f},{height:.0f}")
-        drawing = True
+    """A line through positions on both axes, interrupted where either is NaN."""
+    parts, command = [], "M"
+    for across, height in _pixels(x, y):
+        known = across == across and height == height
+        if known:
+            parts.append(f"{command}{across:.0f},{height:.0f}")
+        command = "L" if known else "M"
     return "".join(parts)
 
 
@@ -74,24 +71,29 @@ def band(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> str:
 
 
 def dots(x: ArrayLike, y: ArrayLike) -> str:
-    """A path that is a dot at each place: a line of no length with round ends stays round however it is stretched."""
-    places = zip((np.asarray(x, dtype=float) * WIDTH).tolist(), _up(y).tolist(), strict=True)
-    return "".join(f"M{at:.0f},{height:.0f}h0" for at, height in places if at == at and height == height)
+    """A path that is a dot at each position: a line of no length with round ends stays round however it is stretched."""
+    return "".join(f"M{across:.0f},{height:.0f}h0" for across, height in _pixels(x, y) if across == across and height == height)
 
 
-def _up(places: ArrayLike) -> NDArray[np.float64]:
-    """Heights from above, of places from below."""
-    heights: NDArray[np.float64] = (1 - np.asarray(places, dtype=float)) * HEIGHT
+def _pixels(x: ArrayLike, y: ArrayLike) -> Iterable[tuple[float, float]]:
+    """Positions in the drawing's own coordinates."""
+    return zip((np.asarray(x, dtype=float) * WIDTH).tolist(), _up(y).tolist(), strict=True)
+
+
+def _up(positions: ArrayLike) -> NDArray[np.float64]:
+    """Heights from above, of positions from below."""
+    heights: NDArray[np.float64] = (1 - np.asarray(positions, dtype=float)) * HEIGHT
     return heights
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> Markup:
-    return element("path", d=f"M{x1:.0f},{y1:.0f}L{x2:.0f},{y2:.0f}", class_="grid")
+def _labels(side: str, edge: str, positions: NDArray[np.float64], axis: Axis) -> Iterable[Markup]:
+    for position, (_, text) in zip(positions, axis.ticks, strict=True):
+        yield element("span", text, class_=side, style=f"{edge}:{position:.2%}", aria_hidden="true")
 
 
-def _labels(side: str, edge: str, places: Sequence[float] | NDArray[np.float64], axis: Axis) -> Iterable[Markup]:
-    for place, (_, text) in zip(places, axis.ticks, strict=True):
-        yield element("span", text, class_=side, style=f"{edge}:{place:.2%}", aria_hidden="true")
+def trial_path(trial: str, values: Mapping[Hashable, Any], d: str, class_: str, style: str | None = None) -> Markup:
+    """A trial's path in a drawing, which can be picked; at the pointer its values are shown."""
+    return element("path", element("title", f"{trial}: {units.listed(values)}"), d=d, class_=class_, style=style, data_trial=trial)
 
 
 def choice(name: str, panels: Sequence[tuple[str, Markup]]) -> Markup:

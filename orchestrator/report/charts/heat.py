@@ -35,19 +35,19 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
     down = axes.categories(_stretches(grid.row_groups))
     y = axes.Axis(down.high, down.low, down.ticks)
     size = f"{len(grid.row_groups)} by {len(grid.column_groups)} cells"
-    label = f"{title}: heat map of {size}; the largest is {units.told(column, most)}, {worst}"
+    label = f"{title}: heat map of {size}; the largest is {units.text(column, most)}, {worst}"
     scale = element(
         "p",
-        units.told(column, low),
+        units.text(column, low),
         element("span", class_="shades"),
-        f"{units.told(column, top)}{' and more' if most > top else ''}",
+        f"{units.text(column, top)}{' and more' if most > top else ''}",
         class_="scale",
     )
-    said = f"{note} The largest is {units.told(column, most)}: {worst}."
+    note = f"{note} The largest is {units.text(column, most)}: {worst}.".strip()
     return frame.figure(
         title,
         frame.plot([], x, y, label, over=picture, style=f"--rows:{len(grid.row_groups)}", class_="plot short"),
-        note=said.strip(),
+        note=note,
         legend=scale,
         data=_table(title, column, grid, row_name, column_name),
         wide=True,
@@ -63,14 +63,8 @@ def _table(title: str, column: str, grid: Grid, row_name: str, column_name: str)
             rows.append(
                 (name, float(np.nanmedian(values)), float(values[largest]), int(origin[largest]), int(at[largest]))
             )
-    columns = (row_name, f"median/{column}", f"largest/{column}", "of", "at")
-    headings = {
-        columns[1]: "median of its cells",
-        columns[2]: "largest",
-        "of": f"of {row_name}",
-        "at": f"at {column_name}",
-    }
-    return table(title, columns, rows, headings=headings)
+    columns = (row_name, f"median/{column}", f"largest/{column}", f"of {row_name}", f"at {column_name}")
+    return table(title, columns, rows, headings={columns[1]: "median of its cells", columns[2]: "largest"})
 
 
 def _stretches(groups: NDArray[np.int64]) -> list[str]:

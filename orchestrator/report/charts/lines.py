@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from orchestrator.report import axes
 from orchestrator.report.binning import Envelope
@@ -37,60 +38,54 @@ def line_of(name: str, found: Envelope, kind: int = 0) -> Line:
     return Line(name, found.at, found.mean, found.low, found.high, kind)
 
 
-def lines(
-    title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "", *, from_zero: bool = False
-) -> Markup:
+def lines(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
     """A chart of some lines that share their axes; `column` tells the unit, `x_name` what lies across."""
-    x = axes.whole(x_name, np.concatenate([np.asarray(line.x, dtype=float) for line in drawn]))
-    y = axes.axis(
-        column,
-        np.concatenate([np.asarray(part, dtype=float) for line in drawn for part in _parts(line).values()]),
-        from_zero=from_zero,
-    )
-    notes = [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]
+    x, y = _axes(column, drawn, x_name)
     label = f"{title}: {', '.join(line.name for line in drawn[:9])} over {x_name}, from {y.low:.4g} to {y.high:.4g}"
-    picture = frame.plot(
-        [_drawn(line, x, y) for line in drawn], x, y, label, data_low=x.low, data_high=x.high, tabindex=0
-    )
+    pieces = [_drawn(line, x, y) for line in drawn]
+    legend = frame.legend((line.kind, line.name) for line in drawn) if len(drawn) > 1 or drawn[0].name != title else None
     return frame.figure(
         title,
-        picture,
-        note=" ".join(filter(None, notes)),
-        legend=frame.legend((line.kind, line.name) for line in drawn)
-        if len(drawn) > 1 or drawn[0].name != title
-        else None,
+        frame.plot(pieces, x, y, label, data_low=x.low, data_high=x.high, tabindex=0),
+        note=_note(note, y, x_name),
+        legend=legend,
         data=_table(title, column, drawn, x_name),
     )
 
 
 def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: str = "") -> Markup:
     """A chart of the lines of many trials, each of which can be picked; from the first, the best, on they fade."""
-    x = axes.whole(x_name, np.concatenate([np.asarray(line.x, dtype=float) for line in drawn]))
-    y = axes.axis(column, np.concatenate([np.asarray(line.y, dtype=float) for line in drawn]))
+    x, y = _axes(column, drawn, x_name)
     label = f"{title} of {len(drawn)} trials over {x_name}, from {y.low:.4g} to {y.high:.4g}"
     # What is drawn last lies above.
     faded = [_drawn(line, x, y, f"--merit:{1 - place / len(drawn):.0%}") for place, line in enumerate(drawn)]
-    picture = frame.plot(reversed(faded), x, y, label)
-    notes = [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]
     columns = ("trial", "reports", f"smallest/{column}", f"largest/{column}", f"last/{column}")
     rows = [
         (line.trial, len(line.y), float(np.min(line.y)), float(np.max(line.y)), float(line.y[-1])) for line in drawn
     ]
     data = table(title, columns, rows, headings={name: name.partition("/")[0] for name in columns})
-    return frame.figure(title, picture, note=" ".join(filter(None, notes)), data=data)
+    return frame.figure(title, frame.plot(reversed(faded), x, y, label), note=_note(note, y, x_name), data=data)
+
+
+def _axes(column: str, drawn: Sequence[Line], x_name: str) -> tuple[axes.Axis, axes.Axis]:
+    """The axes, across and up, on which every line fits."""
+    x = np.concatenate([np.asarray(line.x, dtype=float) for line in drawn])
+    y = np.concatenate([np.asarray(part, dtype=float) for line in drawn for part in _parts(line).values()])
+    return axes.whole(x_name, x), axes.axis(column, y)
+
+
+def _note(note: str, y: axes.Axis, x_name: str) -> str:
+    return " ".join(filter(None, [note, "Logarithmic." if y.logarithmic else "", f"Across: {x_name}."]))
 
 
 def _drawn(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> Markup:
-    across, height = x.places(line.x), y.places(line.y)
-    low, high = (None, None) if line.low is None else (y.places(line.low), y.places(line.high))
-    pieces = [
-        element("title", line.name) if line.trial else None,
-        element("path", d=frame.band(across, low, high), class_="band")
-        if low is not None and high is not None
-        else None,
-        element("path", d=frame.path(across, height), class_="line"),
-        element("path", d=frame.dots(across, height), class_="dots") if line.dotted or len(across) == 1 else None,
-    ]
+    across, height = x.positions(line.x), y.positions(line.y)
+    pieces = [element("title", line.name)] if line.trial else []
+    if line.low is not None:
+        pieces.append(element("path", d=frame.band(across, y.positions(line.low), y.positions(line.high)), class_="band"))
+    pieces.append(element("path", d=frame.path(across, height), class_="line"))
+    if line.dotted or len(across) == 1:
+        pieces.append(element("path", d=frame.dots(across, height), class_="dots"))
     return element("g", together(pieces), class_=f"k{line.kind}", style=style, data_trial=line.trial)
 
 
@@ -102,16 +97,16 @@ def _parts(line: Line) -> dict[str, Any]:
 
 
 def _table(title: str, column: str, drawn: Sequence[Line], x_name: str) -> Markup:
-    """A row for each place where any line has a point."""
-    cells: dict[float, dict[str, Any]] = {}
-    for line in drawn:
-        for name, values in _parts(line).items():
-            for at, value in zip(np.asarray(line.x).tolist(), np.asarray(values, dtype=float).tolist(), strict=True):
-                cells.setdefault(at, {})[name] = value
-    names = list(dict.fromkeys(name for line in drawn for name in _parts(line)))
+    """A row for each position at which any line has a point."""
+    parts = {
+        name: pd.Series(np.asarray(values, dtype=float), line.x).groupby(level=0).last()
+        for line in drawn
+        for name, values in _parts(line).items()
+    }
     # The column's name stands before each heading for its unit's sake alone.
-    columns = [x_name, *(f"{place}/{column}" for place in range(len(names)))]
+    headings = {f"{number}/{column}": name for number, name in enumerate(parts)}
     rows = [
-        [int(at) if float(at).is_integer() else at, *(cells[at].get(name) for name in names)] for at in sorted(cells)
+        (int(at) if float(at).is_integer() else at, *values)
+        for at, *values in pd.DataFrame(parts).itertuples(name=None)
     ]
-    return table(title, columns, rows, headings=dict(zip(columns[1:], names, strict=True)))
+    return table(title, (x_name, *headings), rows, headings=headings)

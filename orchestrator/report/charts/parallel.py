@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from orchestrator.report import axes, units
+from orchestrator.report import axes
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
 from orchestrator.stats.quantities import is_number
@@ -29,11 +28,14 @@ def parallel(
     """
     columns = [str(column) for column in trials.columns]
     across = (np.arange(len(columns)) + 0.5) / len(columns)
-    scales = {name: _Scale(trials[name], name in logarithmic) for name in columns}
-    heights = pd.DataFrame({name: scales[name].places(trials[name]) for name in columns}, index=trials.index)
+    scales, heights = {}, pd.DataFrame(index=trials.index)
+    for name in columns:
+        scales[name], numbers = _scale(trials[name], name in logarithmic)
+        heights[name] = _height(scales[name].positions(numbers))
     order = merit.reindex(trials.index).fillna(0).sort_values(kind="stable")
     drawing = [
-        _line(str(trial), across, heights.loc[trial], trials.loc[trial], float(order[trial])) for trial in order.index
+        frame.trial_path(trial, trials.loc[trial].to_dict(), frame.path(across, heights.loc[trial]), "through", f"--merit:{order[trial]:.0%}")
+        for trial in order.index
     ]
     posts = [element("path", d=frame.path([at, at], [_MARGIN, 1 - _MARGIN]), class_="post") for at in across]
     label = f"{title}: {len(trials)} trials through {', '.join(columns)}"
@@ -50,55 +52,25 @@ def parallel(
     return frame.figure(title, element("div", drawn, class_="scroll parallel"), note=note, wide=True)
 
 
-class _Scale:
-    """One of the upright axes: numbers, or a place for each text."""
-
-    def __init__(self, values: pd.Series, logarithmic: bool) -> None:
-        known = values.dropna()
-        numbers = all(is_number(value) for value in known)
-        self.texts = None if numbers else sorted({str(value) for value in known})
-        if self.texts is None:
-            self.axis = axes.axis(str(values.name), known.astype(float), logarithmic=logarithmic or None)
-        else:
-            self.axis = axes.categories(self.texts, most=_MOST_LABELS)
-
-    def places(self, values: pd.Series) -> list[float]:
-        known = values.map(self._place, na_action="ignore").astype(float)
-        return list(_MARGIN + (1 - 2 * _MARGIN) * self.axis.places(known))
-
-    def ticks(self) -> list[tuple[float, str]]:
-        places = self.axis.places([value for value, _ in self.axis.ticks])
-        return [
-            (float(_MARGIN + (1 - 2 * _MARGIN) * place), text)
-            for place, (_, text) in zip(places, self.axis.ticks, strict=True)
-        ]
-
-    def _place(self, value: Any) -> float:
-        return float(value) if self.texts is None else float(self.texts.index(str(value)))
+def _scale(values: pd.Series, logarithmic: bool) -> tuple[axes.Axis, pd.Series]:
+    """One of the upright axes, and the values as numbers: as they are, or a position for each text."""
+    known = values.dropna()
+    if all(is_number(value) for value in known):
+        return axes.axis(str(values.name), known.astype(float), logarithmic=logarithmic or None), values.astype(float)
+    texts = sorted({str(value) for value in known})
+    return axes.categories(texts, most=_MOST_LABELS), known.map(lambda value: float(texts.index(str(value)))).reindex(values.index)
 
 
-def _line(trial: str, across: NDArray[np.float64], heights: pd.Series, values: pd.Series, merit: float) -> Markup:
-    told = ", ".join(
-        f"{name} {units.told(str(name), value)}"
-        for name, value in values.items()
-        if value == value and value is not None
-    )
-    return element(
-        "path",
-        element("title", f"{trial}: {told}"),
-        d=frame.path(across, heights),
-        class_="through",
-        style=f"--merit:{merit:.0%}",
-        data_trial=trial,
-    )
+def _height(positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _MARGIN + (1 - 2 * _MARGIN) * positions
 
 
-def _labels(name: str, at: float, width: float, scale: _Scale) -> Markup:
+def _labels(name: str, at: float, width: float, scale: axes.Axis) -> Markup:
     # A long path is broken at its dots.
     words = [piece for word in name.replace(".", ".\0").split("\0") for piece in (word, element("wbr"))]
     heading = element("b", *words, style=f"left:{at - width / 2:.2%};width:{width:.2%}")
-    return element(
-        "div",
-        heading,
-        *(element("span", text, style=f"left:{at:.2%};top:{1 - place:.2%}") for place, text in scale.ticks()),
-    )
+    texts = [
+        element("span", text, style=f"left:{at:.2%};top:{1 - height:.2%}")
+        for height, (_, text) in zip(_height(scale.tick_positions), scale.ticks, strict=True)
+    ]
+    return element("div", heading, *texts)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pandas as pd
 
-from orchestrator.report import axes, units
+from orchestrator.report import axes
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.tables import table
@@ -20,7 +20,7 @@ def scatter(title: str, points: pd.DataFrame, front: Collection[str], note: str 
     best = points[points.index.isin(front)].sort_values(across)
     others = points[~points.index.isin(front)]
     drawing = [
-        element("path", d=frame.path(x.places(best[across]), y.places(best[up])), class_="k1 front"),
+        element("path", d=frame.path(x.positions(best[across]), y.positions(best[up])), class_="k1 front"),
         *(_dot(str(name), x, y, row, "k0 dot") for name, row in others.iterrows()),
         *(_dot(str(name), x, y, row, "k1 dot best") for name, row in best.iterrows()),
     ]
@@ -39,12 +39,5 @@ def scatter(title: str, points: pd.DataFrame, front: Collection[str], note: str 
 
 
 def _dot(name: str, x: axes.Axis, y: axes.Axis, row: pd.Series, look: str) -> Markup:
-    told = ", ".join(f"{column} {units.told(str(column), value)}" for column, value in row.items())
     across, up = row.tolist()
-    return element(
-        "path",
-        element("title", f"{name}: {told}"),
-        d=frame.dots(x.places([across]), y.places([up])),
-        class_=look,
-        data_trial=name,
-    )
+    return frame.trial_path(name, row.to_dict(), frame.dots(x.positions([across]), y.positions([up])), look)

@@ -30,7 +30,7 @@ def stacks(
     y = axes.axis(columns[0], parts.clip(lower=0).sum(axis=1), from_zero=True)
     total = parts.sum(axis=1)
     longest = str(total.idxmax())
-    most = units.told(columns[0], float(total.max()))
+    most = units.text(columns[0], float(total.max()))
     label = f"{title}: {len(labels)} bars; the longest is {name} {longest} with {most}"
     drawing = [
         element(
@@ -57,12 +57,12 @@ def stacks(
 def _bar(place: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis) -> list[Markup]:
     room = 1 / (x.high - x.low)
     width = min(room * (1 - _GAP), _WIDEST)
-    left = (float(x.places([place])[0]) - width / 2) * frame.WIDTH
+    left = (float(x.positions([place])[0]) - width / 2) * frame.WIDTH
     pieces, base, total = [], 0.0, float(values.sum())
     for column, value in values.items():
         if value > 0:
-            foot, head = (float(at) * frame.HEIGHT for at in y.places([base, base + value]))
-            told = f"{label}: {column} {units.told(str(column), float(value))} ({value / total:.1%})"
+            foot, head = (float(at) * frame.HEIGHT for at in y.positions([base, base + value]))
+            told = f"{label}: {column} {units.text(str(column), float(value))} ({value / total:.1%})"
             pieces.append(
                 element(
                     "rect", element("title", told), x=round(left, 1), width=round(width * frame.WIDTH, 1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -12,7 +11,7 @@ from orchestrator.report.charts.lines import Line, curves
 from orchestrator.report.charts.parallel import parallel
 from orchestrator.report.charts.scatter import scatter
 from orchestrator.report.charts.stacks import stacks
-from orchestrator.report.markup import element
+from orchestrator.report.markup import Markup, element
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, points
 from orchestrator.report.views.spans import KINDS
@@ -28,11 +27,7 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
     shown = [*values, *(name for name in (*objectives, COST) if name in trials and trials[name].notna().any())]
     if not values or len(trials) < 2 or len(shown) == len(values):
-        return page.Section(
-            "coordinates",
-            "Values and what they led to",
-            page.nothing("It takes two trials, and one that has reported."),
-        )
+        return page.Section("coordinates", "Values and what they led to", "It takes two trials, and one that has reported.")
     renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
@@ -51,11 +46,7 @@ def mattered(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Sectio
     metric, mode = next(iter(objectives.items()))
     title, judged = "What mattered", int(trials[metric].notna().sum()) if metric in trials else 0
     if judged < ENOUGH:
-        return page.Section(
-            "mattered",
-            title,
-            page.nothing(f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell."),
-        )
+        return page.Section("mattered", title, f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell.")
     shares = importance(trials, metric, mode, "variance")
     drawn = table(
         f"Shares of what sets {metric} apart",
@@ -77,7 +68,7 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     title = "What no other trial beats"
     known = trials.dropna(subset=[*modes]) if len(trials) and {*modes} <= {*trials.columns} else trials.iloc[:0]
     if not len(known):
-        return page.Section("front", title, page.nothing(f"No trial has {' and '.join(modes)} yet."))
+        return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
     best = non_dominated(known, modes)
     names = [*modes][:2]
     words = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
@@ -94,7 +85,7 @@ def spending(spans: pd.DataFrame) -> page.Section:
     """Where the time of an iteration went in the best trials. `spans` is as in SweepTables."""
     title = "Where the time went"
     if not len(spans):
-        return page.Section("spending", title, page.nothing("No trial has recorded spans yet."))
+        return page.Section("spending", title, "No trial has recorded spans yet.")
     which = "the best" if len(spans) == 1 else f"the {len(spans)} best, the best first"
     note = f"The mean training iteration, over all ranks, of {which}."
     return page.Section(
@@ -104,19 +95,16 @@ def spending(spans: pd.DataFrame) -> page.Section:
 
 def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], order: Sequence[str]) -> page.Section:
     """The curve of each of the sweep's metrics in every trial. `reports` is by trial, `order` has the best first."""
-    charts = [chart for metric in objectives if (chart := _curves(reports, metric, order)) is not None]
-    content: Any = element("div", *charts) if charts else page.nothing("No trial has reported yet.")
-    return page.Section("progress", "Curves of all trials", content)
+    charts = [*filter(None, (_curves(reports, metric, order) for metric in objectives))]
+    return page.Section("progress", "Curves of all trials", element("div", *charts) if charts else "No trial has reported yet.")
 
 
-def _curves(reports: Mapping[str, Reports], metric: str, order: Sequence[str]) -> Any:
+def _curves(reports: Mapping[str, Reports], metric: str, order: Sequence[str]) -> Markup | None:
     drawn: list[Line] = []
     for trial in order:
         steps, values = points(metric, reports.get(trial, ()))
         if len(steps):
             drawn.append(Line(trial, steps, values, kind=0 if drawn else 1, trial=trial))
-    return (
-        curves(metric, metric, drawn, "step", "The best trial in gold, the others the fainter the worse.")
-        if drawn
-        else None
-    )
+    if not drawn:
+        return None
+    return curves(metric, metric, drawn, "step", "The best trial in gold, the others the fainter the worse.")

@@ -16,24 +16,12 @@ def hooks(costs: pd.DataFrame, rows: pd.DataFrame) -> page.Section:
         "What saving took between phases is (loop) at save."
     )
     if not len(costs):
-        return page.Section("hooks", "Hooks", page.nothing("No hook was called yet, or perf_stats is off."))
-    cells = [
-        (
-            row["hook"],
-            row["event"],
-            row["calls"],
-            row["seconds"],
-            row["seconds"] / max(row["calls"], 1),
-            row["costliest_rank"],
-            Share(row["share"]),
-        )
-        for row in by_hook(costs, rows).reset_index().to_dict("records")
-    ]
-    columns = ("hook", "event", "calls", "seconds_s", "each_s", "rank", "share")
+        return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")
+    found = by_hook(costs, rows).reset_index().rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"}).astype(object)
+    found["each_s"] = found["seconds_s"] / found["calls"].clip(lower=1)
+    found["share"] = found["share"].map(Share)
+    columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]
     headings = {"seconds_s": "seconds", "each_s": "each call", "rank": "costliest rank", "share": "share of the time"}
-    return page.Section(
-        "hooks",
-        "Hooks",
-        table("What each hook cost", columns, cells, headings=headings, class_="sortable shares"),
-        note,
-    )
+    cells = found[columns].itertuples(index=False, name=None)
+    drawn = table("What each hook cost", columns, cells, headings=headings, class_="sortable shares")
+    return page.Section("hooks", "Hooks", drawn, note)

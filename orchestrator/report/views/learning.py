@@ -33,7 +33,7 @@ def learning(rows: pd.DataFrame, reports: Reports, modes: Mapping[str, str]) -> 
     ]
     drawn = [found for found in charts if found is not None]
     if not drawn:
-        return page.Section("learning", "Learning", page.nothing("No iteration and no report was recorded yet."))
+        return page.Section("learning", "Learning", "No iteration and no report was recorded yet.")
     return page.Section("learning", "Learning", together([element("div", *drawn, class_="charts"), _bests(reports, modes)]))
 
 

@@ -20,14 +20,9 @@ def memory(rows: pd.DataFrame) -> page.Section:
     training = rows[rows["phase"] == "train"] if len(rows) else rows
     columns = [name for name in training.columns if str(name).endswith("_bytes") and training[name].notna().any()]
     if not columns:
-        return page.Section(
-            "memory",
-            "Memory",
-            page.nothing("No memory was recorded: the hook memory_stats is off, or has not read yet."),
-        )
-    return page.Section(
-        "memory", "Memory", choice("memory", [(str(name), _chart(training, str(name))) for name in columns])
-    )
+        return page.Section("memory", "Memory", "No memory was recorded: the hook memory_stats is off, or has not read yet.")
+    panels = [(str(name), _chart(training, str(name))) for name in columns]
+    return page.Section("memory", "Memory", choice("memory", panels))
 
 
 def _chart(rows: pd.DataFrame, column: str) -> Markup:
@@ -35,11 +30,8 @@ def _chart(rows: pd.DataFrame, column: str) -> Markup:
     peaks = known.groupby("rank")[column].max().sort_values(ascending=False, kind="stable")
     chosen = sorted(peaks.index[:LINES])
     drawn = [_line(known[known["rank"] == rank], column, f"rank {rank}", place) for place, rank in enumerate(chosen)]
-    note = (
-        "The largest value of each stretch of iterations."
-        if any(len(line.x) < (known["rank"] == chosen[0]).sum() for line in drawn)
-        else ""
-    )
+    shortened = any(len(line.x) < (known["rank"] == chosen[0]).sum() for line in drawn)
+    note = "The largest value of each stretch of iterations." if shortened else ""
     if len(peaks) > LINES:
         drawn.insert(0, line_of("all ranks", envelope(known["iteration"], known[column], BINS), kind=palette.BACK))
         note = f"The {LINES} of {len(peaks):,} ranks that held most, and the band and mean of all. {note}"

@@ -22,7 +22,7 @@ def recorded(rows: pd.DataFrame) -> page.Section:
     training = rows[rows["phase"] == "train"] if len(rows) else rows
     names = [name for name in measured(training) if name not in ELSEWHERE and not name.endswith("_bytes")]
     if not names:
-        return page.Section("recorded", "Also recorded", page.nothing("No other column was recorded."))
+        return page.Section("recorded", "Also recorded", "No other column was recorded.")
     charts = []
     for name in names[:MOST]:
         found = envelope(training["iteration"], training[name], BINS)

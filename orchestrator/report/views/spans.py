@@ -40,7 +40,7 @@ def spans(rows: pd.DataFrame, reports: Reports) -> page.Section:
     """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` is the run's stats."""
     training = rows[rows["phase"] == "train"] if len(rows) else rows
     if "step_s" not in training or not training["step_s"].notna().any():
-        return page.Section("time", "Time", page.nothing("No training iteration was timed."))
+        return page.Section("time", "Time", "No training iteration was timed.")
     speed = [
         chart(name, phases, reports) for name, phases in metrics_of(reports).items() if name.endswith(("_s", "_per_s"))
     ]
@@ -79,57 +79,38 @@ def _stacks(rows: pd.DataFrame) -> Markup:
 def _spans(rows: pd.DataFrame) -> Markup | None:
     if not any(name in rows for name in SPANS):
         return None
-    found = by_span(rows)
-    cells = [
-        (
-            str(name),
-            row["median_s"],
-            row["p95_s"],
-            row["seconds"],
-            int(row["worst_rank"]) if row["worst_rank"] == row["worst_rank"] else None,
-            Share(row["share"]),
-        )
-        for name, row in found.iterrows()
-    ]
     headings = {
+        "span": "span",
         "median_s": "median",
         "p95_s": "95 % are below",
         "seconds_s": "all ranks",
         "rank": "highest median: rank",
         "share": "share of the time",
     }
-    return table(
-        "Spans over all ranks and training iterations",
-        ("span", "median_s", "p95_s", "seconds_s", "rank", "share"),
-        cells,
-        headings=headings,
-        class_="sortable shares",
-    )
+    found = by_span(rows).reset_index().rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
+    found = found.astype({"rank": "Int64"}).astype(object)
+    found["share"] = found["share"].map(Share)
+    cells = found[[*headings]].itertuples(index=False, name=None)
+    return table("Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares")
 
 
 def _heat_maps(rows: pd.DataFrame) -> Markup:
-    measures = {
-        "own work": own_work(rows),
-        **{name: rows[name].to_numpy(dtype=float) for name in ("step_s", *ORDER) if name in rows},
-    }
+    measures = {"own work": own_work(rows)}
+    measures |= {name: rows[name].to_numpy(dtype=float) for name in ("step_s", *ORDER) if name in rows}
     # A span in which nothing ever happened makes no picture.
     measures = {name: values for name, values in measures.items() if np.nanmax(values, initial=0.0) > 0}
     grids = worst_of_bins(rows["rank"], rows["iteration"], measures, CELLS_DOWN, CELLS_ACROSS)
     panels = [
-        (name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _how(grid, rows)))
+        (name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _note(grid, rows)))
         for name, grid in grids.items()
     ]
     return choice("measure", panels)
 
 
-def _how(grid: Grid, rows: pd.DataFrame) -> str:
-    ranks, iterations = (
-        -(-rows["rank"].nunique() // len(grid.row_groups)),
-        -(-rows["iteration"].nunique() // len(grid.column_groups)),
-    )
-    cell = (
-        f" A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations."
-        if max(ranks, iterations) > 1
-        else ""
-    )
-    return f"Down: ranks. Across: training iterations.{cell}"
+def _note(grid: Grid, rows: pd.DataFrame) -> str:
+    ranks = -(-rows["rank"].nunique() // len(grid.row_groups))
+    iterations = -(-rows["iteration"].nunique() // len(grid.column_groups))
+    note = "Down: ranks. Across: training iterations."
+    if max(ranks, iterations) == 1:
+        return note
+    return f"{note} A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations."

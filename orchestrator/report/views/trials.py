@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from orchestrator.report import page, tables
@@ -22,12 +23,12 @@ COSTS = ("step_s", "train_s", "samples_per_s", "peak_rss_bytes", "peak_allocated
 def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     """The table of trials, the best first; the metrics it is judged by and what it took come right after its values."""
     if not len(table):
-        return page.Section("trials", "Trials", page.nothing("No trial has begun yet."))
+        return page.Section("trials", "Trials", "No trial has begun yet.")
     columns = ordered(table, objectives)
     headings = {name: name.removeprefix(CONFIG) for name in columns}
-    told = set(told_of(table))
+    detailed = set(detailed_trials(table))
     rows = [
-        (_link(str(trial)) if trial in told else str(trial), *(_value(name, row[name]) for name in columns))
+        (element("a", str(trial), href=f"#{trial}") if trial in detailed else str(trial), *(_value(name, row[name]) for name in columns))
         for trial, row in table[columns].iterrows()
     ]
     marks = [{"data_trial": str(trial)} for trial in table.index]
@@ -53,32 +54,23 @@ def ordered(table: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
 def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
     """Each trial folded below its name: its values, its metrics, its costs, its error, and how to look further."""
     if not len(table):
-        return page.Section("details", "Trial by trial", page.nothing("No trial has begun yet."))
+        return page.Section("details", "Trial by trial", "No trial has begun yet.")
     columns = ordered(table, objectives)
-    told = told_of(table)
-    others = (
-        page.nothing(
-            f"The best {MOST} of {len(table):,} trials, and those that failed. Of others: hookyard show {path} --trial NAME"
-        )
-        if len(told) < len(table)
-        else None
-    )
-    drawn = [
-        _trial(
-            str(trial), {name: row[name] for name in columns if row[name] is not None and row[name] == row[name]}, path
-        )
-        for trial, row in table.loc[told].iterrows()
+    detailed = detailed_trials(table)
+    pieces = [
+        _trial(str(trial), {str(name): value for name, value in row.dropna().items()}, path)
+        for trial, row in table.loc[detailed, columns].astype(object).iterrows()
     ]
-    return page.Section("details", "Trial by trial", together([others, *drawn]))
+    if len(detailed) < len(table):
+        words = f"The best {MOST} of {len(table):,} trials, and those that failed. Of others: hookyard show {path} --trial NAME"
+        pieces.insert(0, page.nothing(words))
+    return page.Section("details", "Trial by trial", together(pieces))
 
 
-def told_of(table: pd.DataFrame) -> list[str]:
-    """The trials with a place of their own on the page: the best ones, and those that failed. The best come first."""
-    return [
-        str(trial)
-        for place, (trial, status) in enumerate(table["status"].items())
-        if place < MOST or status in ("failed", "lost")
-    ]
+def detailed_trials(table: pd.DataFrame) -> list[str]:
+    """The trials with details of their own on the page: the best ones, and those that failed. The best come first."""
+    failed = table["status"].isin(["failed", "lost"])
+    return [*map(str, table.index[(np.arange(len(table)) < MOST) | failed])]
 
 
 def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
@@ -86,12 +78,12 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     taken = {key: value for key, value in values.items() if "/" not in key and key not in ("error", "status")}
     folder, error = f"{path}/trials/{name}", values.get("error")
     words = ", ".join(f"{key} {_short(value)}" for key, value in chosen.items())
-    told = [tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken)]
+    facts = [tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken)]
     return element(
         "details",
         element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", words),
         page.failure(f"Error of {name}", error),
-        element("div", *told, class_="charts"),
+        element("div", *facts, class_="charts"),
         page.commands(f"hookyard report {folder}", f"hookyard show {path} --trial {name} --yaml > again.yaml"),
         class_="trial",
         id=name,
@@ -106,10 +98,6 @@ def _reached(values: Mapping[str, Any]) -> Markup:
         for name in metrics
     ]
     return tables.table("What it reached", ("metric", "at its best report", "last"), rows)
-
-
-def _link(trial: str) -> Markup:
-    return element("a", trial, href=f"#{trial}")
 
 
 def _value(name: str, value: Any) -> Any:
@@ -130,10 +118,6 @@ def _is_aside(name: str, objectives: Mapping[str, str]) -> bool:
 
 
 def _short(value: Any) -> str:
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float)
-        else str(value)
-        if isinstance(value, str)
-        else json.dumps(value, default=str)
-    )
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

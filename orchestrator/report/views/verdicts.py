@@ -15,19 +15,12 @@ MOST = 8
 
 def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
     """What the tables say of the run, the weightiest first; `path` is where the run lies."""
-    if not diagnosis.verdicts:
-        content = page.nothing(
-            "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
-        )
-    else:
+    content = "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
+    if diagnosis.verdicts:
         cards = [_card(number, verdict, path) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
-        more = len(diagnosis.verdicts) - len(cards)
-        content = element(
-            "div",
-            *cards,
-            page.nothing(f"And {more:,} that weigh less: hookyard doctor {path}") if more else None,
-            class_="cards",
-        )
+        left_out = len(diagnosis.verdicts) - len(cards)
+        more = page.nothing(f"And {left_out:,} that weigh less: hookyard doctor {path}") if left_out else None
+        content = element("div", *cards, more, class_="cards")
     return page.Section("verdicts", "What the tables say", content, f"{diagnosis}. By hookyard doctor.")
 
 

@@ -24,16 +24,16 @@ def test_ticks_are_round_numbers_of_the_unit() -> None:
 
 
 def test_places_are_shares_of_the_stretch() -> None:
-    assert axes.axis("loss", [2, 4]).places([2, 3, 4]).tolist() == [0, 0.5, 1]
-    assert axes.axis("loss", [3, 4], from_zero=True).places([2]).tolist() == [0.5]
+    assert axes.axis("loss", [2, 4]).positions([2, 3, 4]).tolist() == [0, 0.5, 1]
+    assert axes.axis("loss", [3, 4], from_zero=True).positions([2]).tolist() == [0.5]
 
 
 def test_what_spreads_over_magnitudes_is_logarithmic() -> None:
     wide = axes.axis("loss", [0.001, 1])
     assert wide.logarithmic
-    assert wide.places([0.001, 0.01, 0.1, 1]).tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert wide.positions([0.001, 0.01, 0.1, 1]).tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert [text for _, text in wide.ticks] == ["0.001", "0.01", "0.1", "1"]
-    assert np.isnan(wide.places([0, -1])).all()
+    assert np.isnan(wide.positions([0, -1])).all()
     assert not axes.axis("loss", [0.0, 1]).logarithmic
     assert not axes.axis("rss_bytes", [1, 2**30]).logarithmic
 
@@ -47,7 +47,7 @@ def test_a_logarithmic_axis_of_few_magnitudes_has_ticks_in_between() -> None:
 def test_values_that_are_not_finite_have_no_place_and_no_say() -> None:
     found = axes.axis("loss", [1, float("inf"), float("nan"), 3])
     assert (found.low, found.high) == (1, 3)
-    assert np.isnan(found.places([float("inf"), float("nan")])).all()
+    assert np.isnan(found.positions([float("inf"), float("nan")])).all()
 
 
 @settings(deadline=None)
@@ -55,7 +55,7 @@ def test_values_that_are_not_finite_have_no_place_and_no_say() -> None:
 def test_any_values_have_an_axis(values: list[float]) -> None:
     found = axes.axis("loss", values)
     assert found.low < found.high
-    assert all(-1e-6 <= place <= 1 + 1e-6 for place in found.places([value for value, _ in found.ticks]))
+    assert all(-1e-6 <= place <= 1 + 1e-6 for place in found.positions([value for value, _ in found.ticks]))
 
 
 def test_steps_are_labelled_with_whole_numbers() -> None:
@@ -65,5 +65,5 @@ def test_steps_are_labelled_with_whole_numbers() -> None:
 
 def test_things_have_a_place_each_and_few_labels() -> None:
     found = axes.categories(["a", "b", "c", "d"], most=2)
-    assert found.places([0, 1, 2, 3]).tolist() == [0.125, 0.375, 0.625, 0.875]
+    assert found.positions([0, 1, 2, 3]).tolist() == [0.125, 0.375, 0.625, 0.875]
     assert found.ticks == ((0.0, "a"), (2.0, "c"))

@@ -31,7 +31,7 @@ from orchestrator.report import units
     ],
 )
 def test_values_are_told_in_their_unit(name: str, value: Any, told: str) -> None:
-    assert units.told(name, value) == told
+    assert units.text(name, value) == told
 
 
 def test_exact_values_keep_all_digits() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from orchestrator.report.markup import Markup
 from orchestrator.report.views.comparison import coordinates, front, mattered, progress, spending
 from orchestrator.sweeps.results.analysis import importance
 from tests.orchestrator.report.reading import parsed, tables_of
@@ -82,6 +83,6 @@ def test_what_cannot_be_shown_yet_is_said(trials: pd.DataFrame) -> None:
         progress({}, MAX, []),
         spending(pd.DataFrame()),
     ):
-        assert 'class="nothing"' in str(section.content)
+        assert not isinstance(section.content, Markup)
     if len(trials) != 1:
-        assert 'class="nothing"' in str(front(trials, MAX).content)
+        assert not isinstance(front(trials, MAX).content, Markup)
