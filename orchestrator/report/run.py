@@ -53,7 +53,7 @@ class RunTables:
 def read_run(run: Run) -> RunTables:
     """The tables of a run, under way or over."""
     folder = run.folder
-    config = folder.storage.read("experiment.yaml").decode() if folder.storage.exists("experiment.yaml") else ""
+    config = folder.storage.read("experiment.yaml").decode()
     return RunTables(
         run.name,
         run.path,

@@ -54,8 +54,7 @@ def read_sweep(sweep: Sweep) -> SweepTables:
     """The tables of a sweep, under way or over."""
     from orchestrator.sweeps.results.population_history import History
 
-    storage = sweep.folder.storage
-    config = storage.read("experiment.yaml").decode() if storage.exists("experiment.yaml") else ""
+    config = sweep.folder.storage.read("experiment.yaml").decode()
     reports = {run.name: run.reports() for run in sweep.runs}
     history = [asdict(exploit) for exploit in History(sweep.folder).read()]
     objectives = dict(sweep.objectives)

@@ -19,6 +19,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "digits"
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"name": "digits", "status": "finished", "started": "2026-01-01T00:00:00Z"}))
+    (folder / "experiment.yaml").write_text("name: digits\n")
     training(2, loss=FALLING).assign(attempt=0, samples=32).to_parquet(folder / "stats.parquet")
     return folder
 
@@ -76,4 +77,4 @@ def test_what_cannot_be_is_wrong_usage_and_leaves_nothing(run: Path, tmp_path: P
         assert (result.exit_code, result.stdout) == (2, "")
         assert words in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits", "file"]
-    assert sorted(path.name for path in run.iterdir()) == ["run.json", "stats.parquet"]
+    assert sorted(path.name for path in run.iterdir()) == ["experiment.yaml", "run.json", "stats.parquet"]
