@@ -27,9 +27,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.in_process import Rank
-from orchestrator.engines.mailbox import MailboxLink
 from orchestrator.engines.rank_failures import RankFailed, culprit
-from orchestrator.engines.session import Assignment, Session, never
+from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
@@ -53,7 +52,6 @@ class Member(Rank):
     def __init__(self, rank: int, workers: Workers) -> None:
         super().__init__(workers)
         self.rank = rank
-        self._link: MailboxLink | None = None
         torch.set_num_threads(max(1, int(workers.cpus)))
 
     def meeting(self) -> str:
@@ -72,15 +70,11 @@ class Member(Rank):
             )
         world = World(rank=self.rank, world_size=self.workers.most, device=self.device)
         world.number_on_nodes()
-        link = self._link = MailboxLink(assignment.mailbox) if assignment.mailbox and world.is_master else None
-        self.take_up(Session(assignment, world, resolved, display=link, stop_asked=link.stop_asked if link else never))
+        self.take_up(Session(assignment, world, resolved))
 
     def end(self) -> None:
         """Ends the run, wherever it stands, and leaves its process group."""
         super().end()
-        if self._link:
-            self._link.finish()
-        self._link = None
         if dist.is_initialized():
             dist.destroy_process_group()
 

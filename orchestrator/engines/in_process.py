@@ -10,7 +10,7 @@ from hooks.state import Display
 from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.session import Assignment, Session, never
+from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import HookyardError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
@@ -50,7 +50,7 @@ class InProcess(Rank):
     """The only rank of a run, for notebooks, debuggers and `--local`. It cannot lose a process without losing its driver."""
 
     def __init__(
-        self, workers: Workers, *, display: Display | None = None, stop_asked: Callable[[], bool] = never
+        self, workers: Workers, *, display: Display | None = None, stop_asked: Callable[[], bool] = lambda: False
     ) -> None:
         super().__init__(workers)
         self._display, self._stop_asked = display, stop_asked

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from orchestrator.loop.world import World
 from orchestrator.records.metadata import Attempt, Host
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.stats.recorder import Recorder
+
+if TYPE_CHECKING:
+    from orchestrator.engines.mailbox import MailboxLink
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,6 @@ class Assignment:
     """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
 
 
-def never() -> bool:
-    """For a rank that nobody asks to stop."""
-    return False
-
-
 SWEEP_KEEPS = 4
 """How many of the checkpoints that a sweep asked for stay: others may go on from one a while after it was made."""
 
@@ -52,6 +50,7 @@ SWEEP_KEEPS = 4
 class Session:
     """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
 
+    Rank 0 shows what it has to its mailbox, where it has one, else to the `display`.
     `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very objects.
     In every worker process: a Ray Train worker, a member of a gang, or the driver's own process.
     """
@@ -63,11 +62,18 @@ class Session:
         resolved: ResolvedExperiment | None = None,
         *,
         display: Display | None = None,
-        stop_asked: Callable[[], bool] = never,
+        stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
         self._resolved, self._display, self._stop_asked = resolved, display, stop_asked
+        self._link: MailboxLink | None = None
+        if assignment.mailbox and world.is_master:
+            from orchestrator.engines.mailbox import MailboxLink
+
+            # Ranks agree among themselves on when to stop, so that one of them asks the driver.
+            self._display = self._link = MailboxLink(assignment.mailbox)
+            self._stop_asked = self._link.stop_asked
         self._loop: Loop | None = None
         self._store: CheckpointStore | None = None
 
@@ -86,6 +92,8 @@ class Session:
         finally:
             training.close()
             _hand_over(loop.state, folder)
+            if self._link:
+                self._link.finish()
             if folder.storage.local is None:
                 shutil.rmtree(artifacts)
 
@@ -131,18 +139,6 @@ class Session:
         name = path.rpartition("/")[2]
         self._store.retain("sweep", [*(one for one in earlier if one != name), name][-SWEEP_KEEPS:])
         return path
-
-
-def reports(
-    assignment: Assignment,
-    world: World,
-    resolved: ResolvedExperiment | None = None,
-    *,
-    display: Display | None = None,
-    stop_asked: Callable[[], bool] = never,
-) -> Generator[Report, None, None]:
-    """The reports of a new session."""
-    return Session(assignment, world, resolved, display=display, stop_asked=stop_asked).reports()
 
 
 def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:

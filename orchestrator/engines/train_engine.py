@@ -12,11 +12,10 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
 from orchestrator.config.experiment import Experiment, Workers
 from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.engines.mailbox import MailboxLink
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.relay import Place, Relay
-from orchestrator.engines.session import Assignment, never, reports
+from orchestrator.engines.session import Assignment, Session
 from orchestrator.engines.train_worker import fit, this_rank
 from orchestrator.loop.report import Report
 from orchestrator.records.reports import counted_reports
@@ -35,10 +34,9 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
     world, folder = this_rank(), RunFolder(assignment.location)
     if world.is_master:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
-    link = MailboxLink(assignment.mailbox) if assignment.mailbox and world.is_master else None
     before = 0
     try:
-        with closing(reports(assignment, world, display=link, stop_asked=link.stop_asked if link else never)) as training:
+        with closing(Session(assignment, world).reports()) as training:
             for number, report in enumerate(training):
                 train.report(report.metrics)
                 written = not report.cut_short
@@ -50,9 +48,6 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
                     return
     except Exception as error:
         raise RankFailed.told(world.rank, error) from error
-    finally:
-        if link:
-            link.finish()
 
 
 def _count(folder: RunFolder) -> int:

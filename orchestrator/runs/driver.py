@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.experiment import Experiment
@@ -182,25 +180,11 @@ def _on_ray(
             mailbox.post.remote(("line", line))
 
         life = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
-        work = _in_background(life.train)
+        # In a thread of its own, so that this one hears signals.
+        work = ThreadPoolExecutor(max_workers=1).submit(life.train)
         import orchestrator.stats.tables  # noqa: F401  # which the end needs: the ranks take longer to start
 
         _watch(ray, mailbox, work, display, interrupts)
-
-
-def _in_background(work: Callable[[], None]) -> Future[None]:
-    """A call in a thread of its own, so that the main thread hears signals, and can leave without it."""
-    outcome: Future[None] = Future()
-
-    def carry_out() -> None:
-        try:
-            work()
-            outcome.set_result(None)
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    Thread(target=carry_out, daemon=True).start()
-    return outcome
 
 
 def _watch(ray: Any, mailbox: Any, work: Future[None], display: TerminalDisplay, interrupts: Interrupts) -> None:

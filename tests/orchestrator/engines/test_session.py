@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.load import to_yaml
-from orchestrator.engines.session import Assignment, reports
+from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
@@ -24,7 +24,7 @@ def assignment(root: Path, **fields: Any) -> Assignment:
 def test_each_report_is_written_down_before_it_is_handed_up(tmp_path: Path) -> None:
     given = assignment(tmp_path)
     written = RunFolder(given.location)
-    for count, report in enumerate(reports(given, World()), start=1):
+    for count, report in enumerate(Session(given, World()).reports(), start=1):
         lines = written.reports()
         assert len(lines) == count
         assert {**report.metrics, "attempt": 0, "time": lines[-1]["time"]} == lines[-1]
@@ -34,10 +34,10 @@ def test_each_report_is_written_down_before_it_is_handed_up(tmp_path: Path) -> N
 
 def test_a_session_left_early_is_one_attempt_and_the_next_goes_on(tmp_path: Path) -> None:
     given = assignment(tmp_path)
-    first = reports(given, World())
+    first = Session(given, World()).reports()
     next(first)
     first.close()
-    assert [report.metrics["step"] for report in reports(given, World())] == [7, 14]
+    assert [report.metrics["step"] for report in Session(given, World()).reports()] == [7, 14]
     run = Run(RunFolder(given.location))
     assert [attempt.checkpoint for attempt in run.folder.attempts()] == [None, "epoch-0001"]
     assert run.metrics[["attempt", "step"]].to_numpy().tolist() == [[1, 7], [1, 14]]
@@ -67,7 +67,7 @@ def test_an_attempt_that_is_not_the_first_says_from_where_it_goes_on_and_with_wh
     told: list[list[str]] = []
     for _ in range(2):
         display = Lines()
-        session = reports(given, World(), display=display)
+        session = Session(given, World(), display=display).reports()
         next(session)
         session.close()
         told.append([line for line in display.lines if line.startswith("attempt")])
@@ -76,7 +76,7 @@ def test_an_attempt_that_is_not_the_first_says_from_where_it_goes_on_and_with_wh
 
 def test_a_report_without_values_is_no_line(tmp_path: Path) -> None:
     given = assignment(tmp_path)
-    (report,) = list(reports(given, World(), stop_asked=lambda: True))
+    (report,) = list(Session(given, World(), stop_asked=lambda: True).reports())
     assert report.interrupted
     assert RunFolder(given.location).reports() == []
 
@@ -85,13 +85,13 @@ def test_what_is_wrong_with_an_experiment_is_said_before_an_attempt_is_made(tmp_
     given = assignment(tmp_path)
     wrong = Assignment(given.source.over({"batch_size": 0}), given.location)
     with pytest.raises(ConfigError, match="batch_size"):
-        next(reports(wrong, World()))
+        next(Session(wrong, World()).reports())
     assert RunFolder(given.location).attempts() == []
 
 
 def _session_on_rank(rank: int, world_size: int, given: Assignment, stop_at: int | None) -> list[tuple[int, bool]]:
     taken = []
-    for report in reports(given, World(rank, world_size, rank)):
+    for report in Session(given, World(rank, world_size, rank)).reports():
         taken.append((report.metrics["step"], report.final))
         if len(taken) == stop_at:
             break
