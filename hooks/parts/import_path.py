@@ -60,6 +60,9 @@ def hidden_module(name: str) -> str | None:
     taken = sys.modules.get(top)
     folders = [*_folders(), *_folders_above(top)]
     files = [(folder, file) for folder in folders for file in _files(folder, name) if file.is_file()]
+    if taken is not None and top in _HOOKYARDS:
+        # Our own folder may be one of the user's, who works in a checkout.
+        files = [(folder, file) for folder, file in files if folder.resolve() not in _parents(taken)]
     if not files or taken is None or files[0][0].resolve() in _parents(taken):
         return None
     folder, file = files[0]

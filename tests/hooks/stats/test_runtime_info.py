@@ -126,7 +126,7 @@ def _run(root: Path, **fields: Any) -> RunFolder:
 def test_run_json_has_it_at_the_end(tmp_path: Path) -> None:
     folder = _run(tmp_path, epochs=2)
     assert folder.metadata().info == {}
-    folder.end("finished", attempts=1)
+    folder.end("finished")
     metadata = folder.metadata()
     assert (metadata.status, metadata.seed, metadata.attempts) == ("finished", 1, 1)
     assert metadata.info["iteration"] == 14
