@@ -75,17 +75,4 @@ def _side_by_side(widths: Sequence[int], room: int) -> Iterator[list[int]]:
 
 def cell(name: str, value: Any) -> str:
     """A value as people read it; the column's name tells its unit."""
-    if value is None or value != value:
-        return "-"
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return str(value)
-    if name.startswith("stats/"):
-        # The unit of stats/step_s/p95 stands before the statistic.
-        name = name.rpartition("/")[0]
-    if name.endswith("_bytes"):
-        return f"{value / 2**20:.1f} MiB"
-    if name.endswith("_s") and not name.endswith("per_s"):
-        return quantities.seconds(value)
-    if name == "share":
-        return f"{value:.2%}"
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    return quantities.text(name, value) or "-"

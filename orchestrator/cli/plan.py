@@ -25,10 +25,11 @@ def show_plan(
     if as_json:
         print_json(plan)
         return
-    _print_experiment(experiment)
+    from orchestrator.config.load import to_yaml
+
+    typer.echo(to_yaml(experiment))
     _print_hooks(plan["hooks"])
-    for line in _lines(plan):
-        typer.echo(line)
+    typer.echo("\n".join(_lines(plan)))
 
 
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
@@ -70,16 +71,8 @@ def _sweep(sweep: Sweep, workers: Workers, present: dict[str, float] | None) -> 
     from orchestrator.config.space import count_trials, trials_at_once
 
     trials = count_trials(sweep)
-    if present is None:
-        return {"trials": trials, "repeats": sweep.repeats, "at_once": None}
-    here = {resource.upper(): amount for resource, amount in present.items()}
-    return {"trials": trials, "repeats": sweep.repeats, "at_once": trials_at_once(sweep, trials, workers, [here])}
-
-
-def _print_experiment(experiment: Experiment) -> None:
-    from orchestrator.config.load import to_yaml
-
-    typer.echo(to_yaml(experiment))
+    here = present and {resource.upper(): amount for resource, amount in present.items()}
+    return {"trials": trials, "repeats": sweep.repeats, "at_once": here and trials_at_once(sweep, trials, workers, [here])}
 
 
 def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:

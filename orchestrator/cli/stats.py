@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,15 +81,12 @@ def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
 def _print(table: pd.DataFrame, by: By | None) -> None:
     if by is By.ROW:
         names = [str(name) for name in table.columns]
-        return print_table(names, [_cells(names, values) for values in table.itertuples(index=False, name=None)])
+        rows = table.itertuples(index=False, name=None)
+        return print_table(names, [[cell(name, value) for name, value in zip(names, row, strict=True)] for row in rows])
     names = [str(name) for name in table.index.names]
-    rows: list[list[Any]] = []
+    lines: list[list[Any]] = []
     for key, row in table.iterrows():
         keys = [str(part) for part in (key if isinstance(key, tuple) else (key,))]
         # Without --by the rows are the columns of the stats, and carry the unit.
-        rows.append([*keys, *(cell(keys[0] if by is None and name != "worst_rank" else str(name), row[name]) for name in table.columns)])
-    return print_table([*names, *map(str, table.columns)], rows)
-
-
-def _cells(names: Sequence[str], values: Sequence[Any]) -> list[str]:
-    return [cell(name, value) for name, value in zip(names, values, strict=True)]
+        lines.append([*keys, *(cell(keys[0] if by is None and name != "worst_rank" else str(name), row[name]) for name in table.columns)])
+    return print_table([*names, *map(str, table.columns)], lines)

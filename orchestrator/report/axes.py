@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.report import units
+from orchestrator.stats import quantities
 
 LOGARITHMIC_FROM = 100.0
 """From how many times the smallest value the largest has to be for a logarithmic axis."""
@@ -54,7 +55,7 @@ def axis(
     if from_zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if logarithmic is None:
-        logarithmic = not from_zero and units.unit(name) != "bytes" and low > 0 and high / low >= LOGARITHMIC_FROM
+        logarithmic = not from_zero and quantities.unit(name) != "bytes" and low > 0 and high / low >= LOGARITHMIC_FROM
     if logarithmic and low > 0 and high > low:
         return Axis(low, high, _decades(name, low, high, count), logarithmic=True)
     low, high = _apart(low, high)
@@ -65,7 +66,7 @@ def whole(name: str, values: ArrayLike, count: int = 5) -> Axis:
     """An axis of whole numbers, such as steps: no label lies between two of them."""
     found = axis(name, values, logarithmic=False, count=count)
     ticks = tuple(tick for tick in found.ticks if float(tick[0]).is_integer())
-    return Axis(found.low, found.high, ticks or ((found.low, units.number(found.low)),))
+    return Axis(found.low, found.high, ticks or ((found.low, quantities.number(found.low)),))
 
 
 def categories(names: Sequence[str], most: int = 8) -> Axis:
@@ -93,7 +94,7 @@ def _steps(name: str, low: float, high: float, count: int) -> tuple[tuple[float,
 
 
 def _labelled(value: float, decimals: int, label: str) -> str:
-    text = units.number(value) if abs(value) >= 1e4 or decimals > 6 else f"{value:.{decimals}f}"
+    text = quantities.number(value) if abs(value) >= 1e4 or decimals > 6 else f"{value:.{decimals}f}"
     return f"{text} {label}".rstrip() if label != "/s" else f"{text}/s"
 
 
@@ -109,4 +110,4 @@ def _decades(name: str, low: float, high: float, count: int) -> tuple[tuple[floa
     every = max(1, math.ceil((last - first) / count))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     values = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
-    return tuple((value, units.text(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9))
+    return tuple((value, quantities.text(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9))

@@ -12,32 +12,18 @@ from numpy.typing import NDArray
 
 PAGE = {"light": "#ffffff", "dark": "#15181e"}
 """The page's own colour."""
-KINDS = {
-    "light": (
-        "#153066",
-        "#ae8a0c",
-        "#276642",
-        "#6f5dc9",
-        "#6f0c0c",
-        "#0c9cae",
-        "#935415",
-        "#541e39",
-        "#6f9c54",
-        "#938a81",
-    ),
-    "dark": (
-        "#2766d2",
-        "#e49c39",
-        "#b7f6d2",
-        "#c99cff",
-        "#c04227",
-        "#4bf6ff",
-        "#eded93",
-        "#c94ba5",
-        "#93b778",
-        "#81786f",
-    ),
-}
+KINDS = (
+    {"light": "#153066", "dark": "#2766d2"},
+    {"light": "#ae8a0c", "dark": "#e49c39"},
+    {"light": "#276642", "dark": "#b7f6d2"},
+    {"light": "#6f5dc9", "dark": "#c99cff"},
+    {"light": "#6f0c0c", "dark": "#c04227"},
+    {"light": "#0c9cae", "dark": "#4bf6ff"},
+    {"light": "#935415", "dark": "#eded93"},
+    {"light": "#541e39", "dark": "#c94ba5"},
+    {"light": "#6f9c54", "dark": "#93b778"},
+    {"light": "#938a81", "dark": "#81786f"},
+)
 """Colours for kinds; the last, a grey, is for what stands back."""
 BACK = 9
 _VIRIDIS = (
@@ -65,8 +51,5 @@ def shades() -> NDArray[np.uint8]:
 
 def stylesheet() -> str:
     """The colours as CSS: `.k0` and on set `--kind`, and `--page` is the page."""
-    kinds = [
-        f".k{place}{{--kind:light-dark({light},{dark})}}"
-        for place, (light, dark) in enumerate(zip(KINDS["light"], KINDS["dark"], strict=True))
-    ]
+    kinds = [f".k{number}{{--kind:light-dark({kind['light']},{kind['dark']})}}" for number, kind in enumerate(KINDS)]
     return "\n".join([f":root{{--page:light-dark({PAGE['light']},{PAGE['dark']})}}", *kinds])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.records.metadata import Attempt, RunMetadata
-from orchestrator.report import page, units
+from orchestrator.report import page
 from orchestrator.report.markup import Markup
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
@@ -21,6 +21,7 @@ from orchestrator.report.views.memory import memory
 from orchestrator.report.views.recorded import recorded
 from orchestrator.report.views.spans import own_work, spans
 from orchestrator.report.views.verdicts import verdicts
+from orchestrator.stats import quantities
 from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 
@@ -91,7 +92,7 @@ def headline(run: RunTables) -> Markup:
 
 def _reached(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
     """The metrics at their best, or as last reported where that is not known; those of validation before others."""
-    names = [name for name in dict.fromkeys(name for report in reports for name in report) if not units.unit(name)]
+    names = [name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.unit(name)]
     judged = [name for name in names if name.startswith(("val/", "test/"))] or [name for name in names if name.startswith("train/")]
     tiles = []
     for name in judged:

@@ -19,6 +19,7 @@ from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import CONFIG, details, trials
+from orchestrator.stats import quantities
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.results.result import Sweep
@@ -161,4 +162,4 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return units.text("", value) or "null"
+    return quantities.text("", value) or "null"

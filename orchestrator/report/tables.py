@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.report import units
 from orchestrator.report.markup import Content, Markup, element, together
+from orchestrator.stats import quantities
 
 
 @dataclass(frozen=True)
@@ -88,4 +89,4 @@ def cell(name: str, value: Any) -> tuple[Content, str | None]:
         return together([bar, f"{value.part:.1%}"]), units.exact("share", value.part)
     if isinstance(value, Quantity):
         return cell(value.name, value.value)
-    return units.text(name, value), units.exact(name, value)
+    return quantities.text(name, value), units.exact(name, value)

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from orchestrator.report import axes, palette, units
+from orchestrator.report import axes, palette
 from orchestrator.report.binning import Grid
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.tables import table
+from orchestrator.stats import quantities
 
 TOP = 0.95
 """The share of cells that the colours tell apart; those above it have the last colour."""
@@ -29,21 +30,21 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
         "img", src=f"data:image/png;base64,{_base64(png(_shades(grid.values, low, top)))}", alt="", class_="heat",
         data_values=_base64(grid.values.astype("<f4").tobytes()), data_rows=_packed(grid.rows),
         data_columns=_packed(grid.columns), data_width=grid.values.shape[1], data_height=grid.values.shape[0],
-        data_row=row_name, data_column=column_name, data_unit=units.unit(column),
+        data_row=row_name, data_column=column_name, data_unit=quantities.unit(column),
     )  # fmt: skip
-    x = axes.categories([units.number(int(last)) for _, last in grid.column_groups], most=6)
+    x = axes.categories([quantities.number(int(last)) for _, last in grid.column_groups], most=6)
     down = axes.categories(_stretches(grid.row_groups))
     y = axes.Axis(down.high, down.low, down.ticks)
     size = f"{len(grid.row_groups)} by {len(grid.column_groups)} cells"
-    label = f"{title}: heat map of {size}; the largest is {units.text(column, most)}, {worst}"
+    label = f"{title}: heat map of {size}; the largest is {quantities.text(column, most)}, {worst}"
     scale = element(
         "p",
-        units.text(column, low),
+        quantities.text(column, low),
         element("span", class_="shades"),
-        f"{units.text(column, top)}{' and more' if most > top else ''}",
+        f"{quantities.text(column, top)}{' and more' if most > top else ''}",
         class_="scale",
     )
-    note = f"{note} The largest is {units.text(column, most)}: {worst}.".strip()
+    note = f"{note} The largest is {quantities.text(column, most)}: {worst}.".strip()
     return frame.figure(
         title,
         frame.plot([], x, y, label, over=picture, style=f"--rows:{len(grid.row_groups)}", class_="plot short"),

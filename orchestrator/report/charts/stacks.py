@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from orchestrator.report import axes, units
+from orchestrator.report import axes
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.tables import table
+from orchestrator.stats import quantities
 
 _GAP, _WIDEST = 0.15, 0.12
 """Between bars, of the room each has; and the widest a bar gets, of the whole."""
@@ -30,7 +31,7 @@ def stacks(
     y = axes.axis(columns[0], parts.clip(lower=0).sum(axis=1), from_zero=True)
     total = parts.sum(axis=1)
     longest = str(total.idxmax())
-    most = units.text(columns[0], float(total.max()))
+    most = quantities.text(columns[0], float(total.max()))
     label = f"{title}: {len(labels)} bars; the longest is {name} {longest} with {most}"
     drawing = [
         element(
@@ -62,7 +63,7 @@ def _bar(place: int, label: str, values: pd.Series, kinds: dict[str, int], x: ax
     for column, value in values.items():
         if value > 0:
             foot, head = (float(at) * frame.HEIGHT for at in y.positions([base, base + value]))
-            told = f"{label}: {column} {units.text(str(column), float(value))} ({value / total:.1%})"
+            told = f"{label}: {column} {quantities.text(str(column), float(value))} ({value / total:.1%})"
             pieces.append(
                 element(
                     "rect", element("title", told), x=round(left, 1), width=round(width * frame.WIDTH, 1),

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 
 from hooks.parts.metric_direction import direction, not_known
-from orchestrator.report import page, palette, units
+from orchestrator.report import page, palette
 from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup, element, together
 from orchestrator.report.tables import table
+from orchestrator.stats import quantities
 from orchestrator.stats.quantities import is_number
 
 BINS = 240
@@ -29,7 +30,7 @@ def learning(rows: pd.DataFrame, reports: Reports, modes: Mapping[str, str]) -> 
     by_name = metrics_of(reports)
     charts = [
         _loss(rows, by_name.pop("loss", {}), reports),
-        *(chart(name, phases, reports) for name, phases in by_name.items() if not units.unit(name)),
+        *(chart(name, phases, reports) for name, phases in by_name.items() if not quantities.unit(name)),
     ]
     drawn = [found for found in charts if found is not None]
     if not drawn:
@@ -105,7 +106,7 @@ def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
 
 
 def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
-    names = [full for name, phases in metrics_of(reports).items() if not units.unit(name) for full in phases.values()]
+    names = [full for name, phases in metrics_of(reports).items() if not quantities.unit(name) for full in phases.values()]
     latest = {name: report for name in names if (report := last(name, reports)) is not None}
     if not latest:
         return None
