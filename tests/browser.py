@@ -45,7 +45,8 @@ def looked_at(pages: Sequence[tuple[Path, int]], look: str, timeout_s: float = 1
     frame that was painted. Returns the answers, and whatever the browser wrote to its console besides.
     """
     assert CHROMIUM is not None
-    with tempfile.TemporaryDirectory() as place:
+    # What the browser left running may still write into its profile.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         urls = json.dumps([(path.absolute().as_uri(), width) for path, width in pages])
         outer = Path(place, "frames.html")
         outer.write_text(FRAMES.replace("LOOK", look).replace("PAGES", urls))
