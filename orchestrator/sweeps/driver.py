@@ -36,8 +36,9 @@ from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.population_replay import replay
-from orchestrator.sweeps.results.previous_trials import Past, left_behind, left_to_run
+from orchestrator.sweeps.results.previous_trials import Past, left_behind, left_to_run, seconds_used
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trial_announcer import LiveTable, Watcher
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
@@ -177,11 +178,13 @@ def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Pas
     words = "Each trial ends at its next report; it will go on from its newest checkpoint."
     with failing(folder), TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
         watcher = Watcher(display, settings, past)
-        stop_asked = lambda: interrupts.asked  # noqa: E731
+        ranks = 1 if metadata.local else experiment.workers.most
+        rules = StoppingRules(settings, ranks, asked=lambda: interrupts.asked, fail_fast=metadata.fail_fast)
+        rules.replay_reports({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(folder))
         if metadata.local:
             from orchestrator.sweeps.in_process import run_trials
 
-            run_trials(experiment, settings, folder.location, watcher, stop_asked, past=past, fail_fast=metadata.fail_fast)
+            run_trials(experiment, settings, folder, past, rules, watcher)
         else:
             display.line(way_to_ray(address))
             with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
@@ -190,7 +193,7 @@ def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Pas
                 at_once, arithmetic = _concurrency(ray, experiment, settings)
                 left = f"{len(left_to_run(settings, past))} trials{' left,' if past else ''}"
                 display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
-                launch(experiment, settings, folder, watcher, stop_asked, past=past, fail_fast=metadata.fail_fast, at_once=at_once)
+                launch(experiment, settings, folder, past, rules, watcher, at_once)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
     return _concluded(folder, experiment, interrupts.asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,61 +16,50 @@ from orchestrator.errors import ConfigError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past, judged_reports, seconds_of, seconds_used
-from orchestrator.sweeps.search.search import Draws
-from orchestrator.sweeps.stopping_rules import Stopping
+from orchestrator.sweeps.results.previous_trials import Past, judged_reports, seconds_of
+from orchestrator.sweeps.search.search import TRIAL, make_search
+from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
 from orchestrator.sweeps.trial_announcer import Watcher
-from orchestrator.sweeps.trial_setup import BY_SCHEDULER, begin_trial, unjudged
+from orchestrator.sweeps.trial_setup import begin_trial, unjudged
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.tune.schedulers import OneAfterTheOther
 
 
 def run_trials(
-    experiment: Experiment,
-    settings: Sweep,
-    location: str,
-    watcher: Watcher,
-    stop_asked: Callable[[], bool],
-    *,
-    past: Mapping[int, Past],
-    fail_fast: bool = False,
+    experiment: Experiment, settings: Sweep, sweep: RunFolder, past: Mapping[int, Past], rules: StoppingRules, watcher: Watcher
 ) -> None:
     """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
     next one begins, unless the sweep is to end then."""
-    stopping, sweep = Stopping(settings), RunFolder(location)
-    stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
-    scheduler = _scheduler(settings, sweep, past)
-    draws = Draws(settings, experiment.seed, past)
-    for number, values in draws:
-        if stop_asked() or stopping.budget_used():
+    scheduler, search = _scheduler(settings, sweep, past), make_search(settings, experiment.seed, past)
+    for trial_id in map(str, range(search.count)):
+        if rules.sweep_is_over():
             return
+        number, values = search.suggest(trial_id)[TRIAL].values()
         try:
-            trial, folder = begin_trial(location, number, experiment.source, settings, values)
+            trial, folder = begin_trial(sweep.location, number, experiment.source, settings, values)
         except ConfigError as error:
-            draws.over(number, None)
+            search.on_trial_complete(trial_id, error=True)
             watcher.ended(trial_name(number), values, str(error))
-            if fail_fast:
-                return
+            rules.trial_failed(trial_name(number))
             continue
         watcher.begins(folder.name, values)
         assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
-        life = Lifecycle(InProcess(experiment.workers, stop_asked=stop_asked), assignment, trial)
+        life = Lifecycle(InProcess(experiment.workers, stop_asked=rules.asked), assignment, trial)
         made, failure = judged_reports(folder, settings), None
         if scheduler:
             scheduler.begins(number)
         try:
             with failing(folder):
-                _train(life, settings, made, watcher, stopping, scheduler)
+                _train(life, settings, made, watcher, rules, scheduler)
         except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
             failure = str(error)
+            rules.trial_failed(folder.name)
         last = made[-1] if made else None
         if scheduler:
             scheduler.ended(last, len(made))
-        draws.over(number, None if failure else last)
+        search.on_trial_complete(trial_id, last, error=failure is not None)
         watcher.ended(folder.name, values, failure)
-        if failure and fail_fast:
-            return
 
 
 def _train(
@@ -78,7 +67,7 @@ def _train(
     settings: Sweep,
     made: list[Mapping[str, Any]],
     watcher: Watcher,
-    stopping: Stopping,
+    rules: StoppingRules,
     scheduler: OneAfterTheOther | None,
 ) -> None:
     """Trains a trial to its end, or to the report with which it is to be stopped; adds to those it has `made` that hold the
@@ -90,11 +79,11 @@ def _train(
             continue
         made.append(metrics)
         watcher.reported(trial, metrics)
-        by_rule = stopping.reported(trial, metrics, monotonic() - begun)
+        by_rule = rules.stops(trial, metrics, monotonic() - begun)
         if report.final:
             continue
         by_scheduler = not by_rule and scheduler and scheduler.stops(metrics, len(made))
-        reason = stopping.reasons[trial] if by_rule else BY_SCHEDULER if by_scheduler else stopping.budget_used()
+        reason = rules.reasons[trial] if by_rule else BY_SCHEDULER if by_scheduler else rules.budget_used()
         if reason:
             return life.end("stopped", [reason])
     if not made and not (last and last.interrupted):

@@ -10,6 +10,8 @@ from typing import Any
 
 from orchestrator.config.sweep import Budget, Stop, Sweep
 
+BY_SCHEDULER = "the scheduler ended the trial"
+
 
 @dataclass
 class _Progress:
@@ -21,10 +23,25 @@ class _Progress:
     samples: int = 0
 
 
-class Stopping:
-    """Judges each report of each trial, by the first of the sweep's metrics."""
+class StoppingRules:
+    """Judges each report of each trial, by the first of the sweep's metrics, and whether the sweep goes on.
 
-    def __init__(self, settings: Sweep, ranks: int = 1, clock: Callable[[], float] = monotonic) -> None:
+    `ranks` train each trial. The sweep ends when its budget is used up, when it is `asked` to, and with `fail_fast` when a
+    trial has failed.
+    """
+
+    def __init__(
+        self,
+        settings: Sweep,
+        ranks: int = 1,
+        *,
+        asked: Callable[[], bool] = lambda: False,
+        fail_fast: bool = False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.asked, self._fail_fast = asked, fail_fast
+        self._failed: str | None = None
+        self._used: str | None = None
         self._stop, self._budget = settings.stop or Stop(), settings.budget or Budget()
         self._metric, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1
@@ -34,23 +51,23 @@ class Stopping:
         self.reasons: dict[str, str] = {}
         """Trial to why it was stopped."""
 
-    def told(self, reports: Mapping[str, Iterable[Mapping[str, Any]]], seconds: float) -> None:
+    def replay_reports(self, reports: Mapping[str, Iterable[Mapping[str, Any]]], seconds: float) -> None:
         """What earlier lives of the sweep have used: their trials' reports, and their time."""
         for trial, made in reports.items():
             for metrics in made:
-                self._take(self._trials.setdefault(trial, _Progress()), metrics)
+                self._count_report(self._trials.setdefault(trial, _Progress()), metrics)
         self._begun -= seconds
 
-    def reported(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
+    def stops(self, trial: str, metrics: Mapping[str, Any], seconds: float) -> bool:
         """Whether a trial ends with this report, `seconds` into its own training; the reason is kept."""
         progress = self._trials.setdefault(trial, _Progress())
-        self._take(progress, metrics)
+        self._count_report(progress, metrics)
         reason = self._reason(progress, metrics[self._metric], seconds)
         if reason:
             self.reasons[trial] = reason
         return reason is not None
 
-    def _take(self, progress: _Progress, metrics: Mapping[str, Any]) -> None:
+    def _count_report(self, progress: _Progress, metrics: Mapping[str, Any]) -> None:
         value, plateau = metrics[self._metric], self._stop.plateau
         number = metrics.get("training_iteration", progress.reports + 1)
         if number <= progress.reports:
@@ -84,3 +101,23 @@ class Stopping:
         if self._budget.samples is not None and self._samples >= self._budget.samples:
             return f"the sweep's budget of {self._budget.samples} samples is used up"
         return None
+
+    def trial_failed(self, trial: str) -> None:
+        """A trial has failed for good."""
+        if self._fail_fast:
+            self._failed = trial
+
+    def sweep_is_over(self) -> bool:
+        """Whether no trial goes on."""
+        self._used = self._used or self.budget_used()
+        return self._used is not None or self._failed is not None or self.asked()
+
+    def ending(self, trial: str) -> tuple[str, str]:
+        """Status and reason of a trial that was ended from outside."""
+        if trial in self.reasons:
+            return "stopped", self.reasons[trial]
+        if self._used:
+            return "stopped", self._used
+        if self._failed:
+            return "interrupted", f"{self._failed} failed, and the sweep was to end then"
+        return ("interrupted", "interrupted") if self.asked() else ("stopped", BY_SCHEDULER)

@@ -14,8 +14,6 @@ from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder, driver_identity
 from orchestrator.records.sweep_folder import trial_folder
 
-BY_SCHEDULER = "the scheduler ended the trial"
-
 
 def begin_trial(
     location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]

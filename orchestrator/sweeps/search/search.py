@@ -1,4 +1,4 @@
-"""Where the next trial's values come from, for Ray Tune and for a sweep in this process. Driver."""
+"""Where the next trial's values come from, for Ray Tune and for a sweep in one process. Driver."""
 
 from __future__ import annotations
 
@@ -162,21 +162,3 @@ def _first_points(settings: Sweep, past: Mapping[int, Past]) -> list[dict[str, A
     given |= {number // settings.repeats: trial.values for number, trial in past.items()}
     count = max(_begun(settings, past), len(settings.points))
     return [as_optuna(settings, given.get(suggestion, {})) for suggestion in range(count)]
-
-
-class Draws:
-    """The trials of a sweep one after the other, in this process: each search learns what the trials before reached."""
-
-    def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past] | None = None) -> None:
-        self._search = make_search(settings, seed, past or {})
-        self._drawn: dict[int, str] = {}
-
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for drawn in range(self._search.count):
-            trial = self._search.suggest(str(drawn))[TRIAL]
-            self._drawn[trial["number"]] = str(drawn)
-            yield trial["number"], trial["values"]
-
-    def over(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """Tells how a trial ended: its last report, or None where it failed."""
-        self._search.on_trial_complete(self._drawn[number], dict(last) if last else None, error=last is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,11 +21,11 @@ from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past, seconds_used
+from orchestrator.sweeps.results.previous_trials import Past
 from orchestrator.sweeps.search.search import TRIAL, DrawnTrials, Search, make_search
-from orchestrator.sweeps.stopping_rules import Stopping
+from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trial_announcer import Watcher
-from orchestrator.sweeps.trial_setup import BY_SCHEDULER, begin_trial
+from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import Trial
 
@@ -34,17 +34,12 @@ def launch(
     experiment: Experiment,
     settings: Sweep,
     sweep: RunFolder,
-    watcher: Watcher,
-    stop_asked: Callable[[], bool],
-    *,
     past: Mapping[int, Past],
-    fail_fast: bool,
+    rules: StoppingRules,
+    watcher: Watcher,
     at_once: int,
 ) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
-    stopping = Stopping(settings, experiment.workers.most)
-    stopping.told({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(sweep))
-    ending = _Ending(stopping, stop_asked, fail_fast)
     search = make_search(settings, experiment.seed, past)
     told = {"source": experiment.source, "settings": settings, "workers": experiment.workers, "location": sweep.location}
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
@@ -53,7 +48,7 @@ def launch(
         # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
         param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
         tune_config=_tune_config(settings, search, sweep, past, at_once),
-        run_config=_run_config(sweep, ending, _Watching(sweep, experiment, watcher, ending), experiment.max_failures),
+        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, watcher, rules), experiment.max_failures),
     )
     # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -63,7 +58,7 @@ def launch(
     finally:
         sweep.storage.delete(SCRATCH)
     for folder in trial_folders(sweep):
-        end_trial(folder, *ending.of(folder.name))
+        end_trial(folder, *rules.ending(folder.name))
 
 
 def _tune_config(settings: Sweep, search: Search, sweep: RunFolder, past: Mapping[int, Past], at_once: int) -> tune.TuneConfig:
@@ -83,14 +78,14 @@ def _tune_config(settings: Sweep, search: Search, sweep: RunFolder, past: Mappin
     )
 
 
-def _run_config(sweep: RunFolder, ending: _Ending, watching: _Watching, max_failures: int) -> tune.RunConfig:
+def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_failures: int) -> tune.RunConfig:
     return tune.RunConfig(
         # A name of its own for each life: Tune would take up its own notes of an earlier one, and ours decide.
         name=f"tune-{uuid.uuid4().hex[:8]}",
         storage_path=f"{sweep.storage.root}/{SCRATCH}",
         storage_filesystem=sweep.storage.filesystem,
-        stop=ending,
-        callbacks=[watching, _Silence()],
+        stop=stopper,
+        callbacks=[events, _Silence()],
         failure_config=tune.FailureConfig(max_failures=max_failures),
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         verbose=0,
@@ -112,43 +107,24 @@ class _OfThisDriver:
         return {}
 
 
-class _Ending(_OfThisDriver, tune.Stopper):
-    """Ends trials by the sweep's rules, and the sweep when the driver was asked to or its budget is used up."""
+class _Stopper(_OfThisDriver, tune.Stopper):
+    """The sweep's rules, as Tune asks for them."""
 
-    def __init__(self, stopping: Stopping, asked: Callable[[], bool], fail_fast: bool) -> None:
-        self._stopping, self._asked, self._fail_fast = stopping, asked, fail_fast
-        self._failed: str | None = None
-        self._used: str | None = None
+    def __init__(self, rules: StoppingRules) -> None:
+        self._rules = rules
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        trial = trial_name(result["config"][TRIAL]["number"])
-        return self._stopping.reported(trial, result, result[TIME_TOTAL_S])
+        return self._rules.stops(trial_name(result["config"][TRIAL]["number"]), result, result[TIME_TOTAL_S])
 
     def stop_all(self) -> bool:
-        self._used = self._used or self._stopping.budget_used()
-        return self._used is not None or self._failed is not None or self._asked()
-
-    def failed(self, trial: str) -> None:
-        """A trial has failed for good."""
-        if self._fail_fast:
-            self._failed = trial
-
-    def of(self, trial: str) -> tuple[str, str]:
-        """Status and reason of a trial that Tune ended."""
-        if trial in self._stopping.reasons:
-            return "stopped", self._stopping.reasons[trial]
-        if self._used:
-            return "stopped", self._used
-        if self._failed:
-            return "interrupted", f"{self._failed} failed, and the sweep was to end then"
-        return ("interrupted", "interrupted") if self._asked() else ("stopped", BY_SCHEDULER)
+        return self._rules.sweep_is_over()
 
 
-class _Watching(_OfThisDriver, tune.Callback):
+class _TrialEvents(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the watcher, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, sweep: RunFolder, experiment: Experiment, watcher: Watcher, ending: _Ending) -> None:
-        self._sweep, self._experiment, self._watcher, self._ending = sweep, experiment, watcher, ending
+    def __init__(self, sweep: RunFolder, experiment: Experiment, watcher: Watcher, rules: StoppingRules) -> None:
+        self._sweep, self._experiment, self._watcher, self._rules = sweep, experiment, watcher, rules
 
     def _folder(self, trial: Any) -> RunFolder:
         return trial_folder(self._sweep.location, trial.config[TRIAL]["number"])
@@ -166,7 +142,7 @@ class _Watching(_OfThisDriver, tune.Callback):
         if _is_mistake(folder):
             self._failed(trial, folder)
             return
-        end_trial(folder, *self._ending.of(folder.name))
+        end_trial(folder, *self._rules.ending(folder.name))
         self._watcher.ended(folder.name, trial.config[TRIAL]["values"])
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -188,7 +164,7 @@ class _Watching(_OfThisDriver, tune.Callback):
         if folder.metadata().status == "running":
             folder.end("failed", error=error)
         give_back(folder)
-        self._ending.failed(folder.name)
+        self._rules.trial_failed(folder.name)
         self._watcher.ended(folder.name, values, error)
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.sweep import Sweep
-from orchestrator.sweeps.stopping_rules import Stopping
+from orchestrator.sweeps.stopping_rules import StoppingRules
 
 
 def settings(**more: Any) -> Sweep:
@@ -17,9 +17,9 @@ def settings(**more: Any) -> Sweep:
 
 def stopped_at(values: list[float], mode: str = "max", seconds: float = 0, **stop: Any) -> int | None:
     """After which report a trial with these values is stopped, counted from 1."""
-    stopping = Stopping(settings(mode=mode, stop=stop))
+    stopping = StoppingRules(settings(mode=mode, stop=stop))
     for count, value in enumerate(values, start=1):
-        if stopping.reported("trial-0000", {"val/score": value}, seconds * count):
+        if stopping.stops("trial-0000", {"val/score": value}, seconds * count):
             return count
     return None
 
@@ -51,16 +51,16 @@ def test_a_trial_has_its_time() -> None:
 
 
 def test_trials_are_judged_each_by_itself_and_the_reason_is_kept() -> None:
-    stopping = Stopping(settings(stop={"max_reports": 2}))
+    stopping = StoppingRules(settings(stop={"max_reports": 2}))
     for trial in ("a", "b"):
-        assert not stopping.reported(trial, {"val/score": 1}, 0)
-    assert stopping.reported("a", {"val/score": 1}, 0)
+        assert not stopping.stops(trial, {"val/score": 1}, 0)
+    assert stopping.stops("a", {"val/score": 1}, 0)
     assert stopping.reasons == {"a": "it has made max_reports=2 reports"}
 
 
 def test_the_time_of_the_whole_sweep() -> None:
     time = 1000.0
-    stopping = Stopping(settings(budget={"time": "2h"}), clock=lambda: time)
+    stopping = StoppingRules(settings(budget={"time": "2h"}), clock=lambda: time)
     time += 7199
     assert stopping.budget_used() is None
     time += 1
@@ -68,19 +68,19 @@ def test_the_time_of_the_whole_sweep() -> None:
 
 
 def test_the_samples_of_the_whole_sweep_count_over_trials_and_ranks() -> None:
-    stopping = Stopping(settings(budget={"samples": 100}), ranks=2)
-    stopping.reported("a", {"val/score": 1, "samples": 20}, 0)
-    stopping.reported("a", {"val/score": 1, "samples": 30}, 0)
+    stopping = StoppingRules(settings(budget={"samples": 100}), ranks=2)
+    stopping.stops("a", {"val/score": 1, "samples": 20}, 0)
+    stopping.stops("a", {"val/score": 1, "samples": 30}, 0)
     assert stopping.budget_used() is None
     # One that goes on from another's checkpoint has its count: 10 there, then 20 more.
-    stopping.reported("a", {"val/score": 1, "samples": 10}, 0)
-    stopping.reported("b", {"val/score": 1, "samples": 10}, 0)
+    stopping.stops("a", {"val/score": 1, "samples": 10}, 0)
+    stopping.stops("b", {"val/score": 1, "samples": 10}, 0)
     assert stopping.budget_used() is None
-    stopping.reported("a", {"val/score": 1, "samples": 20}, 0)
+    stopping.stops("a", {"val/score": 1, "samples": 20}, 0)
     assert stopping.budget_used() == "the sweep's budget of 100 samples is used up"
 
 
 def test_without_rules_nothing_ends() -> None:
-    stopping = Stopping(settings())
-    assert not any(stopping.reported("a", {"val/score": 0.5}, 1e9) for _ in range(1000))
+    stopping = StoppingRules(settings())
+    assert not any(stopping.stops("a", {"val/score": 0.5}, 1e9) for _ in range(1000))
     assert stopping.budget_used() is None

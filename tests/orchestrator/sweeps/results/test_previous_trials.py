@@ -15,9 +15,10 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import taking_over, trial_folder
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import Past, left_behind, left_to_run, seconds_used
-from orchestrator.sweeps.search.search import Draws, trial_config
-from orchestrator.sweeps.stopping_rules import Stopping
+from orchestrator.sweeps.search.search import trial_config
+from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
+from tests.orchestrator.sweeps.search.draws import Draws
 
 CURVES = {0: [0.1, 0.2, 0.3, 0.4], 1: [0.5, 0.6, 0.7, 0.8], 2: [0.3, 0.4, 0.5, 0.6], 3: [0.2, 0.1, 0.1, 0.1], 4: [0.6, 0.6, 0.6, 0.6]}
 
@@ -80,15 +81,15 @@ def test_what_would_fail_again_is_not_started_anew() -> None:
 
 
 def test_rules_count_what_was_reported_before() -> None:
-    stopping = Stopping(settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0)
-    stopping.told({"a": [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]}, seconds=99)
+    stopping = StoppingRules(settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0)
+    stopping.replay_reports({"a": [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]}, seconds=99)
     assert stopping.budget_used() is None
     # A report made again after a process was replaced is none.
-    assert not stopping.reported("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
-    assert stopping.reported("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
+    assert not stopping.stops("a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
+    assert stopping.stops("a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
     assert stopping.reasons["a"] == "it has made max_reports=3 reports"
     assert stopping.budget_used() == "the sweep's budget of 1000 samples is used up"
-    stopping.told({}, seconds=1)
+    stopping.replay_reports({}, seconds=1)
     assert stopping.budget_used() == "the sweep's budget of 100 s is used up"
 
 

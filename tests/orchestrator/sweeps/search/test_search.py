@@ -11,7 +11,8 @@ import pytest
 
 from orchestrator.config.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import Past
-from orchestrator.sweeps.search.search import TRIAL, Draws, make_search
+from orchestrator.sweeps.search.search import TRIAL, make_search
+from tests.orchestrator.sweeps.search.draws import Draws
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
 
@@ -70,7 +71,7 @@ def test_optuna_tries_points_first_and_learns_from_them() -> None:
     (_, first), (_, second), _ = draws
     assert first == points[0]
     assert second["optimizer.lr"] == 0.5
-    assert draws._search._optuna._ot_study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
+    assert draws.search._optuna._ot_study.trials[0].params == {"hooks.ema.decay": 0.7, "optimizer.lr": 0.01, "batch_size": 2}
 
 
 def test_optuna_weighs_two_metrics_against_each_other() -> None:
@@ -81,8 +82,8 @@ def test_optuna_weighs_two_metrics_against_each_other() -> None:
     for number, values in draws:
         decay = values["hooks.ema.decay"]
         draws.over(number, {"val/score": decay, "train/iteration_s": decay**2 + abs(math.log10(values["optimizer.lr"]) + 2)})
-    front = sorted(trial.params["hooks.ema.decay"] for trial in draws._search._optuna._ot_study.best_trials)
-    assert [str(direction.name) for direction in draws._search._optuna._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    front = sorted(trial.params["hooks.ema.decay"] for trial in draws.search._optuna._ot_study.best_trials)
+    assert [str(direction.name) for direction in draws.search._optuna._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert len(front) >= 4
     assert front[0] < 0.3
     assert front[-1] > 0.8
@@ -99,7 +100,7 @@ def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
     draws = Draws(settings, 0, past)
-    study = draws._search._optuna._ot_study
+    study = draws.search._optuna._ot_study
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + ["FAIL", "RUNNING", "RUNNING"]
     assert study.best_value == max(bowl(known[number]) for number in range(5))
     assert [trial.params["hooks.ema.decay"] for trial in study.trials if trial.number != 6] == [
@@ -121,7 +122,7 @@ def test_a_failed_trial_does_not_hold_optuna_up() -> None:
     draws = Draws(sweep(search="optuna", trials=5), 0)
     for number, values in draws:
         draws.over(number, None if number % 2 else {"val/score": bowl(values)})
-    assert [trial.state.name for trial in draws._search._optuna._ot_study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in draws.search._optuna._ot_study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
 
 
 def test_tune_is_handed_every_trial_of_a_search_that_draws_them_beforehand() -> None:
@@ -161,11 +162,11 @@ def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_fa
         drawn.append((number, values))
         score = next(reached)
         draws.over(number, None if score is None else {"val/score": score})
-        assert len(draws._search._optuna._ot_study.get_trials()) == number // 3 + 1
+        assert len(draws.search._optuna._ot_study.get_trials()) == number // 3 + 1
     assert [values["seed"] for _, values in drawn] == [5, 6, 7] * 3
     for one, *others in (drawn[first : first + 3] for first in (0, 3, 6)):
         assert all({**values, "seed": 5} == one[1] for _, values in others)
-    trials = draws._search._optuna._ot_study.trials
+    trials = draws.search._optuna._ot_study.trials
     assert [trial.state.name for trial in trials] == ["COMPLETE", "COMPLETE", "FAIL"]
     assert [trial.value for trial in trials] == [3.0, 6.0, None]
 
@@ -204,4 +205,4 @@ def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str)
     assert (found[1], found[2], found[3]) == (known[1], known[2], known[3])
     assert [values["seed"] for values in found.values()] == [4, 3, 4, 3, 4]
     if search == "optuna":
-        assert [trial.value for trial in draws._search._optuna._ot_study.trials] == [2.0, 3.0, 3.0]
+        assert [trial.value for trial in draws.search._optuna._ot_study.trials] == [2.0, 3.0, 3.0]

@@ -14,8 +14,8 @@ from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.sweeps.search.search import make_search, trial_config
-from orchestrator.sweeps.stopping_rules import Stopping
-from orchestrator.sweeps.tune.launch import _Ending, _tune_config, _Watching
+from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.sweeps.tune.launch import _TrialEvents, _tune_config
 from tests.orchestrator.config.samples import TEXT
 
 SETTINGS = {"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uniform": [0, 1]}}}
@@ -31,9 +31,8 @@ class Hears:
         self.ends.append(trial)
 
 
-def watching(folder: Path, watcher: Hears) -> _Watching:
-    ending = _Ending(Stopping(Sweep.model_validate(SETTINGS)), lambda: False, fail_fast=False)
-    return _Watching(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), watcher, ending)
+def watching(folder: Path, watcher: Hears) -> _TrialEvents:
+    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), watcher, StoppingRules(Sweep.model_validate(SETTINGS)))
 
 
 @pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
