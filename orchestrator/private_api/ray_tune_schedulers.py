@@ -12,7 +12,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 class Halving(ASHAScheduler):
     """ASHA, told of earlier results."""
 
-    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+    def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
         """Puts a trial's results on their rungs."""
         if trial.trial_id not in self._trial_info:
             self._trial_info[trial.trial_id] = self._brackets[0]
@@ -37,7 +37,7 @@ class Bands(HyperBandScheduler):
 class Median(MedianStoppingRule):
     """The median rule, told of earlier results."""
 
-    def told(self, trial: Any, results: list[dict[str, Any]]) -> None:
+    def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
         """Keeps a trial's results among those that others are compared with."""
         if results:
             self._results[trial].extend(results)

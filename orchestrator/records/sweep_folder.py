@@ -27,7 +27,7 @@ def trial_folder(location: str, number: int) -> RunFolder:
     return RunFolder(Storage(location) / "trials", trial_name(number))
 
 
-def taking_over(folder: RunFolder, given: str | None) -> str | None:
+def checkpoint_to_take_over(folder: RunFolder, given: str | None) -> str | None:
     """The checkpoint of another trial that this one goes on from: what is given, or what it was given before it was
     interrupted, where it has not begun with that. None goes on from its own."""
     attempts = len(folder.attempts())

@@ -36,10 +36,10 @@ from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.population_replay import replay
-from orchestrator.sweeps.results.previous_trials import Past, left_behind, left_to_run, seconds_used
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.trial_announcer import LiveTable, Watcher
+from orchestrator.sweeps.trial_announcer import LiveTable, TrialAnnouncer
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
 
@@ -108,21 +108,21 @@ def resume_sweep(
     experiment = _as_it_stands(folder, accept_changes)
     settings = experiment.sweep
     assert settings is not None
-    past = left_behind(folder, settings, failed_again=failed)
-    if not left_to_run(settings, past):
+    previous = previous_trials(folder, settings, failed_again=failed)
+    if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
-            say(f"All {len(past)} trials of {folder} are over; nothing is left but to write that down.")
+            say(f"All {len(previous)} trials of {folder} are over; nothing is left but to write that down.")
             return _concluded(folder, experiment)
-        tried = sum(trial.failed for trial in past.values())
+        tried = sum(trial.failed for trial in previous.values())
         hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
-        raise UsageError(f"all {len(past)} trials of {folder} are over; there is nothing to resume{hint}")
+        raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(settings, metadata.local)
     _wait_for_orphans(folder)
-    History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in past.items()})
+    History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
     folder.write_experiment(to_yaml(experiment), experiment.source)
     again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
     folder.update(**again, **driver_identity())
-    return _carry_out(folder, experiment, past, address)
+    return _carry_out(folder, experiment, previous, address)
 
 
 def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
@@ -168,7 +168,7 @@ def _described(settings: Settings) -> dict[str, Any]:
     return {"metric": metric, "mode": mode, "objectives": settings.objectives, "trials": count_trials(settings)}
 
 
-def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Past], address: str | None) -> Sweep:
+def _carry_out(folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None) -> Sweep:
     """Runs what is left of a sweep, and writes down how that went."""
     settings, metadata = experiment.sweep, folder.metadata()
     assert settings is not None
@@ -177,23 +177,23 @@ def _carry_out(folder: RunFolder, experiment: Experiment, past: Mapping[int, Pas
     how = resume_command(folder)
     words = "Each trial ends at its next report; it will go on from its newest checkpoint."
     with failing(folder), TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
-        watcher = Watcher(display, settings, past)
+        announcer = TrialAnnouncer(display, settings, previous)
         ranks = 1 if metadata.local else experiment.workers.most
         rules = StoppingRules(settings, ranks, asked=lambda: interrupts.asked, fail_fast=metadata.fail_fast)
-        rules.replay_reports({trial_name(number): trial.reports for number, trial in past.items()}, seconds_used(folder))
+        rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(folder))
         if metadata.local:
             from orchestrator.sweeps.in_process import run_trials
 
-            run_trials(experiment, settings, folder, past, rules, watcher)
+            run_trials(experiment, settings, folder, previous, rules, announcer)
         else:
             display.line(way_to_ray(address))
             with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
                 from orchestrator.sweeps.tune.launch import launch
 
                 at_once, arithmetic = _concurrency(ray, experiment, settings)
-                left = f"{len(left_to_run(settings, past))} trials{' left,' if past else ''}"
+                left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
                 display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
-                launch(experiment, settings, folder, past, rules, watcher, at_once)
+                launch(experiment, settings, folder, previous, rules, announcer, at_once)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
     return _concluded(folder, experiment, interrupts.asked)

@@ -16,22 +16,22 @@ from orchestrator.errors import ConfigError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past, judged_reports, seconds_of
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, judged_reports, training_seconds
 from orchestrator.sweeps.search.search import TRIAL, make_search
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
-from orchestrator.sweeps.trial_announcer import Watcher
+from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import begin_trial, unjudged
 
 if TYPE_CHECKING:
-    from orchestrator.sweeps.tune.schedulers import OneAfterTheOther
+    from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
 
 def run_trials(
-    experiment: Experiment, settings: Sweep, sweep: RunFolder, past: Mapping[int, Past], rules: StoppingRules, watcher: Watcher
+    experiment: Experiment, settings: Sweep, sweep: RunFolder, previous: Mapping[int, PreviousTrial], rules: StoppingRules, announcer: TrialAnnouncer
 ) -> None:
     """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
     next one begins, unless the sweep is to end then."""
-    scheduler, search = _scheduler(settings, sweep, past), make_search(settings, experiment.seed, past)
+    scheduler, search = _scheduler(settings, sweep, previous), make_search(settings, experiment.seed, previous)
     for trial_id in map(str, range(search.count)):
         if rules.sweep_is_over():
             return
@@ -40,10 +40,10 @@ def run_trials(
             trial, folder = begin_trial(sweep.location, number, experiment.source, settings, values)
         except ConfigError as error:
             search.on_trial_complete(trial_id, error=True)
-            watcher.ended(trial_name(number), values, str(error))
+            announcer.ended(trial_name(number), values, str(error))
             rules.trial_failed(trial_name(number))
             continue
-        watcher.begins(folder.name, values)
+        announcer.begins(folder.name, values)
         assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
         life = Lifecycle(InProcess(experiment.workers, stop_asked=rules.asked), assignment, trial)
         made, failure = judged_reports(folder, settings), None
@@ -51,34 +51,34 @@ def run_trials(
             scheduler.begins(number)
         try:
             with failing(folder):
-                _train(life, settings, made, watcher, rules, scheduler)
+                _train(life, settings, made, announcer, rules, scheduler)
         except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
             failure = str(error)
             rules.trial_failed(folder.name)
         last = made[-1] if made else None
         if scheduler:
             scheduler.ended(last, len(made))
-        search.on_trial_complete(trial_id, last, error=failure is not None)
-        watcher.ended(folder.name, values, failure)
+        search.on_trial_complete(trial_id, dict(last) if last else None, error=failure is not None)
+        announcer.ended(folder.name, values, failure)
 
 
 def _train(
     life: Lifecycle,
     settings: Sweep,
     made: list[Mapping[str, Any]],
-    watcher: Watcher,
+    announcer: TrialAnnouncer,
     rules: StoppingRules,
-    scheduler: OneAfterTheOther | None,
+    scheduler: SequentialScheduler | None,
 ) -> None:
     """Trains a trial to its end, or to the report with which it is to be stopped; adds to those it has `made` that hold the
     sweep's metrics."""
-    trial, begun, last = life.folder.name, monotonic() - seconds_of(life.folder), None
+    trial, begun, last = life.folder.name, monotonic() - training_seconds(life.folder), None
     while report := life.next():
         last, metrics = report, report.metrics
         if not all(metric in metrics for metric, _ in settings.objectives):
             continue
         made.append(metrics)
-        watcher.reported(trial, metrics)
+        announcer.reported(trial, metrics)
         by_rule = rules.stops(trial, metrics, monotonic() - begun)
         if report.final:
             continue
@@ -92,11 +92,11 @@ def _train(
     return life.finish(last)
 
 
-def _scheduler(settings: Sweep, sweep: RunFolder, past: Mapping[int, Past]) -> OneAfterTheOther | None:
+def _scheduler(settings: Sweep, sweep: RunFolder, previous: Mapping[int, PreviousTrial]) -> SequentialScheduler | None:
     """The sweep's scheduler, where it has one: Ray Tune's own, which takes a second to import."""
     if isinstance(settings.scheduler, Fifo):
         return None
     set_environment(None)
-    from orchestrator.sweeps.tune.schedulers import OneAfterTheOther
+    from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
-    return OneAfterTheOther(settings, History(sweep), past)
+    return SequentialScheduler(settings, History(sweep), previous)

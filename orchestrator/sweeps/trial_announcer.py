@@ -1,4 +1,4 @@
-"""The watcher: tells how the trials of a sweep fare, in a line for each event and in a table that lives. Driver."""
+"""The announcer: tells how the trials of a sweep fare, in a line for each event and in a table that lives. Driver."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rich.console import RenderableType
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
-from orchestrator.sweeps.results.previous_trials import Past, left_to_run
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.terminal.display import TerminalDisplay
 from orchestrator.terminal.run_status import look_every_s
 from orchestrator.terminal.sweep_frame import sweep_frame
 from orchestrator.terminal.sweep_status import LiveSweep, SweepView
 
 
-class Watcher:
+class TrialAnnouncer:
     """Hears of each trial when it begins, reports, recovers and ends, and shows lines of that and how far all are."""
 
-    def __init__(self, display: TerminalDisplay, settings: Sweep, past: Mapping[int, Past]) -> None:
-        self._ended = sum(trial.over for trial in past.values())
-        self._display, self._total = display, self._ended + len(left_to_run(settings, past))
+    def __init__(self, display: TerminalDisplay, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
+        self._ended = sum(trial.over for trial in previous.values())
+        self._display, self._total = display, self._ended + len(remaining_trials(settings, previous))
         self._metric, mode = settings.objectives[0]
         self._best_of: Callable[..., float] = max if mode == "max" else min
         self._reached: dict[str, float] = {}
         self._begun: set[str] = set()
-        for number, trial in past.items():
+        for number, trial in previous.items():
             for report in trial.reports:
-                self._take(trial_name(number), report[self._metric])
+                self._count_report(trial_name(number), report[self._metric])
 
     def begins(self, trial: str, values: Mapping[str, Any]) -> None:
         """A trial is about to train; one that was paused, or is started again, has begun before."""
@@ -42,7 +42,7 @@ class Watcher:
 
     def reported(self, trial: str, metrics: Mapping[str, Any]) -> None:
         """A trial has reported."""
-        self._take(trial, metrics[self._metric])
+        self._count_report(trial, metrics[self._metric])
         self._show_progress()
 
     def recovers(self, trial: str, error: str) -> None:
@@ -62,7 +62,7 @@ class Watcher:
         best = f"best {self._metric} {self._best_of(reached):.4g}" if reached else ""
         self._display.progress("trials", self._ended, self._total, best)
 
-    def _take(self, trial: str, value: float) -> None:
+    def _count_report(self, trial: str, value: float) -> None:
         self._reached[trial] = self._best_of(self._reached.get(trial, value), value)
 
 

@@ -14,7 +14,7 @@ from orchestrator.records.sweep_folder import trial_folders, trial_number
 
 
 @dataclass(frozen=True)
-class Past:
+class PreviousTrial:
     """A trial that an earlier life of the sweep has begun."""
 
     number: int
@@ -27,15 +27,15 @@ class Past:
     """Its reports that count and hold the sweep's metrics."""
 
 
-def left_behind(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False) -> dict[int, Past]:
+def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False) -> dict[int, PreviousTrial]:
     """Every trial begun so far, by number; those that failed are over, unless they are to be tried again."""
-    past = {}
+    previous = {}
     for folder in trial_folders(sweep):
         metadata, number = folder.metadata(), trial_number(folder)
         failed = metadata.status == "failed"
         over = metadata.status in ENDED or (failed and not failed_again)
-        past[number] = Past(number, dict(metadata.values), over, failed, tuple(judged_reports(folder, settings)))
-    return past
+        previous[number] = PreviousTrial(number, dict(metadata.values), over, failed, tuple(judged_reports(folder, settings)))
+    return previous
 
 
 def judged_reports(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
@@ -45,13 +45,13 @@ def judged_reports(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]
     return [report for report in reports if all(metric in report for metric in metrics)]
 
 
-def left_to_run(settings: Sweep, past: Mapping[int, Past]) -> list[int]:
+def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[int]:
     """The numbers of the trials that are not over: those begun, and those to come."""
-    numbers = sorted({*range(count_trials(settings)), *past})
-    return [number for number in numbers if number not in past or not past[number].over]
+    numbers = sorted({*range(count_trials(settings)), *previous})
+    return [number for number in numbers if number not in previous or not previous[number].over]
 
 
-def seconds_of(folder: RunFolder) -> float:
+def training_seconds(folder: RunFolder) -> float:
     """How long a trial has trained so far: from the start of each attempt to its last report."""
     starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.attempts() if attempt.started}
     ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.reports()}

@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 
 from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import Sweep
-from orchestrator.sweeps.results.previous_trials import Past, left_to_run
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import as_optuna, random_points, repeated, suggested
 
 TRIAL = "trial"
@@ -24,19 +24,19 @@ def trial_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
     return {TRIAL: {"number": number, "values": dict(values)}}
 
 
-def make_search(settings: Sweep, seed: int, past: Mapping[int, Past]) -> Search:
+def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> Search:
     """The search that the settings name, told what an earlier life of the sweep has left; `seed` is that of first repeats."""
     kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
-    return kind(settings, seed, past)
+    return kind(settings, seed, previous)
 
 
 class Search(Searcher):
     """Hands out the trials that are left, one by one; those that were begun have their own values."""
 
-    def __init__(self, settings: Sweep, past: Mapping[int, Past]) -> None:
+    def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
         metrics, modes = (list(column) for column in zip(*settings.objectives, strict=True))
         super().__init__(metric=metrics if len(metrics) > 1 else metrics[0], mode=modes if len(modes) > 1 else modes[0])
-        self.count = len(left_to_run(settings, past))
+        self.count = len(remaining_trials(settings, previous))
         """How many trials are left."""
         self._waiting: deque[dict[str, Any]] = deque()
 
@@ -57,11 +57,11 @@ class Search(Searcher):
 class DrawnTrials(Search):
     """The trials of a grid or random search, all of them drawn before the first begins."""
 
-    def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past]) -> None:
-        super().__init__(settings, past)
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> None:
+        super().__init__(settings, previous)
         drawn = [values for point in random_points(settings) for values in repeated(settings, point, seed)]
-        for number in left_to_run(settings, past):
-            self._waiting.append(trial_config(number, past[number].values if number in past else drawn[number]))
+        for number in remaining_trials(settings, previous):
+            self._waiting.append(trial_config(number, previous[number].values if number in previous else drawn[number]))
 
 
 class OptunaTrials(Search):
@@ -71,18 +71,18 @@ class OptunaTrials(Search):
     trials that repeat one suggestion Optuna is told the mean, when the last of them is over, without those that failed.
     """
 
-    def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past]) -> None:
-        super().__init__(settings, past)
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> None:
+        super().__init__(settings, previous)
         self._settings, self._seed = settings, seed
-        self._optuna = self._optuna_search(past)
+        self._optuna = self._optuna_search(previous)
         self._suggested = 0
         self._numbers: dict[str, int] = {}
         self._reported: dict[str, Mapping[str, Any]] = {}
         self._reached: defaultdict[int, list[Mapping[str, Any] | None]] = defaultdict(list)
-        while self._suggested < _begun(settings, past):
-            self._take_up(past)
+        while self._suggested < _begun(settings, previous):
+            self._hand_out_again(previous)
 
-    def _optuna_search(self, past: Mapping[int, Past]) -> Any:
+    def _optuna_search(self, previous: Mapping[int, PreviousTrial]) -> Any:
         """Ray Tune's OptunaSearch over the space, written as a function so that a path may depend on another.
 
         TPE, seeded; anew for each life of the sweep, as it would repeat its first draws otherwise.
@@ -95,13 +95,13 @@ class OptunaTrials(Search):
             _Suggest(self._settings),
             metric=self.metric,
             mode=self.mode,
-            points_to_evaluate=_first_points(self._settings, past),
-            sampler=optuna.samplers.TPESampler(seed=self._settings.seed + len(past)),
+            points_to_evaluate=_first_points(self._settings, previous),
+            sampler=optuna.samplers.TPESampler(seed=self._settings.seed + len(previous)),
         )
 
-    def _take_up(self, past: Mapping[int, Past]) -> None:
+    def _hand_out_again(self, previous: Mapping[int, PreviousTrial]) -> None:
         for number, values in self._next():
-            trial = past.get(number)
+            trial = previous.get(number)
             if trial and trial.over:
                 self._end(number, trial.reports[-1] if trial.reports and not trial.failed else None)
             elif trial or number < count_trials(self._settings):
@@ -151,14 +151,14 @@ class _Suggest:
         return {"values": suggested(self.settings, trial)}
 
 
-def _begun(settings: Sweep, past: Mapping[int, Past]) -> int:
+def _begun(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> int:
     """How many suggestions an earlier life of the sweep has made."""
-    return max(past, default=-1) // settings.repeats + 1
+    return max(previous, default=-1) // settings.repeats + 1
 
 
-def _first_points(settings: Sweep, past: Mapping[int, Past]) -> list[dict[str, Any]]:
+def _first_points(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[dict[str, Any]]:
     """What Optuna is told to suggest first: what was begun, and the points that were not; {} is its own choice."""
     given = dict(enumerate(settings.points))
-    given |= {number // settings.repeats: trial.values for number, trial in past.items()}
-    count = max(_begun(settings, past), len(settings.points))
+    given |= {number // settings.repeats: trial.values for number, trial in previous.items()}
+    count = max(_begun(settings, previous), len(settings.points))
     return [as_optuna(settings, given.get(suggestion, {})) for suggestion in range(count)]

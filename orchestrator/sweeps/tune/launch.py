@@ -21,10 +21,10 @@ from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, DrawnTrials, Search, make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.trial_announcer import Watcher
+from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import Trial
@@ -34,26 +34,26 @@ def launch(
     experiment: Experiment,
     settings: Sweep,
     sweep: RunFolder,
-    past: Mapping[int, Past],
+    previous: Mapping[int, PreviousTrial],
     rules: StoppingRules,
-    watcher: Watcher,
+    announcer: TrialAnnouncer,
     at_once: int,
 ) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
-    search = make_search(settings, experiment.seed, past)
-    told = {"source": experiment.source, "settings": settings, "workers": experiment.workers, "location": sweep.location}
+    search = make_search(settings, experiment.seed, previous)
+    given = {"source": experiment.source, "settings": settings, "workers": experiment.workers, "location": sweep.location}
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(Trial, **told), tune.PlacementGroupFactory(bundles, strategy="PACK")),
+        tune.with_resources(tune.with_parameters(Trial, **given), tune.PlacementGroupFactory(bundles, strategy="PACK")),
         # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
         param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
-        tune_config=_tune_config(settings, search, sweep, past, at_once),
-        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, watcher, rules), experiment.max_failures),
+        tune_config=_tune_config(settings, search, sweep, previous, at_once),
+        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, announcer, rules), experiment.max_failures),
     )
-    # A trial that fails is told by the watcher, in its own words and without Tune's traceback.
+    # A trial that fails is told by the announcer, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
-        with seeded(settings.seed + len(past)), forgetting_trials():
+        with seeded(settings.seed + len(previous)), forgetting_trials():
             tuner.fit()
     finally:
         sweep.storage.delete(SCRATCH)
@@ -61,8 +61,8 @@ def launch(
         end_trial(folder, *rules.ending(folder.name))
 
 
-def _tune_config(settings: Sweep, search: Search, sweep: RunFolder, past: Mapping[int, Past], at_once: int) -> tune.TuneConfig:
-    scheduler = make_scheduler(settings, History(sweep), past, lambda number: _is_mistake(trial_folder(sweep.location, number)))
+def _tune_config(settings: Sweep, search: Search, sweep: RunFolder, previous: Mapping[int, PreviousTrial], at_once: int) -> tune.TuneConfig:
+    scheduler = make_scheduler(settings, History(sweep), previous, lambda number: _is_mistake(trial_folder(sweep.location, number)))
     # Here and not through Tune, which knows one metric; the search has its own, of which there may be several.
     scheduler.set_search_properties(*settings.objectives[0])
     drawn = isinstance(search, DrawnTrials)
@@ -121,19 +121,19 @@ class _Stopper(_OfThisDriver, tune.Stopper):
 
 
 class _TrialEvents(_OfThisDriver, tune.Callback):
-    """Hands Tune's news of trials to the watcher, and writes down how those ended that Tune stopped."""
+    """Hands Tune's news of trials to the announcer, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, sweep: RunFolder, experiment: Experiment, watcher: Watcher, rules: StoppingRules) -> None:
-        self._sweep, self._experiment, self._watcher, self._rules = sweep, experiment, watcher, rules
+    def __init__(self, sweep: RunFolder, experiment: Experiment, announcer: TrialAnnouncer, rules: StoppingRules) -> None:
+        self._sweep, self._experiment, self._announcer, self._rules = sweep, experiment, announcer, rules
 
     def _folder(self, trial: Any) -> RunFolder:
         return trial_folder(self._sweep.location, trial.config[TRIAL]["number"])
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._watcher.begins(self._folder(trial).name, trial.config[TRIAL]["values"])
+        self._announcer.begins(self._folder(trial).name, trial.config[TRIAL]["values"])
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        self._watcher.reported(self._folder(trial).name, result)
+        self._announcer.reported(self._folder(trial).name, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)
@@ -143,12 +143,12 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
             self._failed(trial, folder)
             return
         end_trial(folder, *self._rules.ending(folder.name))
-        self._watcher.ended(folder.name, trial.config[TRIAL]["values"])
+        self._announcer.ended(folder.name, trial.config[TRIAL]["values"])
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)
         if not _is_mistake(folder):
-            self._watcher.recovers(folder.name, self._error(folder))
+            self._announcer.recovers(folder.name, self._error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._failed(trial, self._folder(trial))
@@ -165,7 +165,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
             folder.end("failed", error=error)
         give_back(folder)
         self._rules.trial_failed(folder.name)
-        self._watcher.ended(folder.name, values, error)
+        self._announcer.ended(folder.name, values, error)
 
     @staticmethod
     def _error(folder: RunFolder) -> str:
@@ -174,7 +174,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
 
 
 class _Silence(_OfThisDriver, TrialProgressCallback):
-    """Stands in for Tune's own, which keeps every trial and prints a line of some; the watcher tells of them."""
+    """Stands in for Tune's own, which keeps every trial and prints a line of some; the announcer tells of them."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Nothing."""

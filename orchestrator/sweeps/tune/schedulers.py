@@ -17,7 +17,7 @@ from orchestrator.config.sweep import PB2, PBT, Sweep
 from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
 from orchestrator.sweeps.search.search import TRIAL, trial_config
 
@@ -29,34 +29,34 @@ OUR_OWN = {"type", "mutate", "resample_probability", "perturbation_factors"}
 
 
 def make_scheduler(
-    settings: Sweep, history: History, past: Mapping[int, Past], is_mistake: Callable[[int], bool]
+    settings: Sweep, history: History, previous: Mapping[int, PreviousTrial], is_mistake: Callable[[int], bool]
 ) -> TrialScheduler:
     """Tune's scheduler for a sweep; its time is the number of reports.
 
-    `past` is what an earlier life of the sweep has left; `is_mistake` says of a trial by its number whether it failed in
+    `previous` is what an earlier life of the sweep has left; `is_mistake` says of a trial by its number whether it failed in
     a way that would come again, so that it is not started anew.
     """
-    keeps = (settings, past, is_mistake)
+    keeps = (settings, previous, is_mistake)
     # Their names are Tune's own.
     options = settings.scheduler.model_dump(exclude=OUR_OWN, exclude_none=True)
     match settings.scheduler:
         case settings_of.Asha():
-            return _TakingUp.of(Halving)(*keeps, **{"max_t": LONGEST, **options})
+            return _ReplayingScheduler.extending(Halving)(*keeps, **{"max_t": LONGEST, **options})
         case settings_of.HyperBand():
-            return _TakingUp.of(Bands)(*keeps, **options)
+            return _ReplayingScheduler.extending(Bands)(*keeps, **options)
         case settings_of.Median():
-            return _TakingUp.of(Median)(*keeps, time_attr=TRAINING_ITERATION, **options)
+            return _ReplayingScheduler.extending(Median)(*keeps, time_attr=TRAINING_ITERATION, **options)
         case PBT():
             # The paths that change are our own affair; Tune wants some.
             options |= {"hyperparam_mutations": {TRIAL: {}}, "time_attr": TRAINING_ITERATION, "log_config": False}
-            return _Population.of(PopulationBasedTraining)(*keeps, history=history, **options)
+            return _Population.extending(PopulationBasedTraining)(*keeps, history=history, **options)
         case PB2():
             from ray.tune.schedulers.pb2 import PB2 as TunesPB2
 
             # Both ends of what changes in flight, where its value stands in a trial's config.
             options |= {"hyperparam_bounds": {TRIAL: {"values": bounds(settings)}}, "time_attr": TRAINING_ITERATION, "log_config": False}
-            return _Population.of(TunesPB2)(*keeps, history=history, **options)
-    return _TakingUp(*keeps)
+            return _Population.extending(TunesPB2)(*keeps, history=history, **options)
+    return _ReplayingScheduler(*keeps)
 
 
 class _TrialStandIn:
@@ -71,44 +71,44 @@ class _TrialStandIn:
         return []
 
 
-class _TakingUp(FIFOScheduler):
+class _ReplayingScheduler(FIFOScheduler):
     """What every scheduler of a sweep does beside its own rule: learns what was reported before, and lets rest what
     would fail again."""
 
     @classmethod
-    def of(cls, base: Any) -> Any:
+    def extending(cls, base: Any) -> Any:
         """A scheduler class of Tune's that does this too; all of them are made on Tune's FIFOScheduler."""
         return type(base.__name__, (cls, base), {})
 
-    def __init__(self, settings: Sweep, past: Mapping[int, Past], is_mistake: Callable[[int], bool], **options: Any) -> None:
+    def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial], is_mistake: Callable[[int], bool], **options: Any) -> None:
         super().__init__(**options)
-        self._settings, self._past, self._is_mistake = settings, dict(past), is_mistake
+        self._settings, self._previous, self._is_mistake = settings, dict(previous), is_mistake
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """A trial is new, or is to be started anew after a failure."""
         super().on_trial_add(tune_controller, trial)
-        for number in [number for number, one in self._past.items() if one.over]:
-            self._tell(_TrialStandIn(number), self._past.pop(number))
+        for number in [number for number, one in self._previous.items() if one.over]:
+            self._replay(_TrialStandIn(number), self._previous.pop(number))
         number = trial.config[TRIAL]["number"]
-        if number in self._past:
-            self._tell(trial, self._past.pop(number))
+        if number in self._previous:
+            self._replay(trial, self._previous.pop(number))
         elif self._is_mistake(number):
             tune_controller.stop_trial(trial)
 
-    def _tell(self, trial: Any, past: Past) -> None:
+    def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""
         if isinstance(self, Halving | Median):
-            self.told(trial, [{**report, TRAINING_ITERATION: made} for made, report in enumerate(past.reports, 1)])
+            self.replay_results(trial, [{**report, TRAINING_ITERATION: made} for made, report in enumerate(previous.reports, 1)])
 
 
-class _Population(_TakingUp, Exploiting):
+class _Population(_ReplayingScheduler, Exploiting):
     """What a population scheduler of a sweep does beside Tune's own rule: it stays in the space's domains, and writes
     down who went on from whom."""
 
     def __init__(self, settings: Sweep, *keeps: Any, history: History, **options: Any) -> None:
         super().__init__(settings, *keeps, **options)
         self._history = history
-        reached = max((len(one.reports) for one in self._past.values() if not one.over), default=0)
+        reached = max((len(one.reports) for one in self._previous.values() if not one.over), default=0)
         self.look_first_after(reached, options.get("burn_in_period", 0))
         self._random = np.random.RandomState(settings.seed)
 
@@ -135,11 +135,11 @@ class _Population(_TakingUp, Exploiting):
         )
 
 
-class OneAfterTheOther:
+class SequentialScheduler:
     """A scheduler over trials that run one after the other: asha or median. In a process where no Ray is running."""
 
-    def __init__(self, settings: Sweep, history: History, past: Mapping[int, Past]) -> None:
-        self._scheduler: Any = make_scheduler(settings, history, past, lambda number: False)
+    def __init__(self, settings: Sweep, history: History, previous: Mapping[int, PreviousTrial]) -> None:
+        self._scheduler: Any = make_scheduler(settings, history, previous, lambda number: False)
         self._scheduler.set_search_properties(*settings.objectives[0])
         self._trial, self._seed = _TrialStandIn(0), settings.seed
 

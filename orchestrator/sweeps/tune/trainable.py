@@ -21,8 +21,8 @@ from orchestrator.engines.session import Assignment
 from orchestrator.loop.report import Report
 from orchestrator.private_api.ray_tune import count_from
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import taking_over
-from orchestrator.sweeps.results.previous_trials import judged_reports, seconds_of
+from orchestrator.records.sweep_folder import checkpoint_to_take_over
+from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
 from orchestrator.sweeps.search.search import TRIAL
 from orchestrator.sweeps.trial_setup import begin_trial, unjudged
 
@@ -51,15 +51,15 @@ class Trial(tune.Trainable):
         self._source, self._settings, self._location = source, settings, location
         self._metrics = [metric for metric, _ in settings.objectives]
         self._engine = ENGINES[settings.engine](workers)
-        self._take(config)
+        self._take_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Leaves the present trial for the next one, on the same engine."""
-        self._leave()
-        self._take(new_config)
+        self._leave_trial()
+        self._take_trial(new_config)
         return True
 
-    def _take(self, config: dict[str, Any]) -> None:
+    def _take_trial(self, config: dict[str, Any]) -> None:
         self._number, self._values = config[TRIAL]["number"], config[TRIAL]["values"]
         self._life: Lifecycle | None = None
         self._checkpoint: str | None = None
@@ -68,7 +68,7 @@ class Trial(tune.Trainable):
     def _begin(self) -> Lifecycle:
         resolved, folder = begin_trial(self._location, self._number, self._source, self._settings, self._values)
         checkpoint = None if self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/") else self._checkpoint
-        checkpoint = taking_over(folder, checkpoint)
+        checkpoint = checkpoint_to_take_over(folder, checkpoint)
         sweep = self._settings.model_dump(mode="json")
         assignment = Assignment(resolved.experiment.source, folder.location, checkpoint=checkpoint, sweep=sweep)
         self._first = True
@@ -89,15 +89,15 @@ class Trial(tune.Trainable):
         while True:
             report = life.next()
             if self._first:
-                self._take_up(life.folder, report)
-            report = report or self._last_word(life)
+                self._count_earlier_reports(life.folder, report)
+            report = report or self._last_report(life)
             judged = all(metric in report.metrics for metric in self._metrics)
             if judged:
                 self._judged = {metric: report.metrics[metric] for metric in self._metrics}
             if report.final or judged:
                 return self._answer(life, report)
 
-    def _take_up(self, folder: RunFolder, report: Report | None) -> None:
+    def _count_earlier_reports(self, folder: RunFolder, report: Report | None) -> None:
         """Counts the reports and the time of a trial that is taken up, as if it had not been interrupted."""
         self._first = False
         if len(folder.attempts()) == 1 or self._checkpoint:
@@ -107,9 +107,9 @@ class Trial(tune.Trainable):
         if made and not self._judged:
             self._judged = {metric: made[-1][metric] for metric in self._metrics}
         # Tune counts this step when it is over.
-        count_from(self, len(made) - new, seconds_of(folder))
+        count_from(self, len(made) - new, training_seconds(folder))
 
-    def _last_word(self, life: Lifecycle) -> Report:
+    def _last_report(self, life: Lifecycle) -> Report:
         """The last report of a trial that was interrupted after it, with nothing left to train."""
         made = judged_reports(life.folder, self._settings)
         if not made:
@@ -128,7 +128,7 @@ class Trial(tune.Trainable):
         counters = {name: report.metrics[name] for name in _COUNTERS}
         return {**counters, **self._judged, tune.result.DONE: report.final}
 
-    def _leave(self) -> None:
+    def _leave_trial(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""
         if self._life is not None:
             self._life.leave()
@@ -142,9 +142,9 @@ class Trial(tune.Trainable):
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """The trial will go on from what `save_checkpoint` wrote, its own or another one's, with its own values."""
         pointer = json.loads(Path(checkpoint_dir, _POINTER).read_text())
-        self._leave()
+        self._leave_trial()
         self._checkpoint, self._judged = pointer["checkpoint"], pointer["judged"]
 
     def cleanup(self) -> None:
         """Lets go of the trial when Tune takes the process away."""
-        self._leave()
+        self._leave_trial()

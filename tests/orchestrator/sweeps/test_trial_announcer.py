@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from orchestrator.config.sweep import Sweep
-from orchestrator.sweeps.results.previous_trials import Past
-from orchestrator.sweeps.trial_announcer import LiveTable, Watcher
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
+from orchestrator.sweeps.trial_announcer import LiveTable, TrialAnnouncer
 from orchestrator.terminal.display import TerminalDisplay
 from tests.orchestrator.terminal.test_run_frame import drawn
 from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
@@ -22,15 +22,15 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_each_event_of_a_trial_is_a_line(lines: Any) -> None:
     with TerminalDisplay() as display:
-        watcher = Watcher(display, SETTINGS, {})
-        watcher.begins("trial-0000", {"optimizer.lr": 0.123456})
-        watcher.reported("trial-0000", {"val/accuracy": 0.9})
-        watcher.reported("trial-0000", {"val/accuracy": 0.8})
-        watcher.recovers("trial-0000", "rank 1: its process died")
-        watcher.begins("trial-0000", {"optimizer.lr": 0.123456})
-        watcher.ended("trial-0000", {"optimizer.lr": 0.123456})
-        watcher.recovers("trial-0001", "the trial's process died")
-        watcher.ended("trial-0001", {"optimizer.lr": 0.5}, "rank 0: broken")
+        announcer = TrialAnnouncer(display, SETTINGS, {})
+        announcer.begins("trial-0000", {"optimizer.lr": 0.123456})
+        announcer.reported("trial-0000", {"val/accuracy": 0.9})
+        announcer.reported("trial-0000", {"val/accuracy": 0.8})
+        announcer.recovers("trial-0000", "rank 1: its process died")
+        announcer.begins("trial-0000", {"optimizer.lr": 0.123456})
+        announcer.ended("trial-0000", {"optimizer.lr": 0.123456})
+        announcer.recovers("trial-0001", "the trial's process died")
+        announcer.ended("trial-0001", {"optimizer.lr": 0.5}, "rank 0: broken")
     assert lines() == [
         "trial-0000 begins: optimizer.lr=0.1235",
         "trial-0000: rank 1: its process died; it goes on from its newest checkpoint on new processes",
@@ -41,11 +41,11 @@ def test_each_event_of_a_trial_is_a_line(lines: Any) -> None:
 
 
 def test_what_an_earlier_life_reported_counts(lines: Any) -> None:
-    past = {0: Past(0, {"optimizer.lr": 0.1}, over=True, reports=({"val/accuracy": 0.7},)), 1: Past(1, {"optimizer.lr": 0.2}, over=False, reports=({"val/accuracy": 0.6},))}
+    previous = {0: PreviousTrial(0, {"optimizer.lr": 0.1}, over=True, reports=({"val/accuracy": 0.7},)), 1: PreviousTrial(1, {"optimizer.lr": 0.2}, over=False, reports=({"val/accuracy": 0.6},))}
     with TerminalDisplay() as display:
-        watcher = Watcher(display, SETTINGS, past)
-        watcher.reported("trial-0001", {"val/accuracy": 0.5})
-        watcher.ended("trial-0001", {"optimizer.lr": 0.2})
+        announcer = TrialAnnouncer(display, SETTINGS, previous)
+        announcer.reported("trial-0001", {"val/accuracy": 0.5})
+        announcer.ended("trial-0001", {"optimizer.lr": 0.2})
     assert lines() == ["trial-0001 [2/3] optimizer.lr=0.2: val/accuracy 0.6"]
 
 

@@ -12,9 +12,9 @@ from ray.tune.schedulers import TrialScheduler
 
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import taking_over, trial_folder
+from orchestrator.records.sweep_folder import checkpoint_to_take_over, trial_folder
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import Past, left_behind, left_to_run, seconds_used
+from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.search.search import trial_config
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.schedulers import make_scheduler
@@ -34,8 +34,8 @@ def settings(**more: Any) -> Sweep:
     return Sweep.model_validate({"metric": "val/score", "mode": "max", "space": {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}, "search": "grid", **more})
 
 
-def scheduler_of(sweep: Sweep, past: dict[int, Past], mistakes: set[int] = frozenset()) -> Any:
-    scheduler = make_scheduler(sweep, History(RunFolder("nowhere")), past, mistakes.__contains__)
+def scheduler_of(sweep: Sweep, previous: dict[int, PreviousTrial], mistakes: set[int] = frozenset()) -> Any:
+    scheduler = make_scheduler(sweep, History(RunFolder("nowhere")), previous, mistakes.__contains__)
     scheduler.set_search_properties("val/score", "max")
     return scheduler
 
@@ -64,8 +64,8 @@ def test_a_scheduler_that_was_told_decides_as_one_that_saw_it_all(scheduler: dic
     assert TrialScheduler.STOP in seen[3]
 
     reports = {number: tuple({"val/score": value} for value in curve) for number, curve in CURVES.items()}
-    past = {number: Past(number, {}, over=True, reports=reports[number]) for number in (0, 1)}
-    told = scheduler_of(sweep, {**past, 2: Past(2, {}, over=False, reports=reports[2][:2])})
+    previous = {number: PreviousTrial(number, {}, over=True, reports=reports[number]) for number in (0, 1)}
+    told = scheduler_of(sweep, {**previous, 2: PreviousTrial(2, {}, over=False, reports=reports[2][:2])})
     assert decisions(told, controller, 2, begin=2) == seen[2][2:]
     assert decisions(told, controller, 3) == seen[3]
     assert decisions(told, controller, 4) == seen[4]
@@ -104,11 +104,11 @@ def test_what_is_left_is_what_was_interrupted_failed_where_asked_or_never_begun(
     for number, status in enumerate(("finished", "stopped", "failed", "running", "interrupted")):
         begun(sweep, number, status, {"optimizer.lr": number})
     six = settings(space={"optimizer.lr": {"grid": [10, 11, 12, 13, 14, 15]}})
-    past = left_behind(sweep, six)
-    assert list(Draws(six, 0, past)) == [(3, {"optimizer.lr": 3}), (4, {"optimizer.lr": 4}), (5, {"optimizer.lr": 15})]
-    again = left_behind(sweep, six, failed_again=True)
-    assert left_to_run(six, again) == [2, 3, 4, 5]
-    assert left_to_run(settings(), again) == [2, 3, 4]  # the grid has three points: 2, and 3 and 4 that were begun beyond it
+    previous = previous_trials(sweep, six)
+    assert list(Draws(six, 0, previous)) == [(3, {"optimizer.lr": 3}), (4, {"optimizer.lr": 4}), (5, {"optimizer.lr": 15})]
+    again = previous_trials(sweep, six, failed_again=True)
+    assert remaining_trials(six, again) == [2, 3, 4, 5]
+    assert remaining_trials(settings(), again) == [2, 3, 4]  # the grid has three points: 2, and 3 and 4 that were begun beyond it
 
 
 def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_
 
 def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_them(tmp_path: Path) -> None:
     trial = begun(RunFolder(tmp_path, "sweep"), 0, "running", {})
-    assert taking_over(trial, None) is None
-    assert taking_over(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
-    assert taking_over(trial, None) == "elsewhere/epoch-0003"
+    assert checkpoint_to_take_over(trial, None) is None
+    assert checkpoint_to_take_over(trial, "elsewhere/epoch-0003") == "elsewhere/epoch-0003"
+    assert checkpoint_to_take_over(trial, None) == "elsewhere/epoch-0003"
     trial.begin_attempt()
-    assert taking_over(trial, None) is None
+    assert checkpoint_to_take_over(trial, None) is None
 
 
 def test_an_exploit_that_a_lost_driver_had_only_planned_is_forgotten(tmp_path: Path) -> None:

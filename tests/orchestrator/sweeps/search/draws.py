@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.config.sweep import Sweep
-from orchestrator.sweeps.results.previous_trials import Past
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, make_search
 
 
 class Draws:
     """The trials of a sweep one after the other, in this process: each search learns what the trials before reached."""
 
-    def __init__(self, settings: Sweep, seed: int, past: Mapping[int, Past] | None = None) -> None:
-        self.search = make_search(settings, seed, past or {})
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial] | None = None) -> None:
+        self.search = make_search(settings, seed, previous or {})
         self._drawn: dict[int, str] = {}
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.sweep import Sweep
-from orchestrator.sweeps.results.previous_trials import Past
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, make_search
 from tests.orchestrator.sweeps.search.draws import Draws
 
@@ -95,16 +95,16 @@ def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     settings = sweep(search="optuna", space=space, trials=12)
     known = dict(Draws(settings, 0))
-    past = {
-        number: Past(number, known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},))
+    previous = {
+        number: PreviousTrial(number, known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},))
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
-    draws = Draws(settings, 0, past)
+    draws = Draws(settings, 0, previous)
     study = draws.search._optuna._ot_study
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + ["FAIL", "RUNNING", "RUNNING"]
     assert study.best_value == max(bowl(known[number]) for number in range(5))
     assert [trial.params["hooks.ema.decay"] for trial in study.trials if trial.number != 6] == [
-        known[number]["hooks.ema.decay"] for number in past
+        known[number]["hooks.ema.decay"] for number in previous
     ]
     drawn = {}
     for number, values in draws:
@@ -192,12 +192,12 @@ def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str)
         pytest.importorskip("optuna")
     settings = sweep(search=search, trials=6, repeats=2)
     known = dict(Draws(settings, 3))
-    past = {
-        0: Past(0, known[0], over=True, reports=({"val/score": 1.0},)),
-        1: Past(1, known[1], over=False),
-        2: Past(2, known[2], over=False),
+    previous = {
+        0: PreviousTrial(0, known[0], over=True, reports=({"val/score": 1.0},)),
+        1: PreviousTrial(1, known[1], over=False),
+        2: PreviousTrial(2, known[2], over=False),
     }
-    draws, found = Draws(settings, 3, past), {}
+    draws, found = Draws(settings, 3, previous), {}
     for number, values in draws:
         found[number] = values
         draws.over(number, {"val/score": 3.0})

@@ -22,7 +22,7 @@ SETTINGS = {"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uni
 
 
 class Hears:
-    """A watcher that keeps what it hears."""
+    """A announcer that keeps what it hears."""
 
     def __init__(self) -> None:
         self.ends: list[str] = []
@@ -31,19 +31,19 @@ class Hears:
         self.ends.append(trial)
 
 
-def watching(folder: Path, watcher: Hears) -> _TrialEvents:
-    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), watcher, StoppingRules(Sweep.model_validate(SETTINGS)))
+def watching(folder: Path, announcer: Hears) -> _TrialEvents:
+    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), announcer, StoppingRules(Sweep.model_validate(SETTINGS)))
 
 
 @pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
 def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Path, lr: float, error: str) -> None:
-    watcher = Hears()
+    announcer = Hears()
     (tmp_path / "experiment.yaml").write_text(TEXT)
-    watching(tmp_path, watcher).on_trial_error(0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr})))
+    watching(tmp_path, announcer).on_trial_error(0, [], Trial("nothing", stub=True, config=trial_config(4, {"optimizer.lr": lr})))
     metadata = trial_folder(str(tmp_path), 4).metadata()
     assert (metadata.status, metadata.values) == ("failed", {"optimizer.lr": lr})
     assert error in metadata.error
-    assert watcher.ends == ["trial-0004"]
+    assert announcer.ends == ["trial-0004"]
 
 
 @pytest.mark.parametrize(("scheduler", "at_once"), [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)])

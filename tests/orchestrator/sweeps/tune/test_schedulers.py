@@ -19,7 +19,7 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.sampling import random_points
 from orchestrator.sweeps.search.search import TRIAL, trial_config
-from orchestrator.sweeps.tune.schedulers import OneAfterTheOther, make_scheduler, seeded
+from orchestrator.sweeps.tune.schedulers import SequentialScheduler, make_scheduler, seeded
 
 
 class Member:
@@ -187,7 +187,7 @@ class Beside:
 def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
     settings: dict[str, Any], tunes_own: Any, seed: int, tmp_path: Path
 ) -> None:
-    ours = OneAfterTheOther(sweep(trials=20, scheduler=settings), History(RunFolder(tmp_path)), {})
+    ours = SequentialScheduler(sweep(trials=20, scheduler=settings), History(RunFolder(tmp_path)), {})
     theirs, draw = tunes_own(), random.Random(seed)
     ends = []
     for number in range(20):
