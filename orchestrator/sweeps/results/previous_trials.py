@@ -17,7 +17,6 @@ from orchestrator.records.sweep_folder import trial_folders, trial_number
 class PreviousTrial:
     """A trial that an earlier life of the sweep has begun."""
 
-    number: int
     values: dict[str, Any]
     """What it has chosen; in a population, what it had last."""
     over: bool
@@ -34,7 +33,7 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
         metadata, number = folder.metadata(), trial_number(folder)
         failed = metadata.status == "failed"
         over = metadata.status in ENDED or (failed and not failed_again)
-        previous[number] = PreviousTrial(number, dict(metadata.values), over, failed, tuple(judged_reports(folder, settings)))
+        previous[number] = PreviousTrial(dict(metadata.values), over, failed, tuple(judged_reports(folder, settings)))
     return previous
 
 

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from hooks.parts.metric_direction import direction
 from orchestrator.errors import UsageError, did_you_mean
 from orchestrator.records.metadata import Attempt
@@ -16,11 +18,13 @@ from orchestrator.records.run_folder import RunFolder, status_of
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run
 from orchestrator.stats.quantities import is_number
+from orchestrator.stats.row_filter import check_columns
+from orchestrator.stats.tables import COMPACTED, recorded_schema
+from orchestrator.stats.usage import kept_usage, usage
+from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method, importance, non_dominated
 from orchestrator.sweeps.results.population_history import History, lineage
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from orchestrator.config.experiment import Experiment
 
 
@@ -78,8 +82,6 @@ class Sweep(Result):
         `last/...`; what it took (columns in docs/tables.md); its status, why it was stopped, and its error. Empty where a
         trial has no such thing.
         """
-        import pandas as pd
-
         table = pd.DataFrame([self._row(run) for run in self.runs])
         return table.set_index("trial") if len(table) else table
 
@@ -128,8 +130,6 @@ class Sweep(Result):
         `columns` and `where` are as in `Run.load_stats`. Raises UsageError for a trial that is not there, and for a
         column that no trial has recorded.
         """
-        import pandas as pd
-
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
         tables = list(_loaded(runs, columns, where))
         if not tables:
@@ -155,9 +155,6 @@ class Sweep(Result):
         `max` or `min`; those of the sweep's metrics, and of a column whose name tells, need not be said.
         Raises UsageError for a column that is not there and one whose mode is not known.
         """
-        from orchestrator.stats.row_filter import check_columns
-        from orchestrator.sweeps.results.analysis import non_dominated
-
         trials, objectives = self.trials, dict(self.objectives)
         chosen = {}
         for name in columns or objectives:
@@ -174,9 +171,6 @@ class Sweep(Result):
         `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
         far the values of a parameter tell the ranks of all trials. Raises UsageError where fewer than 10 trials have the metric.
         """
-        from orchestrator.stats.row_filter import check_columns
-        from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method, importance
-
         trials, (first, _) = self.trials, self.objective
         metric = metric or first
         method = method or default_method()
@@ -197,9 +191,6 @@ def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | Non
 
     Raises UsageError where no trial has recorded a column, or the condition cannot be read.
     """
-    from orchestrator.stats.row_filter import check_columns
-    from orchestrator.stats.tables import recorded_schema
-
     schemas = [(run, recorded_schema(run.folder.storage, "rows")) for run in runs]
     recorded = [(run, schema.names) for run, schema in schemas if schema is not None]
     if columns is not None and recorded:
@@ -220,9 +211,6 @@ def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | Non
 
 def _usage(run: Run, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     """What a run took: as its joined file says, or from its rows."""
-    from orchestrator.stats.tables import COMPACTED
-    from orchestrator.stats.usage import kept_usage, usage
-
     if run.folder.storage.exists(COMPACTED["rows"]):
         with run.folder.storage.open(COMPACTED["rows"]) as file:
             kept = kept_usage(file, attempts)

@@ -64,8 +64,8 @@ def test_a_scheduler_that_was_told_decides_as_one_that_saw_it_all(scheduler: dic
     assert TrialScheduler.STOP in seen[3]
 
     reports = {number: tuple({"val/score": value} for value in curve) for number, curve in CURVES.items()}
-    previous = {number: PreviousTrial(number, {}, over=True, reports=reports[number]) for number in (0, 1)}
-    told = scheduler_of(sweep, {**previous, 2: PreviousTrial(2, {}, over=False, reports=reports[2][:2])})
+    previous = {number: PreviousTrial({}, over=True, reports=reports[number]) for number in (0, 1)}
+    told = scheduler_of(sweep, {**previous, 2: PreviousTrial({}, over=False, reports=reports[2][:2])})
     assert decisions(told, controller, 2, begin=2) == seen[2][2:]
     assert decisions(told, controller, 3) == seen[3]
     assert decisions(told, controller, 4) == seen[4]

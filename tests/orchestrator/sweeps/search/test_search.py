@@ -96,7 +96,7 @@ def test_optuna_is_told_again_what_an_earlier_life_of_the_sweep_found() -> None:
     settings = sweep(search="optuna", space=space, trials=12)
     known = dict(Draws(settings, 0))
     previous = {
-        number: PreviousTrial(number, known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},))
+        number: PreviousTrial(known[number], over=number != 7, failed=number == 5, reports=({"val/score": bowl(known[number])},))
         for number in (0, 1, 2, 3, 4, 5, 7)
     }
     draws = Draws(settings, 0, previous)
@@ -193,9 +193,9 @@ def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str)
     settings = sweep(search=search, trials=6, repeats=2)
     known = dict(Draws(settings, 3))
     previous = {
-        0: PreviousTrial(0, known[0], over=True, reports=({"val/score": 1.0},)),
-        1: PreviousTrial(1, known[1], over=False),
-        2: PreviousTrial(2, known[2], over=False),
+        0: PreviousTrial(known[0], over=True, reports=({"val/score": 1.0},)),
+        1: PreviousTrial(known[1], over=False),
+        2: PreviousTrial(known[2], over=False),
     }
     draws, found = Draws(settings, 3, previous), {}
     for number, values in draws:
