@@ -243,7 +243,7 @@ class _NoOptimizer(Optimizer):
 
 
 def _check(component: Component, base: type[T], table: Mapping[str, type[T]], first: Any, path: str) -> None:
-    cls = find_class(component.type, base, table, f"{path}.type")
+    cls: Any = find_class(component.type, base, table, f"{path}.type")
     check(model_of_signature(cls), component.arguments, path)
     if cls in table.values():
         with suppress(_Enough):

@@ -105,9 +105,9 @@ def _read(path: Path) -> tuple[Document, list[Path]]:
 
 
 def _laid_over(below: Document, above: Document) -> Document:
-    merged = Document(copy.deepcopy(below.data), dict(below.places), [*below.problems, *above.problems])
+    merged = Document(copy.deepcopy(below.data), dict(below.origins), [*below.problems, *above.problems])
     _merge(merged, merged.data, above.data, "")
-    merged.places.update(above.places)
+    merged.origins.update(above.origins)
     return merged
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from orchestrator.config.reader import Document, Place, join, parse_value
+from orchestrator.config.reader import Document, Origin, join, parse_value
 from orchestrator.errors import ConfigError, Problem
 
 _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
@@ -16,7 +16,7 @@ _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
 def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[str, Any], ...]:
     """Path and value of each `dotted.path=value`, the value being YAML; what is none becomes a problem of the document.
-    From then on their paths are the overrides' in the document's places."""
+    From then on their paths are the overrides' in the document's origins."""
     values = []
     for override in overrides:
         where = f"override '{override}'"
@@ -34,7 +34,7 @@ def _read(document: Document, override: str, where: str) -> tuple[str, Any]:
     value, parsed = parse_value(text, where)
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
     document.forget(path)
-    document.places[path] = Place(where)
+    document.origins[path] = Origin(where)
     for parent in accumulate(path.split(".")[:-1], join):
-        document.places.setdefault(parent, Place(where))
+        document.origins.setdefault(parent, Origin(where))
     return path, value

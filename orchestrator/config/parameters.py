@@ -15,7 +15,7 @@ from itertools import pairwise
 from types import GenericAlias
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from orchestrator.config.source import plain
 from orchestrator.config.wording import problems_of
@@ -60,11 +60,6 @@ def check(model: type[M], values: Mapping[str, Any], path: str, elsewhere: Mappi
 
 def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
     """The fields of a dataclass that a config may set, by name."""
-    return _parameters(cls)
-
-
-@cache
-def _parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
@@ -114,15 +109,7 @@ def _model_of(cls: type) -> type[BaseModel]:
         message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is no dataclass"
         raise ConfigError([Problem("", message, suggestion="put @dataclass above the class")])
     hints = get_type_hints(cls, include_extras=True)
-    return _model(cls, {name: (hints[name], _pydantic_field(field)) for name, field in parameters(cls).items()})
-
-
-def _pydantic_field(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return Field(default=field.default)
-    if field.default_factory is not dataclasses.MISSING:
-        return Field(default_factory=field.default_factory)
-    return Field()
+    return _model(cls, {name: (hints[name], field) for name, field in parameters(cls).items()})
 
 
 def _model(
@@ -136,16 +123,12 @@ def _model(
         return create_model(cls.__name__, __config__=settings, __module__=cls.__module__, **fields)
 
 
+@cache
 def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
     """A pydantic model with the arguments of a class that is no dataclass, without the first `skip` of them.
 
     What is not annotated takes the type of its default where that is a number.
     """
-    return _model_of_signature(cls, skip)
-
-
-@cache
-def _model_of_signature(cls: Callable[..., Any], skip: int) -> type[BaseModel]:
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     hints = _hints(getattr(cls, "__init__", cls))
     fields: dict[str, Any] = {}

@@ -13,8 +13,8 @@ import yaml
 from orchestrator.errors import ConfigError, Problem
 
 
-class Place(NamedTuple):
-    """Where something was written: a file and a line, or an override."""
+class Origin(NamedTuple):
+    """What a key comes from: a file and a line, or an override."""
 
     file: str
     line: int | None = None
@@ -22,29 +22,26 @@ class Place(NamedTuple):
 
 @dataclass
 class Document:
-    """Plain data, the place of each dotted path, and what was wrong with the text itself."""
+    """Plain data, the origin of each dotted path, and what was wrong with the text itself."""
 
     data: dict[str, Any]
-    places: dict[str, Place] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def place(self, path: str) -> Place | None:
-        """Where `path` was written, or the nearest of its parents."""
-        while path and path not in self.places:
+    def origin(self, path: str) -> Origin | None:
+        """What `path` comes from, or the nearest of its parents."""
+        while path and path not in self.origins:
             path = path.rpartition(".")[0]
-        return self.places.get(path)
+        return self.origins.get(path)
 
     def locate(self, problem: Problem) -> Problem:
         """The problem with its file and line, where it has none yet and they are known."""
-        place = self.place(problem.path)
-        if problem.file or place is None:
-            return problem
-        return replace(problem, file=place.file, line=place.line)
+        origin = self.origin(problem.path)
+        return problem if problem.file or origin is None else replace(problem, file=origin.file, line=origin.line)
 
     def forget(self, path: str) -> None:
-        """Drops the places of `path` and of all below it."""
-        below = f"{path}."
-        self.places = {key: place for key, place in self.places.items() if key != path and not key.startswith(below)}
+        """Drops the origins of `path` and of all below it."""
+        self.origins = {key: origin for key, origin in self.origins.items() if not f"{key}.".startswith(f"{path}.")}
 
 
 def join(path: str, key: object) -> str:
@@ -57,9 +54,7 @@ def read_yaml(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) else f"is no UTF-8 text: {error.reason} at byte {error.start}"
-        )
+        reason = error.strerror if isinstance(error, OSError) else f"is no UTF-8 text: {error.reason} at byte {error.start}"
         raise ConfigError([Problem("", f"cannot be read: {reason}", str(path))]) from None
     return parse_yaml(text, str(path))
 
@@ -75,7 +70,7 @@ def parse_yaml(text: str, file: str) -> Document:
 
 
 def parse_value(text: str, file: str) -> tuple[Any, Document]:
-    """Any YAML value, and a document with its places and problems; raises ConfigError for a syntax error."""
+    """Any YAML value, and a document with its origins and problems; raises ConfigError for a syntax error."""
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -85,7 +80,7 @@ def parse_value(text: str, file: str) -> tuple[Any, Document]:
     except (yaml.YAMLError, RecursionError) as error:
         what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise ConfigError([Problem("", f"is no YAML: {what}", file)]) from None
-    document = Document({}, {"": Place(file, 1)})
+    document = Document({}, {"": Origin(file, 1)})
     return _Plain(document, file).value(node, "", ()) if node else None, document
 
 
@@ -131,7 +126,7 @@ def _number(text: str) -> int | float:
 
 
 class _Plain:
-    """Turns a node graph into plain data, and notes places and problems in the document."""
+    """Turns a node graph into plain data, and notes origins and problems in the document."""
 
     def __init__(self, document: Document, file: str) -> None:
         self.document = document
@@ -156,7 +151,7 @@ class _Plain:
         return self.problem(node, path, f"has the tag {_short(node.tag)}, which is not allowed; write plain values")
 
     def item(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
-        self.document.places[path] = self.at(node)
+        self.document.origins[path] = self.origin(node)
         return self.value(node, path, parents)
 
     def mapping(self, node: yaml.MappingNode, path: str, parents: tuple[yaml.Node, ...]) -> dict[str, Any]:
@@ -171,10 +166,10 @@ class _Plain:
                 continue
             inner = join(path, key.value)
             if key.value in own:
-                self.problem(key, inner, f"is given twice; first in line {self.at(own[key.value]).line}")
+                self.problem(key, inner, f"is given twice; first in line {self.origin(own[key.value]).line}")
                 continue
             own[key.value] = key
-            self.document.places[inner] = self.at(key)
+            self.document.origins[inner] = self.origin(key)
             found[key.value] = self.value(child, inner, parents)
         return found
 
@@ -202,10 +197,10 @@ class _Plain:
         return node.value.lower() == "true" if kind == "bool" else _number(node.value)
 
     def problem(self, node: yaml.Node, path: str, message: str) -> None:
-        self.document.problems.append(Problem(path, message, *self.at(node)))
+        self.document.problems.append(Problem(path, message, *self.origin(node)))
 
-    def at(self, node: yaml.Node) -> Place:
-        return Place(self.file, node.start_mark.line + 1)
+    def origin(self, node: yaml.Node) -> Origin:
+        return Origin(self.file, node.start_mark.line + 1)
 
 
 def _short(tag: str) -> str:

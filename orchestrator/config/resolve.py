@@ -15,7 +15,7 @@ from orchestrator.config.components import MadeHook, check_optimizer, make_hooks
 from orchestrator.config.experiment import Component, Experiment, wrong_length
 from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check
-from orchestrator.config.source import ExperimentSource, lay
+from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, Problem, attempt
 from orchestrator.task import Task
@@ -36,7 +36,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     """What a source says in full, its task and hooks built; raises ConfigError with every problem. Of a sweep that is the
     experiment below it; whether its space fits is for `load`."""
     extend_import_path(source.import_paths)
-    data, problems = source.laid()
+    data, problems = source.merged()
     resolved = attempt(problems, build, data)
     if problems or resolved is None:
         raise ConfigError(problems)
@@ -48,7 +48,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """As `resolve`, for data whose classes can be found."""
     data = _with_default_optimizer({key: value for key, value in data.items() if value is not None})
     for path, mode in heard_modes(data).items():
-        data = lay(data, path, mode)
+        data = with_value(data, path, mode)
     problems = _contradictions(data)
     experiment = attempt(problems, check, Experiment, data, "", options_elsewhere(""))
     if experiment is None and all(problem.path for problem in problems):

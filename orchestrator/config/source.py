@@ -46,23 +46,23 @@ class ExperimentSource:
         values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
         return replace(self, written=written, values=values)
 
-    def laid(self) -> tuple[dict[str, Any], list[Problem]]:
-        """Everything laid over everything, and a problem for each value whose path leads through another value."""
+    def merged(self) -> tuple[dict[str, Any], list[Problem]]:
+        """The file with all values over it, and a problem for each value whose path leads through another value."""
         data: dict[str, Any] = dict(self.written)
         problems: list[Problem] = []
         for path, value in self.values:
-            data = attempt(problems, lay, data, path, value) or data
+            data = attempt(problems, with_value, data, path, value) or data
         return data, problems
 
 
-def lay(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """The data with a value at a dotted path; what was given stays as it is.
 
     Where the path leads through nothing yet, or through something switched off (null, false) or on (true), there is a
     mapping then; raises ConfigError where it leads through another value.
     """
-    laid: dict[str, Any] = _laid(data, _split(path), 0, value)
-    return laid
+    changed: dict[str, Any] = _with_value(data, _split(path), 0, value)
+    return changed
 
 
 def _split(path: str) -> list[str]:
@@ -71,14 +71,14 @@ def _split(path: str) -> list[str]:
     return [*keys[:2], ".".join(keys[2:])] if keys[:2] == ["sweep", "space"] and len(keys) > 2 else keys
 
 
-def _laid(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
+def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     if depth == len(keys):
         return value
     if data is None or isinstance(data, bool):
         data = {}
     if not isinstance(data, Mapping):
         raise ConfigError([Problem(".".join(keys), f"cannot be set: {'.'.join(keys[:depth])} is {data!r}, not a mapping")])
-    return {**data, keys[depth]: _laid(data.get(keys[depth]), keys, depth + 1, value)}
+    return {**data, keys[depth]: _with_value(data.get(keys[depth]), keys, depth + 1, value)}
 
 
 def plain_copy(value: Any) -> Any:

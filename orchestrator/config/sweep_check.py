@@ -10,7 +10,7 @@ from orchestrator.config.changes import seen_from
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
 from orchestrator.config.resolve import build, heard_modes
-from orchestrator.config.source import ExperimentSource, lay
+from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.space import (
     Domain,
     is_drawn,
@@ -28,7 +28,7 @@ from orchestrator.errors import ConfigError, Problem, attempt, did_you_mean
 def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
     """What is wrong with a sweep beyond its own model: domains, points, and what a population would change; `known` is
     what is wrong with the experiment below it."""
-    data, _ = source.laid()
+    data, _ = source.merged()
     given = data.pop("sweep", None)
     if isinstance(given, dict) and (mode := heard_modes({**data, "sweep": given}).get("sweep.mode")):
         given = {**given, "mode": mode}
@@ -99,9 +99,9 @@ def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any], sweep: Sw
     """What is wrong with an experiment that has these values, by dotted path."""
     try:
         for name, value in values.items():
-            data = lay(data, name, value)
+            data = with_value(data, name, value)
         for name, mode in heard_modes(data, sweep).items():
-            data = lay(data, name, mode)
+            data = with_value(data, name, mode)
         build(data)
     except ConfigError as error:
         return error.problems

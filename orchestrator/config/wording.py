@@ -54,24 +54,15 @@ def problems_of(
 
 
 def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
-    """The part of an error's location that is in the data: pydantic adds names of union branches."""
-    location = _without_tags(error["loc"], values)
-    if error["type"] in ("missing", "extra_forbidden"):
-        return location
-    for depth, part in enumerate(location):
-        inside = part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
-        if not inside:
-            return location[:depth]
-        values = values[part]
-    return location
-
-
-def _without_tags(location: tuple[int | str, ...], values: Any) -> tuple[int | str, ...]:
-    """A location without the tags pydantic puts in it, where `type` chooses between models: `scheduler.asha.max_t`."""
+    """The part of an error's location that is in the data: pydantic adds the names of union branches, and the tag where
+    `type` chooses between models (`scheduler.asha.max_t`)."""
     place: list[int | str] = []
-    for part in location:
+    for part in error["loc"]:
         if isinstance(values, dict) and part not in values and values.get("type") == part:
             continue
+        inside = part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
+        if not inside and error["type"] not in ("missing", "extra_forbidden"):
+            break
         place.append(part)
         values = _inside(values, part)
     return tuple(place)

@@ -36,7 +36,7 @@ def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str,
     """The source of one trial of a sweep, with what that says of metrics; where trials are judged by statistics of rows, with
     the hook on that reports them."""
     trial = source.single().over(values)
-    written, _ = trial.laid()
+    written, _ = trial.merged()
     trial = trial.over(heard_modes(written, settings))
     if not settings.row_stats:
         return trial

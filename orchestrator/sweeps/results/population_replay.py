@@ -27,5 +27,5 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
         {"at": f"{exploit.step} steps", "set": dict(differences(exploit.before, exploit.after))} for exploit in exploits
     ]
     changes = [change for change in changes if change["set"]]
-    written, _ = source.laid()
+    written, _ = source.merged()
     return experiment_of(source.over({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]}))

@@ -22,7 +22,7 @@ hooks:
 def overridden(*overrides: str) -> Document:
     document = parse_yaml(TEXT, "x.yaml")
     source = ExperimentSource(document.data, read_overrides(document, overrides))
-    document.data, problems = source.laid()
+    document.data, problems = source.merged()
     document.problems.extend(map(document.locate, problems))
     return document
 
@@ -83,6 +83,6 @@ def test_problems_name_the_override() -> None:
 def test_places_move_to_the_override() -> None:
     document = overridden("hooks.ema={decay: 2}", "scheduler.type=StepLR")
     where = "override 'hooks.ema={decay: 2}'"
-    assert [document.place(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
-    assert document.place("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
-    assert document.place("hooks.checkpoint") == ("x.yaml", 4)
+    assert [document.origin(path) for path in ("hooks.ema", "hooks.ema.decay")] == [(where, None), (where, None)]
+    assert document.origin("scheduler.gamma") == ("override 'scheduler.type=StepLR'", None)
+    assert document.origin("hooks.checkpoint") == ("x.yaml", 4)

@@ -53,7 +53,7 @@ def test_keys_are_text() -> None:
 
 def test_every_path_has_its_line() -> None:
     document = parse_yaml("a: 1\nb:\n  c: [1,\n    2]\n  d:\n    e.f: 3\n", "x.yaml")
-    lines = {path: document.places[path].line for path in ("a", "b", "b.c", "b.c.0", "b.c.1", "b.d", "b.d.e.f")}
+    lines = {path: document.origins[path].line for path in ("a", "b", "b.c", "b.c.0", "b.c.1", "b.d", "b.d.e.f")}
     assert lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 4, "b.d": 5, "b.d.e.f": 6}
 
 
