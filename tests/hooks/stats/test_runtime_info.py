@@ -16,7 +16,7 @@ from hooks.stats.runtime_info import RuntimeInfo
 from orchestrator import open_run, run
 from orchestrator.config.load import to_dict, to_yaml
 from orchestrator.config.resolve import resolve
-from orchestrator.engines.session import Assignment, reports
+from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
@@ -119,7 +119,7 @@ def test_a_failure_leaves_where_it_was() -> None:
 def _run(root: Path, **fields: Any) -> RunFolder:
     given = described(hooks={"runtime_info": {}, "model_complexity": {}}, **fields)
     folder = RunFolder.create(root, "points", to_yaml(given), seed=1)
-    list(reports(Assignment(given.source, str(folder)), World()))
+    list(Session(Assignment(given.source, str(folder)), World()).reports())
     return folder
 
 
@@ -150,10 +150,10 @@ def test_a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same(tmp_path: Pa
     folder = RunFolder.create(tmp_path, "points", to_yaml(given))
     assignment = Assignment(given.source, str(folder))
     asked = iter([False] * 9)
-    (*_, cut) = reports(assignment, World(), stop_asked=lambda: next(asked, True))
+    (*_, cut) = Session(assignment, World(), stop_asked=lambda: next(asked, True)).reports()
     assert cut.interrupted
     assert cut.metrics["iteration"] not in (0, 7, 14)
-    list(reports(assignment, World()))
+    list(Session(assignment, World()).reports())
     for one in (whole, folder):
         one.end("finished")
     assert folder.metadata().info == whole.metadata().info
