@@ -54,10 +54,10 @@ def _line(name: str, entry: Any) -> tuple[str, ...]:
     if not isinstance(entry, Mapping):
         return (name, *("-" if value is None else str(value) for value in entry))
     first = entry["values"][0]
-    return (name, *(_told(name, value, first, verdict) for value, verdict in zip(entry["values"], entry["verdicts"], strict=True)))
+    return (name, *(_text(name, value, first, verdict) for value, verdict in zip(entry["values"], entry["verdicts"], strict=True)))
 
 
-def _told(name: str, value: float | None, first: float | None, verdict: str | None) -> str:
+def _text(name: str, value: float | None, first: float | None, verdict: str | None) -> str:
     text = cell(name, value)
     if verdict is None or value is None or not first:
         return text

@@ -81,33 +81,35 @@ def show_brief(folder: RunFolder) -> None:
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Prints the trials of a sweep, the best first, and what they tell."""
+    from orchestrator.sweeps.results.analysis import CONFIG
+
     metric, mode = sweep.objective
     trials = sweep.trials
-    told = _told(sweep, trials)
+    summary = _summary(sweep, trials)
     if len(trials):
         trials = trials.sort_values(metric, ascending=mode == "min")
     if as_json:
         # JSON knows no NaN: an empty cell is null.
         plain = trials.reset_index().astype(object)
-        return print_json({**told, "trials": plain.where(plain.notna(), None).to_dict("records") if len(trials) else []})
-    wanted = ("config/", *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "stopped", "error")
+        return print_json({**summary, "trials": plain.where(plain.notna(), None).to_dict("records") if len(trials) else []})
+    wanted = (CONFIG, *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
-        ("trial", *(name.removeprefix("config/") for name in columns)),
+        ("trial", *(name.removeprefix(CONFIG) for name in columns)),
         [(trial, *(cell(name, row[name]) for name in columns)) for trial, row in trials.iterrows()],
     )
-    counts = ", ".join(f"{count} {status}" for status, count in told["counts"].items())
-    typer.echo(f"{sweep.path}: {told['status']}, {counts or 'no trial yet'}")
-    if told["importance"]:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in told["importance"].items())
+    counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
+    typer.echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
+    if summary["importance"]:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())
         typer.echo(f"what mattered for {metric}: {shares}")
-    if told["pareto"]:
-        typer.echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(told['pareto'])}")
-    best = f"best: {told['best']} with {metric} {cell(metric, told['value'])}" if told["best"] else f"no trial has reported {metric} yet"
+    if summary["pareto"]:
+        typer.echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
+    best = f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}" if summary["best"] else f"no trial has reported {metric} yet"
     return typer.echo(best)
 
 
-def _told(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
+def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """What the trials of a sweep tell together; importance where there are enough of them, by the method that needs no
     other package, and the Pareto front where it has several metrics."""
     from orchestrator.sweeps.results.analysis import ENOUGH, importance, non_dominated

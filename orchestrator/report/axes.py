@@ -58,26 +58,25 @@ def axis(
         logarithmic = not from_zero and quantities.unit(name) != "bytes" and low > 0 and high / low >= LOGARITHMIC_FROM
     if logarithmic and low > 0 and high > low:
         return Axis(low, high, _decades(name, low, high, count), logarithmic=True)
-    low, high = _apart(low, high)
+    low, high = _widened(low, high)
     return Axis(low, high, _steps(name, low, high, count))
 
 
-def whole(name: str, values: ArrayLike, count: int = 5) -> Axis:
+def integer_axis(name: str, values: ArrayLike, count: int = 5) -> Axis:
     """An axis of whole numbers, such as steps: no label lies between two of them."""
     found = axis(name, values, logarithmic=False, count=count)
     ticks = tuple(tick for tick in found.ticks if float(tick[0]).is_integer())
     return Axis(found.low, found.high, ticks or ((found.low, quantities.number(found.low)),))
 
 
-def categories(names: Sequence[str], most: int = 8) -> Axis:
-    """An axis of things that are no numbers: each has a place of the same width, and at most so many are labelled."""
+def category_axis(names: Sequence[str], most: int = 8) -> Axis:
+    """An axis of things that are no numbers: each has a stretch of the same width, and at most so many are labelled."""
     every = max(1, math.ceil(len(names) / most))
-    return Axis(
-        -0.5, max(len(names), 1) - 0.5, tuple((float(place), names[place]) for place in range(0, len(names), every))
-    )
+    ticks = tuple((float(number), names[number]) for number in range(0, len(names), every))
+    return Axis(-0.5, max(len(names), 1) - 0.5, ticks)
 
 
-def _apart(low: float, high: float) -> tuple[float, float]:
+def _widened(low: float, high: float) -> tuple[float, float]:
     """A stretch of some length, also around a single value."""
     if high > low:
         return low, high

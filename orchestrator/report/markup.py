@@ -25,10 +25,10 @@ def element(tag: str, *children: Content, **attributes: str | float | bool | Non
     )
     if tag in _EMPTY and not children:
         return Markup(f"<{tag}{names}/>")
-    return Markup(f"<{tag}{names}>{together(children)}</{tag}>")
+    return Markup(f"<{tag}{names}>{joined(children)}</{tag}>")
 
 
-def together(children: Iterable[Content]) -> Markup:
+def joined(children: Iterable[Content]) -> Markup:
     """Pieces one after the other."""
     return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children if child))
 

@@ -10,7 +10,7 @@ from importlib import resources
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import palette
-from orchestrator.report.markup import Content, Markup, element, together
+from orchestrator.report.markup import Content, Markup, element, joined
 from orchestrator.report.tables import Quantity, cell
 
 
@@ -30,12 +30,9 @@ def page(title: str, header: Content, sections: Sequence[Section], made: str) ->
     """The whole document; `header` is what stands above all sections, `made` when and from what it was made."""
     style, script = _resource("style.css"), _resource("script.js")
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
-    theme = element(
-        "label",
-        "Theme ",
-        element("select", *(element("option", name) for name in ("system", "light", "dark")), id="theme"),
-        hidden=True,
-    )
+    themes = [element("option", name) for name in ("system", "light", "dark")]
+    theme = element("label", "Theme ", element("select", *themes, id="theme"), hidden=True)
+    unpick = element("button", "show all", type="button", id="unpick")
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -51,13 +48,7 @@ def page(title: str, header: Content, sections: Sequence[Section], made: str) ->
         element("main", element("header", header), *map(_section, sections), id="content"),
         element("footer", made),
         element("div", id="tip", role="status", hidden=True),
-        element(
-            "div",
-            element("a", id="picked-name"),
-            element("button", "show all", type="button", id="unpick"),
-            id="picked",
-            hidden=True,
-        ),
+        element("div", element("a", id="picked-name"), unpick, id="picked", hidden=True),
         element("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -86,11 +77,8 @@ class Tile:
 
 def _tile(tile: Tile) -> Markup:
     shown, exact = cell("", tile.value)
-    return element(
-        "div",
-        element("dt", tile.title),
-        element("dd", shown, element("small", tile.note) if tile.note else None, title=exact),
-    )
+    note = element("small", tile.note) if tile.note else None
+    return element("div", element("dt", tile.title), element("dd", shown, note, title=exact))
 
 
 def headline(name: str, how: str, run: RunMetadata, entries: Sequence[Tile]) -> Markup:
@@ -101,7 +89,7 @@ def headline(name: str, how: str, run: RunMetadata, entries: Sequence[Tile]) -> 
         failure("Error", run.error),
         element("dl", *map(_tile, entries), class_="tiles"),
     ]
-    return together(pieces)
+    return joined(pieces)
 
 
 def status(word: str) -> Markup:
@@ -117,11 +105,6 @@ def failure(label: str, words: object) -> Markup | None:
 def preformatted(summary: str, text: str, *, opened: bool = False) -> Markup:
     """Text as it is, folded below a line."""
     return element("details", element("summary", summary), element("pre", text, tabindex=0), open=opened)
-
-
-def commands(*lines: str) -> Markup:
-    """Commands to copy."""
-    return together(element("p", element("code", line)) for line in lines)
 
 
 def _policy(script: str) -> str:

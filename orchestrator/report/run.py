@@ -87,10 +87,10 @@ def run_page(run: RunTables, made: str) -> str:
 
 def headline(run: RunTables) -> Markup:
     """How the run went, what it reached and what it cost."""
-    return page.headline(run.name, run.status, run.metadata, [*_reached(run.reports, run.modes), *_cost(run.metadata, run.stats)])
+    return page.headline(run.name, run.status, run.metadata, [*_metric_tiles(run.reports, run.modes), *_cost_tiles(run.metadata, run.stats)])
 
 
-def _reached(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
+def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:
     """The metrics at their best, or as last reported where that is not known; those of validation before others."""
     names = [name for name in dict.fromkeys(name for report in reports for name in report) if not quantities.unit(name)]
     judged = [name for name in names if name.startswith(("val/", "test/"))] or [name for name in names if name.startswith("train/")]
@@ -104,7 +104,7 @@ def _reached(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> 
     return tiles[:HEADLINES]
 
 
-def _cost(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
+def _cost_tiles(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
     tiles: list[Tile] = []
     if metadata.wall_s is not None:
         tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end, in whole seconds"))
@@ -115,7 +115,7 @@ def _cost(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
         spent = float(stats["step_s"].sum())
         note = f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"
         tiles.append(Tile("rank-seconds", Quantity("", spent), note))
-    tiles += _peaks(stats)
+    tiles += _peak_tiles(stats)
     slowest = slowest_rank(stats)
     if slowest is not None:
         rank, behind = slowest
@@ -124,7 +124,7 @@ def _cost(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
     return tiles
 
 
-def _peaks(stats: pd.DataFrame) -> list[Tile]:
+def _peak_tiles(stats: pd.DataFrame) -> list[Tile]:
     columns = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
     tiles = []
     for name, title in columns.items():

@@ -14,12 +14,13 @@ from orchestrator.report import page, units
 from orchestrator.report.markup import Markup, element
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity, table
-from orchestrator.report.views.comparison import coordinates, front, mattered, progress, spending
+from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
 from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.spans import ORDER
-from orchestrator.report.views.trials import CONFIG, details, trials
+from orchestrator.report.views.trials import details, trials
 from orchestrator.stats import quantities
+from orchestrator.sweeps.results.analysis import CONFIG
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.results.result import Sweep
@@ -85,7 +86,7 @@ def sweep_page(sweep: SweepTables, made: str) -> str:
     sections = [
         trials(ordered, sweep.objectives),
         coordinates(ordered, sweep.objectives, logarithmic(sweep.config)),
-        mattered(ordered, sweep.objectives),
+        parameter_importance(ordered, sweep.objectives),
         front(ordered, sweep.objectives),
         progress(sweep.reports, sweep.objectives, list(map(str, ordered.index))),
         spending(sweep.spans),
@@ -119,11 +120,11 @@ def _headline(sweep: SweepTables) -> Markup:
     counts = sweep.trials["status"].value_counts() if len(sweep.trials) else pd.Series(dtype=int)
     note = ", ".join(f"{count} {status}" for status, count in counts.items())
     trials = Tile("trials", Quantity("", len(sweep.trials)), note)
-    entries = [*_best(sweep.trials, sweep.objectives), trials, *_cost(sweep.metadata, sweep.trials)]
+    entries = [*_best_tiles(sweep.trials, sweep.objectives), trials, *_cost_tiles(sweep.metadata, sweep.trials)]
     return page.headline(sweep.name, sweep.status, sweep.metadata, entries)
 
 
-def _best(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
+def _best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
     metric, mode = next(iter(objectives.items()))
     if metric not in trials or not trials[metric].notna().any():
         return []
@@ -133,7 +134,7 @@ def _best(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), values)]
 
 
-def _cost(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
+def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
     entries: list[Tile] = []
     if metadata.wall_s is not None:
         entries.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "of the whole sweep"))

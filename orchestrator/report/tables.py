@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.report import units
-from orchestrator.report.markup import Content, Markup, element, together
+from orchestrator.report.markup import Content, Markup, element, joined
 from orchestrator.stats import quantities
+
+Cell = tuple[Content, str | None]
+"""What a cell shows, and its title."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def table(
     *,
     headings: Mapping[str, str] | None = None,
     aside: Collection[str] = (),
-    marks: Iterable[Mapping[str, str | None]] | None = None,
+    marks: Sequence[Mapping[str, str | None]] | None = None,
     **attributes: str | bool | None,
 ) -> Markup:
     """A table whose first cells head their rows.
@@ -43,22 +46,16 @@ def table(
     in other words, `aside` those that a choosable table folds away at first, `marks` further attributes of each row,
     `attributes` those of the table.
     """
-    every = list(rows)
-    names = [
-        (name, (headings or {}).get(name, name), place > 0 and _of_numbers(name, place, every))
-        for place, name in enumerate(columns)
+    cells = [[cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
+    head = [
+        element("th", (headings or {}).get(name, name), scope="col", class_=_class(number, cells), data_aside=name in aside)
+        for number, name in enumerate(columns)
     ]
-    head = element(
-        "tr",
-        *(
-            element("th", heading, scope="col", class_=numbers and "numbers", data_aside=name in aside)
-            for name, heading, numbers in names
-        ),
-    )
-    own = list(marks) if marks is not None else [{}] * len(every)
-    body = together(element("tr", *_cells(columns, row), **mark) for row, mark in zip(every, own, strict=True))
-    drawn = element("table", element("caption", caption), element("thead", head), element("tbody", body), **attributes)
-    return element("div", drawn, class_="scroll")
+    body = [
+        element("tr", *_row(row), **mark) for row, mark in zip(cells, marks or [{}] * len(cells), strict=True)
+    ]
+    parts = element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)
+    return element("div", element("table", *parts, **attributes), class_="scroll")
 
 
 def facts(caption: Content, entries: Mapping[str, Any]) -> Markup:
@@ -67,26 +64,24 @@ def facts(caption: Content, entries: Mapping[str, Any]) -> Markup:
     return table(caption, ("", "value"), [row for row in rows if row[1] != Quantity(row[0], None)], class_="facts")
 
 
-def _of_numbers(name: str, place: int, rows: Sequence[Sequence[Any]]) -> bool:
-    """Whether the first of a column's cells that holds something is a number."""
-    exact = (cell(name, row[place]) for row in rows)
-    return next((title is not None for content, title in exact if content), False)
+def _class(number: int, rows: Sequence[Sequence[Cell]]) -> str | None:
+    """`numbers` for a column, but the first, whose first cell that holds something is a number."""
+    exact = next((exact for content, exact in (row[number] for row in rows) if content), None)
+    return "numbers" if number and exact is not None else None
 
 
-def _cells(columns: Sequence[str], row: Sequence[Any]) -> Iterable[Markup]:
-    first, *others = [cell(name, value) for name, value in zip(columns, row, strict=True)]
-    yield element("th", first[0], scope="row", title=first[1])
-    for content, title in others:
-        yield element("td", content, title=title)
+def _row(cells: Sequence[Cell]) -> Iterable[Markup]:
+    for number, (content, title) in enumerate(cells):
+        yield element("td", content, title=title) if number else element("th", content, scope="row", title=title)
 
 
-def cell(name: str, value: Any) -> tuple[Content, str | None]:
+def cell(name: str, value: Any) -> Cell:
     """What is shown of a value, and its title: a number with all its digits."""
     if isinstance(value, Markup):
         return value, None
     if isinstance(value, Share):
         bar = element("span", class_="bar", style=f"width:{max(0.0, min(1.0, value.part)):.2%}")
-        return together([bar, f"{value.part:.1%}"]), units.exact("share", value.part)
+        return joined([bar, f"{value.part:.1%}"]), units.exact("share", value.part)
     if isinstance(value, Quantity):
         return cell(value.name, value.value)
     return quantities.text(name, value), units.exact(name, value)

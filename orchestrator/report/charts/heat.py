@@ -32,8 +32,8 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
         data_columns=_packed(grid.columns), data_width=grid.values.shape[1], data_height=grid.values.shape[0],
         data_row=row_name, data_column=column_name, data_unit=quantities.unit(column),
     )  # fmt: skip
-    x = axes.categories([quantities.number(int(last)) for _, last in grid.column_groups], most=6)
-    down = axes.categories(_stretches(grid.row_groups))
+    x = axes.category_axis([quantities.number(int(last)) for _, last in grid.column_groups], most=6)
+    down = axes.category_axis(_stretches(grid.row_groups))
     y = axes.Axis(down.high, down.low, down.ticks)
     size = f"{len(grid.row_groups)} by {len(grid.column_groups)} cells"
     label = f"{title}: heat map of {size}; the largest is {quantities.text(column, most)}, {worst}"

@@ -12,7 +12,7 @@ import pandas as pd
 from orchestrator.report import axes
 from orchestrator.report.binning import Envelope
 from orchestrator.report.charts import frame
-from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 
 
@@ -71,7 +71,7 @@ def _axes(column: str, drawn: Sequence[Line], x_name: str) -> tuple[axes.Axis, a
     """The axes, across and up, on which every line fits."""
     x = np.concatenate([np.asarray(line.x, dtype=float) for line in drawn])
     y = np.concatenate([np.asarray(part, dtype=float) for line in drawn for part in _parts(line).values()])
-    return axes.whole(x_name, x), axes.axis(column, y)
+    return axes.integer_axis(x_name, x), axes.axis(column, y)
 
 
 def _note(note: str, y: axes.Axis, x_name: str) -> str:
@@ -86,7 +86,7 @@ def _drawn(line: Line, x: axes.Axis, y: axes.Axis, style: str | None = None) -> 
     pieces.append(element("path", d=frame.path(across, height), class_="line"))
     if line.dotted or len(across) == 1:
         pieces.append(element("path", d=frame.dots(across, height), class_="dots"))
-    return element("g", together(pieces), class_=f"k{line.kind}", style=style, data_trial=line.trial)
+    return element("g", joined(pieces), class_=f"k{line.kind}", style=style, data_trial=line.trial)
 
 
 def _parts(line: Line) -> dict[str, Any]:

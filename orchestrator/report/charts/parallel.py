@@ -39,16 +39,10 @@ def parallel(
     ]
     posts = [element("path", d=frame.path([at, at], [_MARGIN, 1 - _MARGIN]), class_="post") for at in across]
     label = f"{title}: {len(trials)} trials through {', '.join(columns)}"
-    none = axes.Axis(0, 1, ())
+    bare = axes.Axis(0, 1, ())
     labels = [_labels(name, at, 1 / len(columns), scales[name]) for name, at in zip(columns, across, strict=True)]
-    drawn = frame.plot(
-        [*posts, *drawing],
-        none,
-        none,
-        label,
-        over=element("div", *labels, aria_hidden="true"),
-        style=f"--columns:{len(columns)}",
-    )
+    over = element("div", *labels, aria_hidden="true")
+    drawn = frame.plot([*posts, *drawing], bare, bare, label, over=over, style=f"--columns:{len(columns)}")
     return frame.figure(title, element("div", drawn, class_="scroll parallel"), note=note, wide=True)
 
 
@@ -58,7 +52,7 @@ def _scale(values: pd.Series, logarithmic: bool) -> tuple[axes.Axis, pd.Series]:
     if all(is_number(value) for value in known):
         return axes.axis(str(values.name), known.astype(float), logarithmic=logarithmic or None), values.astype(float)
     texts = sorted({str(value) for value in known})
-    return axes.categories(texts, most=_MOST_LABELS), known.map(lambda value: float(texts.index(str(value)))).reindex(values.index)
+    return axes.category_axis(texts, most=_MOST_LABELS), known.map(lambda value: float(texts.index(str(value)))).reindex(values.index)
 
 
 def _height(positions: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from orchestrator.report import axes
@@ -27,24 +25,17 @@ def stacks(
     """
     labels = [str(label) for label in parts.index]
     columns = [str(column) for column in parts.columns]
-    x = axes.categories(labels, most=min(12, max(1, _LABELLED // max(map(len, labels)))))
+    x = axes.category_axis(labels, most=min(12, max(1, _LABELLED // max(map(len, labels)))))
     y = axes.axis(columns[0], parts.clip(lower=0).sum(axis=1), from_zero=True)
     total = parts.sum(axis=1)
     longest = str(total.idxmax())
     most = quantities.text(columns[0], float(total.max()))
     label = f"{title}: {len(labels)} bars; the longest is {name} {longest} with {most}"
     drawing = [
-        element(
-            "g",
-            *_bar(place, labels[place], parts.iloc[place], kinds, x, y),
-            data_trial=labels[place] if trials else None,
-        )
-        for place in range(len(labels))
+        element("g", *_bar(position, bar, parts.iloc[position], kinds, x, y), data_trial=bar if trials else None)
+        for position, bar in enumerate(labels)
     ]
-    rows: Sequence[Sequence[object]] = [
-        (each, *values.tolist(), float(values.sum()))
-        for each, (_, values) in zip(labels, parts.iterrows(), strict=True)
-    ]
+    rows = [(bar, *parts.iloc[position].tolist(), float(total.iloc[position])) for position, bar in enumerate(labels)]
     return frame.figure(
         title,
         frame.plot(drawing, x, y, label),
@@ -55,18 +46,18 @@ def stacks(
     )
 
 
-def _bar(place: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis) -> list[Markup]:
+def _bar(position: int, label: str, values: pd.Series, kinds: dict[str, int], x: axes.Axis, y: axes.Axis) -> list[Markup]:
     room = 1 / (x.high - x.low)
     width = min(room * (1 - _GAP), _WIDEST)
-    left = (float(x.positions([place])[0]) - width / 2) * frame.WIDTH
+    left = (float(x.positions([position])[0]) - width / 2) * frame.WIDTH
     pieces, base, total = [], 0.0, float(values.sum())
     for column, value in values.items():
         if value > 0:
             foot, head = (float(at) * frame.HEIGHT for at in y.positions([base, base + value]))
-            told = f"{label}: {column} {quantities.text(str(column), float(value))} ({value / total:.1%})"
+            words = f"{label}: {column} {quantities.text(str(column), float(value))} ({value / total:.1%})"
             pieces.append(
                 element(
-                    "rect", element("title", told), x=round(left, 1), width=round(width * frame.WIDTH, 1),
+                    "rect", element("title", words), x=round(left, 1), width=round(width * frame.WIDTH, 1),
                     y=round(frame.HEIGHT - head, 1), height=round(head - foot, 1), class_=f"part k{kinds[str(column)]}",
                 )
             )  # fmt: skip

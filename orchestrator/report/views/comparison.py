@@ -15,8 +15,7 @@ from orchestrator.report.markup import Markup, element
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, points
 from orchestrator.report.views.spans import KINDS
-from orchestrator.report.views.trials import CONFIG
-from orchestrator.sweeps.results.analysis import ENOUGH, importance, non_dominated
+from orchestrator.sweeps.results.analysis import CONFIG, ENOUGH, importance, non_dominated
 
 COST = "step_s"
 """What a sweep with a single metric is weighed against."""
@@ -31,35 +30,22 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
-    drawn = parallel(
-        f"{len(trials)} trials, from their values to what they reached",
-        renamed,
-        merit,
-        logarithmic,
-        f"The stronger a line, the better its {metric}.",
-    )
+    title = f"{len(trials)} trials, from their values to what they reached"
+    drawn = parallel(title, renamed, merit, logarithmic, f"The stronger a line, the better its {metric}.")
     return page.Section("coordinates", "Values and what they led to", drawn)
 
 
-def mattered(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     """Which parameters mattered for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
     title, judged = "What mattered", int(trials[metric].notna().sum()) if metric in trials else 0
     if judged < ENOUGH:
         return page.Section("mattered", title, f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell.")
     shares = importance(trials, metric, mode, "variance")
-    drawn = table(
-        f"Shares of what sets {metric} apart",
-        ("parameter", "share"),
-        [(name, Share(float(share))) for name, share in shares.items()],
-        class_="shares",
-    )
-    return page.Section(
-        "mattered",
-        title,
-        drawn,
-        "How far a parameter's values tell the ranks of the trials, less what chance would; by variance.",
-    )
+    rows = [(name, Share(float(share))) for name, share in shares.items()]
+    drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share"), rows, class_="shares")
+    note = "How far a parameter's values tell the ranks of the trials, less what chance would; by variance."
+    return page.Section("mattered", title, drawn, note)
 
 
 def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
@@ -71,13 +57,9 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
         return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
     best = non_dominated(known, modes)
     names = [*modes][:2]
-    words = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
-    drawn = scatter(
-        f"{names[1]} against {names[0]}",
-        known[names].astype(float),
-        {str(name) for name in best.index},
-        f"Across: {names[0]}. Up: {names[1]}. Better is {words}.",
-    )
+    better = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
+    note = f"Across: {names[0]}. Up: {names[1]}. Better is {better}."
+    drawn = scatter(f"{names[1]} against {names[0]}", known[names].astype(float), {*map(str, best.index)}, note)
     return page.Section("front", title, drawn)
 
 
@@ -88,9 +70,8 @@ def spending(spans: pd.DataFrame) -> page.Section:
         return page.Section("spending", title, "No trial has recorded spans yet.")
     which = "the best" if len(spans) == 1 else f"the {len(spans)} best, the best first"
     note = f"The mean training iteration, over all ranks, of {which}."
-    return page.Section(
-        "spending", title, stacks("An iteration of each trial", spans.fillna(0.0), KINDS, "trial", note, trials=True)
-    )
+    drawn = stacks("An iteration of each trial", spans.fillna(0.0), KINDS, "trial", note, trials=True)
+    return page.Section("spending", title, drawn)
 
 
 def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], order: Sequence[str]) -> page.Section:

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.report import page
-from orchestrator.report.markup import together
+from orchestrator.report.markup import joined
 from orchestrator.report.tables import facts, table
 
 
@@ -34,7 +34,7 @@ def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) 
         _attempts(attempts) if len(attempts) > 1 else None,
         page.preformatted("Changes to the commit", git["diff"]) if git.get("diff") else None,
     ]
-    return page.Section("experiment", "Experiment", together(content))
+    return page.Section("experiment", "Experiment", joined(content))
 
 
 def _attempts(attempts: Sequence[Attempt]) -> Any:

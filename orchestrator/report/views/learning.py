@@ -12,7 +12,7 @@ from hooks.parts.metric_direction import direction, not_known
 from orchestrator.report import page, palette
 from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
-from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 from orchestrator.stats import quantities
 from orchestrator.stats.quantities import is_number
@@ -35,7 +35,7 @@ def learning(rows: pd.DataFrame, reports: Reports, modes: Mapping[str, str]) -> 
     drawn = [found for found in charts if found is not None]
     if not drawn:
         return page.Section("learning", "Learning", "No iteration and no report was recorded yet.")
-    return page.Section("learning", "Learning", together([element("div", *drawn, class_="charts"), _bests(reports, modes)]))
+    return page.Section("learning", "Learning", joined([element("div", *drawn, class_="charts"), _bests(reports, modes)]))
 
 
 def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
@@ -114,4 +114,4 @@ def _bests(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
     rows = [(name, one.get(name), one.get("epoch"), one.get("step"), latest[name][name]) for name, one in bests.items()]
     drawn = table("Each metric at its best and as last reported", ("metric", "best", "epoch", "step", "last"), rows)
     unknown = [name for name, one in bests.items() if not one]
-    return together([drawn, page.nothing(not_known(unknown)) if unknown else None])
+    return joined([drawn, page.nothing(not_known(unknown)) if unknown else None])

@@ -7,7 +7,7 @@ import pandas as pd
 from orchestrator.report import page
 from orchestrator.report.binning import envelope
 from orchestrator.report.charts.lines import line_of, lines
-from orchestrator.report.markup import element, together
+from orchestrator.report.markup import element, joined
 from orchestrator.report.views.learning import BINS
 from orchestrator.report.views.spans import ORDER
 from orchestrator.stats.summaries import measured
@@ -29,4 +29,4 @@ def recorded(rows: pd.DataFrame) -> page.Section:
         charts.append(lines(name, name, [line_of(name, found)], "iteration"))
     more = page.nothing(f"Without a chart: {', '.join(names[MOST:])}.") if len(names) > MOST else None
     note = "The mean of all ranks, with a band from the smallest to the largest."
-    return page.Section("recorded", "Also recorded", together([element("div", *charts, class_="charts"), more]), note)
+    return page.Section("recorded", "Also recorded", joined([element("div", *charts, class_="charts"), more]), note)

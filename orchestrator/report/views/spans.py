@@ -11,7 +11,7 @@ from orchestrator.report.binning import Grid, grouped, worst_of_bins
 from orchestrator.report.charts.frame import choice
 from orchestrator.report.charts.heat import heat_map
 from orchestrator.report.charts.stacks import stacks
-from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
 from orchestrator.stats.insight.gradient_syncs import WAIT
@@ -45,7 +45,7 @@ def spans(rows: pd.DataFrame, reports: Reports) -> page.Section:
         chart(name, phases, reports) for name, phases in metrics_of(reports).items() if name.endswith(("_s", "_per_s"))
     ]
     charts = element("div", *speed, class_="charts") if any(speed) else None
-    return page.Section("time", "Time", together([_stacks(training), _spans(training), _heat_maps(training), charts]))
+    return page.Section("time", "Time", joined([_stacks(training), _spans(training), _heat_maps(training), charts]))
 
 
 def own_work(rows: pd.DataFrame) -> NDArray[np.float64]:

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page, tables
-from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.markup import Markup, element, joined
+from orchestrator.sweeps.results.analysis import CONFIG
 
-CONFIG = "config/"
 MOST = 100
 """The most trials that are told of one by one, beside those that failed."""
 ASIDE = ("last/", "train/", "memory/", "test/", "throughput/", "stats/")
@@ -31,13 +31,12 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
         (element("a", str(trial), href=f"#{trial}") if trial in detailed else str(trial), *(_value(name, row[name]) for name in columns))
         for trial, row in table[columns].iterrows()
     ]
-    marks = [{"data_trial": str(trial)} for trial in table.index]
     drawn = tables.table(
         "Each trial at its best report, the best first",
         ("trial", *columns),
         rows,
         headings=headings,
-        marks=marks,
+        marks=[{"data_trial": str(trial)} for trial in table.index],
         aside=[name for name in columns if _is_aside(name, objectives)],
         class_="sortable choosable",
     )
@@ -64,7 +63,7 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
     if len(detailed) < len(table):
         words = f"The best {MOST} of {len(table):,} trials, and those that failed. Of others: hookyard show {path} --trial NAME"
         pieces.insert(0, page.nothing(words))
-    return page.Section("details", "Trial by trial", together(pieces))
+    return page.Section("details", "Trial by trial", joined(pieces))
 
 
 def detailed_trials(table: pd.DataFrame) -> list[str]:
@@ -84,7 +83,8 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
         element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", words),
         page.failure(f"Error of {name}", error),
         element("div", *facts, class_="charts"),
-        page.commands(f"hookyard report {folder}", f"hookyard show {path} --trial {name} --yaml > again.yaml"),
+        element("p", element("code", f"hookyard report {folder}")),
+        element("p", element("code", f"hookyard show {path} --trial {name} --yaml > again.yaml")),
         class_="trial",
         id=name,
     )
@@ -112,9 +112,8 @@ def _whole(value: Any) -> Any:
 
 
 def _is_aside(name: str, objectives: Mapping[str, str]) -> bool:
-    return name not in objectives and (
-        name.startswith(ASIDE) or name.endswith(("/samples_per_s", "/iteration_s", "/peak_rss_bytes", "/rss_bytes"))
-    )
+    costs = ("/samples_per_s", "/iteration_s", "/peak_rss_bytes", "/rss_bytes")
+    return name not in objectives and (name.startswith(ASIDE) or name.endswith(costs))
 
 
 def _short(value: Any) -> str:

@@ -59,11 +59,11 @@ def test_any_values_have_an_axis(values: list[float]) -> None:
 
 
 def test_steps_are_labelled_with_whole_numbers() -> None:
-    assert all(float(value).is_integer() for value, _ in axes.whole("step", [1, 3]).ticks)
-    assert axes.whole("step", [5]).ticks
+    assert all(float(value).is_integer() for value, _ in axes.integer_axis("step", [1, 3]).ticks)
+    assert axes.integer_axis("step", [5]).ticks
 
 
 def test_things_have_a_place_each_and_few_labels() -> None:
-    found = axes.categories(["a", "b", "c", "d"], most=2)
+    found = axes.category_axis(["a", "b", "c", "d"], most=2)
     assert found.positions([0, 1, 2, 3]).tolist() == [0.125, 0.375, 0.625, 0.875]
     assert found.ticks == ((0.0, "a"), (2.0, "c"))

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.report.markup import Markup, element, together
+from orchestrator.report.markup import Markup, element, joined
 
 
 class Reader(HTMLParser):
@@ -40,7 +40,7 @@ def test_text_stays_text_and_attributes_stay_attributes(text: str, attribute: st
 def test_markup_is_not_escaped_again() -> None:
     inner = element("b", "1 < 2")
     assert element("p", inner, " & ", None) == "<p><b>1 &lt; 2</b> &amp; </p>"
-    assert isinstance(together([inner, "x"]), Markup)
+    assert isinstance(joined([inner, "x"]), Markup)
 
 
 def test_attributes() -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.report.markup import Markup
-from orchestrator.report.views.comparison import coordinates, front, mattered, progress, spending
+from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
 from orchestrator.sweeps.results.analysis import importance
 from tests.orchestrator.report.reading import parsed, tables_of
 
@@ -34,10 +34,10 @@ def test_the_best_trial_s_line_is_the_strongest() -> None:
 
 
 def test_what_mattered_is_the_sweep_s_own_importance() -> None:
-    table = tables_of(mattered(TRIALS, MAX).content)["Shares of what sets val/accuracy apart"]
+    table = tables_of(parameter_importance(TRIALS, MAX).content)["Shares of what sets val/accuracy apart"]
     expected = importance(TRIALS, "val/accuracy", "max", "variance")
     assert table[1:] == [[str(name), f"{share:.1%}"] for name, share in expected.items()]
-    assert "9 trials have reported val/accuracy; what mattered takes 10" in str(mattered(TRIALS.iloc[:9], MAX).content)
+    assert "9 trials have reported val/accuracy; what mattered takes 10" in str(parameter_importance(TRIALS.iloc[:9], MAX).content)
 
 
 def test_the_front_weighs_a_single_metric_against_the_time_of_a_step() -> None:
@@ -79,7 +79,7 @@ def test_the_time_of_the_best_trials() -> None:
 def test_what_cannot_be_shown_yet_is_said(trials: pd.DataFrame) -> None:
     for section in (
         coordinates(trials, MAX, ()),
-        mattered(trials, MAX),
+        parameter_importance(trials, MAX),
         progress({}, MAX, []),
         spending(pd.DataFrame()),
     ):
