@@ -129,23 +129,20 @@ def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, addres
     assignment = Assignment(experiment.source, folder.location)
     how = resume_command(folder)
     with failing(folder), TerminalDisplay(folder.storage) as display, Interrupts(how) as interrupts:
+        resolved = resolve(experiment.source)
         if engine == "in-process":
-            _in_process(assignment, resolve(experiment.source), display, interrupts)
+            from orchestrator.engines.in_process import InProcess
+
+            workers = resolved.experiment.workers
+            if workers.most > 1:
+                display.line(f"local: one process instead of {workers.in_words('worker')}")
+            Lifecycle(InProcess(workers, display=display, stop_asked=lambda: interrupts.asked), assignment, resolved).train()
         else:
-            _on_ray(engine, assignment, resolve(experiment.source), display, interrupts, address)
+            _on_ray(engine, assignment, resolved, display, interrupts, address)
     done = Run(folder)
     if done.status == "interrupted":
         say(f"Interrupted after a checkpoint. To go on: {how}")
     return done
-
-
-def _in_process(assignment: Assignment, resolved: ResolvedExperiment, display: TerminalDisplay, interrupts: Interrupts) -> None:
-    from orchestrator.engines.in_process import InProcess
-
-    workers = resolved.experiment.workers
-    if workers.most > 1:
-        display.line(f"local: one process instead of {workers.in_words('worker')}")
-    Lifecycle(InProcess(workers, display=display, stop_asked=lambda: interrupts.asked), assignment, resolved).train()
 
 
 def _on_ray(

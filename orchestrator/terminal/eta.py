@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.records.metadata import Attempt
@@ -14,8 +14,8 @@ _REPORTS, _APART_S = 10, 10.0
 
 
 @dataclass(frozen=True)
-class Counters:
-    """How far training has come."""
+class RunProgress:
+    """How far training has come on its way. What is not known is None."""
 
     phase: str | None = None
     epoch: int | None = None
@@ -23,12 +23,6 @@ class Counters:
     step: int = 0
     iteration: int = 0
     """Training iterations completed."""
-
-
-@dataclass(frozen=True)
-class RunProgress(Counters):
-    """How far training has come on its way. What is not known is None."""
-
     epochs: int | None = None
     """Of the whole run, where its length is said in epochs."""
     steps: int | None = None
@@ -40,7 +34,7 @@ class RunProgress(Counters):
 
 
 def estimated_progress(
-    experiment: Mapping[str, Any], attempt: Attempt | None, reached: Counters, reports: Sequence[Mapping[str, Any]], step_s: float | None
+    experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress, reports: Sequence[Mapping[str, Any]], step_s: float | None
 ) -> RunProgress:
     """How far a run is. `experiment` is its resolved experiment, `attempt` the present one (None where none has begun),
     `reports` those that count, `step_s` what an iteration takes."""
@@ -49,10 +43,10 @@ def estimated_progress(
     share = reached.iteration / total if total else None
     pace = _seconds_per_iteration([report for report in reports if attempt and report["attempt"] == attempt.number], step_s)
     eta_s = None if to_come is None or pace is None else to_come * pace
-    return RunProgress(reached.phase, reached.epoch, reached.step, reached.iteration, experiment["epochs"], experiment["steps"], share, eta_s)
+    return replace(reached, epochs=experiment["epochs"], steps=experiment["steps"], share=share, eta_s=eta_s)
 
 
-def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, reached: Counters) -> int | None:
+def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress) -> int | None:
     if experiment["steps"] is not None:
         return int(max(0, experiment["steps"] - reached.step) * experiment["accumulate"])
     if attempt is None or attempt.epoch_iterations is None:

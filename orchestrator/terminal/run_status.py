@@ -19,7 +19,7 @@ from orchestrator.stats.insight import Verdict, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
 from orchestrator.stats.quantities import duration, seconds
 from orchestrator.storage import FileState, Storage
-from orchestrator.terminal.eta import Counters, RunProgress, estimated_progress
+from orchestrator.terminal.eta import RunProgress, estimated_progress
 
 QUIET_S, QUIET_ITERATIONS = 60.0, 20
 """A run that has written no row for so long, and for so many of its iterations, is said to be quiet; on an object store only
@@ -179,11 +179,11 @@ class LiveRun:
     ) -> RunProgress:
         self._experiment = self._experiment or yaml.safe_load(self.folder.storage.read("experiment.yaml"))
         begun = present.position if present and present.checkpoint else None
-        reached = Counters(None, begun.epoch, begun.step, begun.iteration) if begun else Counters()
+        reached = RunProgress(None, begun.epoch, begun.step, begun.iteration) if begun else RunProgress()
         if tails:
             first = next(iter(tails.values()))
             phase = first.newest["phase"] if status == "running" else None
-            reached = Counters(phase, first.newest["epoch"], first.newest["step"], first.trained or reached.iteration)
+            reached = RunProgress(phase, first.newest["epoch"], first.newest["step"], first.trained or reached.iteration)
         so_far = estimated_progress(self._experiment, present, reached, reports, step_s)
         share = 1.0 if status == "finished" else so_far.share
         return replace(so_far, share=share, eta_s=so_far.eta_s if status == "running" else None)

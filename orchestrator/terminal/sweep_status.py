@@ -91,10 +91,10 @@ class LiveSweep:
             self._lives, self._settled = len(lives), {}
         sweep = metadata.sweep
         assert sweep is not None
-        objective = sweep.metric, sweep.mode
-        trials = sorted((self._trial(name, *objective) for name in self._begun()), key=lambda trial: _sort_key(trial, objective[1]))
+        metric, mode = sweep.metric, sweep.mode
+        trials = sorted((self._trial(name, metric, mode) for name in self._begun()), key=lambda trial: _sort_key(trial, mode))
         judged = [trial for trial in trials if trial.best is not None]
-        best = min(judged, key=lambda trial: _merit(trial, objective[1])) if judged else None
+        best = min(judged, key=lambda trial: _merit(trial, mode), default=None)
         status, total = status_of(metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
         return SweepView(
@@ -102,8 +102,8 @@ class LiveSweep:
             path=str(self.folder),
             status=status,
             error=metadata.error,
-            metric=objective[0],
-            mode=objective[1],
+            metric=metric,
+            mode=mode,
             total=total,
             counts=dict(Counter(trial.status for trial in trials)),
             best=best.name if best else None,
