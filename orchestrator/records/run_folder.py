@@ -83,12 +83,16 @@ class RunFolder:
         if source is not None:
             self.storage.write("source.json", json.dumps(asdict(source), indent=1))
 
+    def exists(self) -> bool:
+        """Whether there is a run: `run.json` is the last of its first files."""
+        return self.storage.exists("run.json")
+
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         """A run that exists; raises UsageError where there is none."""
         folder = cls(path)
         folder.storage.reach()
-        if not folder.storage.exists("run.json"):
+        if not folder.exists():
             raise UsageError(f"{folder} is no run: it has no run.json. `hookyard ls` lists the runs there are.")
         return folder
 
@@ -264,12 +268,14 @@ def _alive(pid: int) -> bool:
     return True
 
 
+def run_folders(around: Storage) -> list[RunFolder]:
+    """The runs and sweeps in a storage, by name."""
+    folders = [RunFolder(around, name) for name in around.names()]
+    return [folder for folder in folders if folder.exists()]
+
+
 def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata]]:
-    """The runs and sweeps in a storage, newest last."""
-    found, around = [], Storage(storage)
+    """The runs and sweeps in a storage with their metadata, newest last; raises UsageError where it does not answer."""
+    around = Storage(storage)
     around.reach()
-    for name in around.names():
-        folder = RunFolder(around, name)
-        if folder.storage.exists("run.json"):
-            found.append((folder, folder.metadata()))
-    return sorted(found, key=lambda entry: entry[1].started)
+    return sorted(((folder, folder.metadata()) for folder in run_folders(around)), key=lambda entry: entry[1].started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import UsageError
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, run_folders
 from orchestrator.storage import Storage
 
 SCRATCH = ".tune"
@@ -46,8 +46,7 @@ def end_trial(folder: RunFolder, status: str, reason: str) -> None:
 
 def trial_folders(sweep: RunFolder) -> list[RunFolder]:
     """The trials of a sweep, in order."""
-    folders = [RunFolder(sweep.storage / "trials", name) for name in sweep.storage.names("trials")]
-    return [folder for folder in folders if folder.storage.exists("run.json")]
+    return run_folders(sweep.storage / "trials")
 
 
 def open_sweep_folder(path: str | Path) -> RunFolder:

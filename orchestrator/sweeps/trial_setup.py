@@ -49,7 +49,7 @@ def _open_or_create(
     location: str, number: int, source: ExperimentSource, settings: Sweep, text: str, values: Mapping[str, Any]
 ) -> RunFolder:
     folder = trial_folder(location, number)
-    if folder.storage.exists("run.json"):
+    if folder.exists():
         folder.write_experiment(text, source)
         folder.update(status="running", error=None, values=values, **driver_identity())
         return folder

@@ -117,7 +117,7 @@ class LiveSweep:
         names = self.folder.storage.names("trials")
         for name in names:
             folder = RunFolder(self.folder.storage / "trials", name)
-            if name not in self._runs and folder.storage.exists("run.json"):
+            if name not in self._runs and folder.exists():
                 self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
         return [name for name in names if name in self._runs]
 

@@ -18,7 +18,7 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     """
     exploits = lineage(History(sweep).read(), trial)
     folder = RunFolder(sweep.storage / "trials", trial)
-    if not folder.storage.exists("run.json"):
+    if not folder.exists():
         raise UsageError(f"{sweep} has no trial '{trial}'")
     first = exploits[0].before if exploits else folder.metadata().values
     assert experiment.sweep is not None

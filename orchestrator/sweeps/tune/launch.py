@@ -94,7 +94,7 @@ def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_f
 
 def _is_mistake(trial: RunFolder) -> bool:
     """Whether a trial has failed in a way that would come again."""
-    if not trial.storage.exists("run.json"):
+    if not trial.exists():
         return False
     metadata = trial.metadata()
     return metadata.status == "failed" and metadata.mistake
@@ -137,7 +137,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)
-        if not folder.storage.exists("run.json"):
+        if not folder.exists():
             return  # never begun
         if _is_mistake(folder):
             self._failed(trial, folder)
@@ -157,7 +157,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
         number, values, settings = trial.config[TRIAL]["number"], trial.config[TRIAL]["values"], self._experiment.sweep
         assert settings is not None
         error = self._error(folder)
-        if not folder.storage.exists("run.json"):
+        if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
                 begin_trial(self._sweep.location, number, self._experiment.source, settings, values)
@@ -169,7 +169,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
 
     @staticmethod
     def _error(folder: RunFolder) -> str:
-        said = folder.metadata().error if folder.storage.exists("run.json") else None
+        said = folder.metadata().error if folder.exists() else None
         return said or f"the trial's process {DIED}"
 
 
