@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
+from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def hooks(
     name: Annotated[str | None, typer.Argument(help="A hook's name, or module:Class; all hooks without it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Lists the hooks, or shows one with its parameters."""
     from hooks import HOOKS
@@ -109,9 +110,7 @@ def _first_line(doc: str) -> str:
 
 def _show(one: dict[str, Any]) -> None:
     typer.echo(f"{one['name']}  {one['class']}\n\n{one['doc']}\n")
-    ranks = (
-        f"{one['ranks']}{', collective' if one['collective'] else ''}{', best effort' if one['best_effort'] else ''}"
-    )
+    ranks = f"{one['ranks']}{', collective' if one['collective'] else ''}{', best effort' if one['best_effort'] else ''}"
     facts = {"ranks": ranks, "priority": one["priority"], "events": ", ".join(one["events"]), "source": one["source"]}
     for key, value in facts.items():
         typer.echo(f"{key + ':':10}{value}")

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.records.metadata import EngineName
 
-Config = Annotated[Path, typer.Argument(help="An experiment file.")]
+Config = Annotated[Path, typer.Argument(help="An experiment or sweep file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the file: optimizer.lr=0.05")]
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where runs are kept: a folder, or s3://...")]
 Name = Annotated[str | None, typer.Option("--name", help="The name of the run's folder; the experiment's own by default.")]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from orchestrator.cli.errors import WRONG_USAGE
+from orchestrator.cli.options import AsJson, Config, Overrides
 from orchestrator.cli.output import print_json
 from orchestrator.errors import ConfigError
 
 
-def validate(
-    config: Annotated[Path, typer.Argument(help="An experiment or sweep file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
-) -> None:
+def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Checks an experiment or a sweep without starting anything; exits with 2 and every problem where it is wrong."""
     from orchestrator.config.load import load_experiment
 

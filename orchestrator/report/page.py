@@ -26,8 +26,8 @@ class Section:
     """A sentence below the heading."""
 
 
-def page(title: str, header: Content, sections: Sequence[Section], made: str) -> str:
-    """The whole document; `header` is what stands above all sections, `made` when and from what it was made."""
+def page(name: str, path: str, header: Content, sections: Sequence[Section], made: str) -> str:
+    """The whole document of a run or sweep; `header` is what stands above all sections, `made` when it was made."""
     style, script = _resource("style.css"), _resource("script.js")
     links = [element("a", section.title, href=f"#{section.id}") for section in sections]
     themes = [element("option", name) for name in ("system", "light", "dark")]
@@ -38,7 +38,7 @@ def page(title: str, header: Content, sections: Sequence[Section], made: str) ->
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
-        element("title", title),
+        element("title", f"{name} - Hookyard"),
         element("style", Markup(f"{palette.stylesheet()}\n{style}")),
     )
     body = element(
@@ -46,7 +46,7 @@ def page(title: str, header: Content, sections: Sequence[Section], made: str) ->
         element("a", "Skip to the content", href="#content", class_="skip"),
         element("nav", element("div", *links, class_="links"), theme, aria_label="Sections"),
         element("main", element("header", header), *map(_section, sections), id="content"),
-        element("footer", made),
+        element("footer", f"Made by hookyard report at {made} from {path}."),
         element("div", id="tip", role="status", hidden=True),
         element("div", element("a", id="picked-name"), unpick, id="picked", hidden=True),
         element("script", Markup(script)),

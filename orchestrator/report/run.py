@@ -54,18 +54,17 @@ class RunTables:
 def read_run(run: Run) -> RunTables:
     """The tables of a run, under way or over."""
     folder = run.folder
-    config = folder.storage.read("experiment.yaml").decode()
     return RunTables(
-        run.name,
-        run.path,
-        run.status,
-        folder.metadata(),
-        config,
-        folder.attempts(),
-        run.reports(),
-        run.modes,
-        run.stats,
-        run.hook_costs,
+        name=run.name,
+        path=run.path,
+        status=run.status,
+        metadata=folder.metadata(),
+        config=folder.storage.read("experiment.yaml").decode(),
+        attempts=folder.attempts(),
+        reports=run.reports(),
+        modes=run.modes,
+        stats=run.stats,
+        hook_costs=run.hook_costs,
     )
 
 
@@ -80,9 +79,7 @@ def run_page(run: RunTables, made: str) -> str:
         recorded(run.stats),
         experiment(run.config, run.metadata, run.attempts),
     ]
-    return page.page(
-        f"{run.name} - Hookyard", headline(run), sections, f"Made by hookyard report at {made} from {run.path}."
-    )
+    return page.page(run.name, run.path, headline(run), sections, made)
 
 
 def headline(run: RunTables) -> Markup:

@@ -94,12 +94,7 @@ def sweep_page(sweep: SweepTables, made: str) -> str:
         details(ordered, sweep.objectives, sweep.path),
         experiment(sweep.config, sweep.metadata),
     ]
-    return page.page(
-        f"{sweep.name} - Hookyard",
-        _headline(sweep),
-        sections,
-        f"Made by hookyard report at {made} from {sweep.path}.",
-    )
+    return page.page(sweep.name, sweep.path, _headline(sweep), sections, made)
 
 
 def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:

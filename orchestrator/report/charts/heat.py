@@ -24,8 +24,8 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
     """A picture of a grid, its first row above; `column` tells the unit."""
     known = grid.values[np.isfinite(grid.values)]
     low, top, most = float(known.min()), float(np.quantile(known, TOP)), float(known.max())
-    row, place = (int(part) for part in np.unravel_index(np.nanargmax(grid.values), grid.values.shape))
-    worst = f"{row_name} {grid.rows[row, place]} at {column_name} {grid.columns[row, place]}"
+    at = np.nanargmax(grid.values)
+    worst = f"{row_name} {grid.rows.flat[at]} at {column_name} {grid.columns.flat[at]}"
     picture = element(
         "img", src=f"data:image/png;base64,{_base64(png(_shades(grid.values, low, top)))}", alt="", class_="heat",
         data_values=_base64(grid.values.astype("<f4").tobytes()), data_rows=_packed(grid.rows),
@@ -37,13 +37,8 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
     y = axes.Axis(down.high, down.low, down.ticks)
     size = f"{len(grid.row_groups)} by {len(grid.column_groups)} cells"
     label = f"{title}: heat map of {size}; the largest is {quantities.text(column, most)}, {worst}"
-    scale = element(
-        "p",
-        quantities.text(column, low),
-        element("span", class_="shades"),
-        f"{quantities.text(column, top)}{' and more' if most > top else ''}",
-        class_="scale",
-    )
+    upper = f"{quantities.text(column, top)}{' and more' if most > top else ''}"
+    scale = element("p", quantities.text(column, low), element("span", class_="shades"), upper, class_="scale")
     note = f"{note} The largest is {quantities.text(column, most)}: {worst}.".strip()
     return frame.figure(
         title,
@@ -61,9 +56,7 @@ def _table(title: str, column: str, grid: Grid, row_name: str, column_name: str)
     for name, values, origin, at in zip(_stretches(grid.row_groups), grid.values, grid.rows, grid.columns, strict=True):
         if np.isfinite(values).any():
             largest = int(np.nanargmax(values))
-            rows.append(
-                (name, float(np.nanmedian(values)), float(values[largest]), int(origin[largest]), int(at[largest]))
-            )
+            rows.append((name, np.nanmedian(values), values[largest], origin[largest], at[largest]))
     columns = (row_name, f"median/{column}", f"largest/{column}", f"of {row_name}", f"at {column_name}")
     return table(title, columns, rows, headings={columns[1]: "median of its cells", columns[2]: "largest"})
 

@@ -12,8 +12,9 @@ from tests.orchestrator.report.reading import parsed
 def made() -> str:
     return page.page(
         "a <b>",
+        "runs/<a>",
         element("h1", "x"),
-        [page.Section("one", "One", element("p", "y"), "why"), page.Section("two", "Two", page.nothing("none"))],
+        [page.Section("one", "One", element("p", "y"), "why"), page.Section("two", "Two", "none <b>")],
         "now",
     )
 
@@ -40,8 +41,13 @@ def test_sections_have_headings_that_name_them_and_links_that_lead_there() -> No
     assert re.findall(r'<a href="#(one|two)">', made()) == ["one", "two"]
 
 
+def test_plain_text_stands_where_there_is_nothing_to_show() -> None:
+    assert '<p class="nothing">none &lt;b&gt;</p>' in made()
+
+
 def test_the_page_has_a_language_a_title_and_a_width() -> None:
     html = made()
     assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
-    assert "<title>a &lt;b&gt;</title>" in html
+    assert "<title>a &lt;b&gt; - Hookyard</title>" in html
+    assert "<footer>Made by hookyard report at now from runs/&lt;a&gt;.</footer>" in html
     assert 'content="width=device-width, initial-scale=1"' in html
