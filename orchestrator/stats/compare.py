@@ -95,22 +95,15 @@ def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, st
     found: dict[str, dict[str, list[Any]]] = {}
     for name, mode in modes.items():
         curves = [np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float) for reports in runs]
-        picks: dict[str, Callable[[Any], Any]] = {"last": _last}
         if mode is not None:
-            picks = {"best": np.max if mode == "max" else np.min, **picks}
-        for label, pick in picks.items():
-            values = [float(pick(curve)) if len(curve) else None for curve in curves]
-            found[f"{name} {label}"] = {"values": values, "verdicts": _verdicts(values, curves, metrics_verdict)}
+            found[f"{name} best"] = _compared(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
+        found[f"{name} last"] = _compared(curves, lambda curve: curve[-1], curves, metrics_verdict)
     return found
 
 
 def _is_metric(name: str) -> bool:
     phase, _, rest = name.partition("/")
     return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
-
-
-def _last(curve: NDArray[np.float64]) -> Any:
-    return curve[-1]
 
 
 def metrics_verdict(difference: float, first: NDArray[np.float64], other: NDArray[np.float64]) -> str:
@@ -128,18 +121,20 @@ def metrics_verdict(difference: float, first: NDArray[np.float64], other: NDArra
 def _costs(runs: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
     steps = [_iterations(rows) for rows in runs]
     found: dict[str, dict[str, list[Any]]] = {}
-    for name, column in (("step_s", "step_s"), ("data_wait_s", "data_wait_s"), ("samples_per_s", "samples_per_s"), ("train_s", "step_s")):
-        total = name == "train_s"
-        series = [one[column].to_numpy() if column in one else np.empty(0) for one in steps]
-        values = [float(np.sum(one) if total else np.median(one)) if len(one) else None for one in series]
-        # Together the blocks of a total come to it.
-        numbers = [blocks(one, np.mean) * len(one) if total else blocks(one) for one in series]
-        found[name] = {"values": values, "verdicts": _verdicts(values, numbers, cost_verdict)}
+    for name in ("step_s", "data_wait_s", "samples_per_s"):
+        series = [_column(one, name) for one in steps]
+        found[name] = _compared(series, np.median, [blocks(one) for one in series], cost_verdict)
+    times = [_column(one, "step_s") for one in steps]
+    # Together the blocks of a total come to it.
+    found["train_s"] = _compared(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
     for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
         peaks = [_peaks(rows, name) for rows in runs]
-        values = [float(one.max()) if len(one) else None for one in peaks]
-        found[f"peak_{name.removeprefix('cuda_peak_')}"] = {"values": values, "verdicts": _verdicts(values, peaks, memory_verdict)}
+        found[f"peak_{name.removeprefix('cuda_peak_')}"] = _compared(peaks, np.max, peaks, memory_verdict)
     return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
+
+
+def _column(table: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    return table[name].to_numpy(dtype=float) if name in table else np.empty(0)
 
 
 def _iterations(rows: pd.DataFrame) -> pd.DataFrame:
@@ -187,19 +182,19 @@ def memory_verdict(difference: float, first: NDArray[np.float64], other: NDArray
     return _direction(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
 
 
-def _verdicts(
-    values: Sequence[float | None],
+def _compared(
+    series: Sequence[NDArray[np.float64]],
+    summary: Callable[[NDArray[np.float64]], Any],
     spreads: Sequence[NDArray[np.float64]],
     verdict: Callable[[float, NDArray[np.float64], NDArray[np.float64]], str],
-) -> list[str | None]:
-    found: list[str | None] = [None]
-    first = values[0]
-    for value, spread in zip(values[1:], spreads[1:], strict=True):
-        if value is None or first is None:
-            found.append("unknown")
-        else:
-            found.append(verdict(value - first, spreads[0], spread))
-    return found
+) -> dict[str, list[Any]]:
+    """What each run's series comes to, and what its difference from the first run's is worth by their spreads."""
+    values = [float(summary(one)) if len(one) else None for one in series]
+    verdicts = [
+        "unknown" if value is None or values[0] is None else verdict(value - values[0], spreads[0], spread)
+        for value, spread in zip(values[1:], spreads[1:], strict=True)
+    ]
+    return {"values": values, "verdicts": [None, *verdicts]}
 
 
 def _direction(difference: float) -> str:

@@ -78,22 +78,13 @@ def recorded_schema(storage: Storage, table: str) -> pa.Schema | None:
 
 def read_batches(stream: bytes, columns: Collection[str] | None = None) -> list[pa.RecordBatch]:
     """The whole batches of an Arrow stream; what a kill cut short at its end is left out."""
-    batches = []
-    try:
-        options = pa.ipc.IpcReadOptions(included_fields=_places(stream, columns))
-        with suppress(pa.ArrowInvalid, OSError):
-            return cast(list[pa.RecordBatch], pa.ipc.open_stream(stream, options=options).read_all().to_batches())
-        reader = pa.ipc.open_stream(stream, options=options)
-        while True:
-            batches.append(reader.read_next_batch())
-    except (StopIteration, pa.ArrowInvalid, OSError):
-        return batches
-
-
-def _places(stream: bytes, columns: Collection[str] | None) -> list[int] | None:
-    if columns is None:
-        return None
-    return [index for index, name in enumerate(pa.ipc.open_stream(stream).schema.names) if name in columns]
+    batches: list[pa.RecordBatch] = []
+    with suppress(pa.ArrowInvalid, OSError):
+        names = pa.ipc.open_stream(stream).schema.names
+        chosen = None if columns is None else [index for index, name in enumerate(names) if name in columns]
+        # Taken one by one: those before the cut are kept.
+        batches.extend(pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(included_fields=chosen)))
+    return batches
 
 
 def read_recorded(
@@ -182,9 +173,8 @@ def counted(
     order = np.lexsort([rows[name] for name in ("attempt", "rank", "iteration", "epoch", "phase")])
     if not keep_superseded and gone.any():
         order = order[~gone[order]]
-    order = order[_starts([rows[name][order] for name in (*KEY, "attempt")])]
-    if not keep_superseded:
-        order = order[_ends([rows[name][order] for name in KEY])]
+    alike = (*KEY, "attempt") if keep_superseded else KEY
+    order = order[_last_of_alike([rows[name][order] for name in alike])]
     if conditions:
         order = order[_meets(recorded, conditions)[order]]
     if len(order) != recorded.num_rows or (order[1:] < order[:-1]).any():
@@ -210,17 +200,10 @@ def _phases(column: pa.ChunkedArray) -> NDArray[Any]:
     return _numbers(pc.fill_null(pc.index_in(column, value_set=pa.array(PHASES)), len(PHASES)))
 
 
-def _changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """Between which neighbours any of the columns differs."""
-    return cast(NDArray[np.bool_], np.logical_or.reduce([column[1:] != column[:-1] for column in columns]))
-
-
-def _starts(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    return np.concatenate([np.ones(min(1, len(columns[0])), dtype=bool), _changes(columns)])
-
-
-def _ends(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    return np.concatenate([_changes(columns), np.ones(min(1, len(columns[0])), dtype=bool)])
+def _last_of_alike(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Which rows differ in any of the columns from the one after them; the last always does."""
+    changes: NDArray[np.bool_] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.append(changes, np.ones(min(1, len(columns[0])), dtype=bool))
 
 
 def stats_table(recorded: pa.Table | None, attempts: Sequence[Attempt], *, keep_superseded: bool = False) -> pd.DataFrame:
@@ -233,11 +216,8 @@ def stats_table(recorded: pa.Table | None, attempts: Sequence[Attempt], *, keep_
 
 def _frame(rows: pa.Table) -> pd.DataFrame:
     """A DataFrame in the smallest types that are safe."""
-    rows = _narrow(rows)
-    for index, name in enumerate(rows.column_names):
-        if name in CATEGORIES:
-            rows = rows.set_column(index, name, rows[name].dictionary_encode())
-    return cast(pd.DataFrame, rows.to_pandas(self_destruct=True))
+    categories = [name for name in CATEGORIES if name in rows.column_names]
+    return cast(pd.DataFrame, _narrow(rows).to_pandas(categories=categories, self_destruct=True))
 
 
 def _narrow(rows: pa.Table) -> pa.Table:

@@ -18,7 +18,7 @@ from orchestrator.stats.insight.verdict import Verdict
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
 """Columns in which a leak shows; what torch's allocator holds in reserve grows without one."""
-COMPARED = {"rss_bytes": "rss_bytes", "cuda_peak_allocated_bytes": "cuda_peak_allocated_bytes"}
+COMPARED = ("rss_bytes", "cuda_peak_allocated_bytes")
 CAPACITY = {"cuda_peak_reserved_bytes": "cuda_total_bytes", "rss_bytes": "memory_limit_bytes"}
 """Columns of what is used, and those of what there is, where a table has them."""
 LEAST_READINGS = 40
@@ -60,46 +60,35 @@ class _Readings:
     held: Floats
 
 
-@dataclass(frozen=True)
-class _Growth:
-    """A rank that leaks: bytes per iteration with their bounds, and what share of what it held it grew by."""
-
-    rank: int
-    per_step: float
-    low: float
-    high: float
-    share: float
-
-
 def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     ranks = rows["rank"].nunique()
     least_evidence = VERY_STRONG + FOR_CHANCE * math.log(ranks)
-    growths = [growth for readings in _readings(rows, column) for growth in _growths(readings, least_evidence)]
-    if not growths:
+    found = [_growths(readings, least_evidence) for readings in _readings(rows, column)]
+    growths = pd.concat(found).sort_index() if found else pd.DataFrame()
+    if not len(growths):
         return
-    worst = max(growths, key=lambda growth: growth.per_step)
-    per_1000, low, high = (1000 * value for value in (worst.per_step, worst.low, worst.high))
-    growing = sorted(growth.rank for growth in growths)
+    rank, growing = rank_of_most(growths["per_1000"]), growths.index.tolist()
+    per_1000, low, high, share = growths.T[rank].tolist()
     yield Verdict(
         "memory",
-        f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {worst.rank} "
-        f"({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {worst.share:.0%} since the first quarter of the "
+        f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {rank} "
+        f"({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {share:.0%} since the first quarter of the "
         f"run; it grows on {_ranks(growing, ranks)}",
         {
             "problem": "leak",
             "column": column,
-            "rank": worst.rank,
+            "rank": rank,
             "ranks": growing,
             "bytes_per_1000_iterations": per_1000,
             "low": low,
             "high": high,
-            "bytes_per_1000_iterations_by_rank": {growth.rank: 1000 * growth.per_step for growth in growths},
-            "grown_share": worst.share,
+            "bytes_per_1000_iterations_by_rank": growths["per_1000"].to_dict(),
+            "grown_share": share,
         },
         f"stats.dropna(subset=['{column}']).pivot_table(index='iteration', columns='rank', values='{column}')",
         "look for tensors kept with their graph (losses appended without .item()), lists that grow, caches without a bound; "
         "memory_snapshot shows who allocated",
-        min(0.5, worst.share / 2),
+        min(0.5, share / 2),
     )
 
 
@@ -119,23 +108,23 @@ def _readings(rows: pd.DataFrame, column: str) -> Iterator[_Readings]:
         yield _Readings(names[alike].astype(np.int64), iteration[places], held[places])
 
 
-def _growths(readings: _Readings, least_evidence: float) -> Iterator[_Growth]:
-    """The ranks whose memory grows to the end, and not in jumps alone."""
+def _growths(readings: _Readings, least_evidence: float) -> pd.DataFrame:
+    """The ranks whose memory grows to the end, and not in jumps alone, which are the index: bytes per 1000 iterations with
+    their bounds, and by what share of what was held."""
     x, y = (block_medians(values.T, most=24, least_length=2).T for values in (readings.iterations, readings.held))
     slope, half = theil_sen(x, y), x.shape[1] // 2
     grown = slope.per_step * (x[:, -1] - x[:, 0])
     share = grown / np.maximum(y[:, 0], 1.0)
     halves = [theil_sen(x[:, part], y[:, part]).per_step for part in (slice(half), slice(half, None))]
     grows = (share >= LEAST_GROWTH) & (slope.low > 0) & (np.minimum(*halves) >= LASTING * slope.per_step)
+    growths = pd.DataFrame({"per_1000": 1000 * slope.per_step, "low": 1000 * slope.low, "high": 1000 * slope.high, "share": share}, readings.ranks)
     if not grows.any():
-        return
+        return growths[grows]
     moments = without_spikes(_moments(readings.held))
     found = rises(moments[grows], autocorrelation(moments))
     between, (least, most) = found.slope * moments.shape[1] / grown[grows], BETWEEN_JUMPS
-    leaks = (found.evidence > least_evidence) & (between > least) & (between < most)
-    for place in np.flatnonzero(grows)[leaks]:
-        numbers = (float(values[place]) for values in (slope.per_step, slope.low, slope.high, share))
-        yield _Growth(int(readings.ranks[place]), *numbers)
+    grows[grows] = (found.evidence > least_evidence) & (between > least) & (between < most)
+    return growths[grows]
 
 
 def _moments(held: Floats) -> Floats:
@@ -171,7 +160,7 @@ def _imbalance(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
             "rank": rank,
             "more_bytes": more,
             "more_share": more / usual,
-            "bytes_by_rank": dict(zip(map(int, held.index.tolist()), held.tolist(), strict=True)),
+            "bytes_by_rank": held.to_dict(),
         },
         f"stats.groupby('rank')['{column}'].agg(['median', 'max'])",
         "look at what this rank alone does (loggers, validation, data kept) and at the sizes of its samples",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.insight.gradient_syncs import gradient_syncs
-from orchestrator.stats.insight.robust_statistics import Floats, without_own
+from orchestrator.stats.insight.robust_statistics import beyond_others
 from orchestrator.stats.insight.stragglers import LEAST_SHARE, LEAST_SYNCS
 
 LAST = 50
@@ -62,9 +62,10 @@ def rank_statuses(rows: pd.DataFrame) -> dict[int, RankStatus]:
     exchanges = gradient_syncs(rows) if len(rows) and rows["rank"].nunique() > 1 else None
     if exchanges is None or len(exchanges.iterations) < LEAST_SYNCS:
         return {}
-    work, wait = np.median(exchanges.work, axis=0), np.median(exchanges.wait, axis=0)
-    behind, spans = _behind_others(work), list(exchanges.local)
-    behind_in = np.array([_behind_others(np.median(exchanges.local[span], axis=0)) for span in spans])
+    work, wait = np.median([exchanges.work, exchanges.wait], axis=1)
+    spans = list(exchanges.local)
+    behind = beyond_others(work[np.newaxis])[0]
+    behind_in = beyond_others(np.median([exchanges.local[span] for span in spans], axis=1))
     last = int(np.argmax(behind))
     return {
         rank: RankStatus(
@@ -76,9 +77,3 @@ def rank_statuses(rows: pd.DataFrame) -> dict[int, RankStatus]:
         )
         for column, rank in enumerate(exchanges.ranks)
     }
-
-
-def _behind_others(seconds: Floats) -> Floats:
-    """What each rank takes more than the median of the others; one value a rank."""
-    behind: Floats = seconds - without_own(seconds[np.newaxis])[0]
-    return behind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
@@ -64,11 +64,7 @@ def regression(stats: pd.DataFrame, other: pd.DataFrame, name: str = "the other 
         f"{1 - compared.ratio:.1%} less throughput than {name}: {compared.samples_per_s:.4g} samples/s for {compared.other_samples_per_s:.4g} "
         f"({1 - compared.high:.1%} to {1 - compared.low:.1%} less with 95 % confidence){because}",
         {
-            "ratio": compared.ratio,
-            "low": compared.low,
-            "high": compared.high,
-            "samples_per_s": compared.samples_per_s,
-            "other_samples_per_s": compared.other_samples_per_s,
+            **asdict(compared),
             "span": span,
             "longer_s": longer,
         },

@@ -17,8 +17,8 @@ _MEDIAN = math.sqrt(math.pi / 2)
 """How much larger the error of a median is than that of a mean, for a normal distribution."""
 
 
-def without_own(values: Floats) -> Floats:
-    """For each column the median of all other columns, row by row; shape (rows, columns), at least two columns."""
+def beyond_others(values: Floats) -> Floats:
+    """What each column has above the median of all others, row by row; shape (rows, columns), at least two columns."""
     others = values.shape[1] - 1
     lower, upper = (others - 1) // 2, others // 2
     in_order = np.partition(values, sorted({lower, upper, upper + 1}), axis=1)
@@ -26,7 +26,7 @@ def without_own(values: Floats) -> Floats:
     def at(place: int) -> Floats:
         return np.where(values <= in_order[:, [place]], in_order[:, [place + 1]], in_order[:, [place]])
 
-    return (at(lower) + at(upper)) / 2
+    return values - (at(lower) + at(upper)) / 2
 
 
 def block_medians(values: Floats, most: int = 20, least_length: int = 4) -> Floats:

@@ -14,13 +14,13 @@ from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs
 from orchestrator.stats.insight.robust_statistics import (
     Floats,
+    beyond_others,
     block_medians,
     lower_spread,
     median_error,
     period_of,
     step_error,
     sure,
-    without_own,
 )
 from orchestrator.stats.insight.verdict import Verdict
 
@@ -71,7 +71,7 @@ def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> l
     """
     if len(exchanges.ranks) < 2 or len(exchanges.iterations) < LEAST_SYNCS:
         return []
-    excess = {span: _beyond_others(seconds) for span, seconds in exchanges.local.items()}
+    excess = {span: beyond_others(seconds) for span, seconds in exchanges.local.items()}
     trusted = _trusted(exchanges)
     found = [*_sustained(exchanges, excess, trusted), *_stalls(exchanges, excess, trusted)]
     if not found:
@@ -79,11 +79,6 @@ def stragglers(exchanges: GradientSyncs, costs: pd.DataFrame | None = None) -> l
     scores = _scores(exchanges)
     more = _more_than_others(costs) if costs is not None and any(slow.span == "hooks_s" for slow in found) else None
     return [_verdict(exchanges, slow, {name: float(values[slow.column]) for name, values in scores.items()}, more) for slow in found]
-
-
-def _beyond_others(seconds: Floats) -> Floats:
-    """What each rank took more than the median of the others, exchange by exchange."""
-    return seconds - without_own(seconds)
 
 
 def _trusted(exchanges: GradientSyncs) -> dict[str, Floats]:
@@ -94,10 +89,10 @@ def _trusted(exchanges: GradientSyncs) -> dict[str, Floats]:
     """
     own_work = [span for span in exchanges.local if span not in MAY_WAIT]
     surely = exchanges.together(own_work)
-    found = dict.fromkeys(own_work, _beyond_others(surely))
+    found = dict.fromkeys(own_work, beyond_others(surely))
     for span in (span for span in MAY_WAIT if span in exchanges.local):
         surely = surely + exchanges.local[span]
-        found[span] = _beyond_others(surely)
+        found[span] = beyond_others(surely)
     return found
 
 
@@ -113,7 +108,7 @@ def _sustained(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dic
     found: dict[int, _Slow] = {}
     for spans in [[span] for span in excess] + [own_work] * (len(own_work) > 1):
         # Of the sums and not of the spans one by one: times have long tails, and the median of a sum is more than that of its parts.
-        blocks = block_medians(excess[spans[0]] if len(spans) == 1 else _beyond_others(exchanges.together(spans)))
+        blocks = block_medians(excess[spans[0]] if len(spans) == 1 else beyond_others(exchanges.together(spans)))
         surely = trusted_blocks[spans[0] if spans[0] in MAY_WAIT else own_work[0]]
         for column, pattern in limits.slow(blocks, surely):
             span = max(spans, key=lambda name: float(levels[name][column]))
@@ -257,7 +252,7 @@ def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
         "relative_score": np.divide(medians.min(), medians, out=np.ones_like(medians), where=medians > 0),
         "individual_score": np.divide(own.min(axis=0), own[-1], out=np.ones_like(medians), where=own[-1] > 0),
         "slowest_share": slowest / len(work),
-        "others_wait_s": np.median(without_own(exchanges.wait) - exchanges.wait, axis=0),
+        "others_wait_s": np.median(-beyond_others(exchanges.wait), axis=0),
     }
 
 
@@ -268,7 +263,7 @@ def _more_than_others(costs: pd.DataFrame) -> pd.DataFrame | None:
     if table.shape[1] < 2:
         return None
     paid = table.to_numpy(dtype=float)
-    return pd.DataFrame(paid - without_own(paid), table.index, table.columns)
+    return pd.DataFrame(beyond_others(paid), table.index, table.columns)
 
 
 IN_ITERATION = (

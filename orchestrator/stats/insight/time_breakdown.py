@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
@@ -19,13 +18,20 @@ SUM_ERROR = 0.05
 """By how much of the time the spans may miss their sum."""
 
 
+def _shares(rows: pd.DataFrame, span: str) -> pd.Series[Any]:
+    """The share of each rank's time that a span has; empty where nothing was timed."""
+    if not {span, "step_s"} <= set(rows.columns) or rows["step_s"].sum() == 0:
+        return pd.Series(dtype=float)
+    totals = rows.groupby("rank")[[span, "step_s"]].sum()
+    return totals[span] / totals["step_s"]
+
+
 def data_bound(stats: pd.DataFrame) -> Iterator[Verdict]:
     """Training in which every rank waits for its loader."""
     rows = stats[stats["phase"] == "train"]
-    if not {"data_wait_s", "step_s"} <= set(rows.columns) or rows["step_s"].sum() == 0:
+    shares = _shares(rows, "data_wait_s")
+    if not len(shares):
         return
-    totals = rows.groupby("rank")[["data_wait_s", "step_s"]].sum()
-    shares = totals["data_wait_s"] / totals["step_s"]
     # The lower of the middle ones: where one of two ranks waits, that one is a straggler and the run is not short of data.
     share = float(shares.sort_values().iloc[(len(shares) - 1) // 2])
     if share < DATA_SHARE:
@@ -77,13 +83,10 @@ def hook_costs(stats: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
 def saving_stalls(stats: pd.DataFrame) -> Iterator[Verdict]:
     """Training that stands still while checkpoints are written in the middle of a phase."""
     rows = stats[stats["phase"] == "train"]
-    if not {"checkpoint_s", "step_s"} <= set(rows.columns) or rows["step_s"].sum() == 0:
+    shares = _shares(rows, "checkpoint_s")
+    if not len(shares) or shares.max() < SAVING_SHARE:
         return
-    totals = rows.groupby("rank")[["checkpoint_s", "step_s"]].sum()
-    shares = totals["checkpoint_s"] / totals["step_s"]
     rank, share = rank_of_most(shares), float(shares.max())
-    if share < SAVING_SHARE:
-        return
     own = rows[(rows["rank"] == rank) & (rows["checkpoint_s"] > 0)]["checkpoint_s"]
     yield Verdict(
         "checkpoint",
@@ -115,10 +118,8 @@ def unnamed(stats: pd.DataFrame) -> Iterator[Verdict]:
             "the table lacks a span, or a device and the host are timed by different clocks; trust step_s",
             abs(missing),
         )
-    if "other_s" not in spans:
-        return
-    shares = rows.groupby("rank")["other_s"].sum() / rows.groupby("rank")["step_s"].sum()
-    share = float(np.median(shares))
+    shares = _shares(rows, "other_s")
+    share = float(shares.median())
     if share > UNNAMED_SHARE:
         yield Verdict(
             "spans",
