@@ -41,9 +41,8 @@ def spans(rows: pd.DataFrame, reports: Reports) -> page.Section:
     training = rows[rows["phase"] == "train"] if len(rows) else rows
     if "step_s" not in training or not training["step_s"].notna().any():
         return page.Section("time", "Time", "No training iteration was timed.")
-    speed = [
-        chart(name, phases, reports) for name, phases in metrics_of(reports).items() if name.endswith(("_s", "_per_s"))
-    ]
+    timed = {name: phases for name, phases in metrics_of(reports).items() if name.endswith("_s")}
+    speed = [chart(name, phases, reports) for name, phases in timed.items()]
     charts = element("div", *speed, class_="charts") if any(speed) else None
     return page.Section("time", "Time", joined([_stacks(training), _spans(training), _heat_maps(training), charts]))
 
@@ -67,10 +66,8 @@ def _stacks(rows: pd.DataFrame) -> Markup:
         "not measured; a slow rank is one whose other spans are long."
     )
     if len(means) > BARS:
-        own = own_work(means)
         groups = grouped(len(means), BARS)
-        order = np.lexsort((own, groups))
-        means = means.iloc[order[np.flatnonzero(np.diff(groups[order], append=-1))]]
+        means = means.loc[pd.Series(own_work(means), means.index).groupby(groups).idxmax()]
         sizes = " or ".join(map(str, np.unique(np.bincount(groups))))
         note += f" Of {len(groups):,} ranks a bar stands for {sizes} neighbours: the one with the most work of its own."
     return stacks("Where an iteration's time went", means, KINDS, "rank", note)
