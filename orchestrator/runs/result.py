@@ -15,8 +15,6 @@ from orchestrator.records.run_folder import RunFolder
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.checkpoint.store import CheckpointStore
-
 
 class Result:
     """What a run and a sweep have in common. Reads files alone."""
@@ -120,14 +118,11 @@ class Run(Result):
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
         Raises CheckpointError where there is none."""
-        store = self._store()
-        found = store.storage / store.resolve(label)
-        return found.local or str(found)
-
-    def _store(self) -> CheckpointStore:
         from orchestrator.checkpoint.store import CheckpointStore
 
-        return CheckpointStore(self.folder.kept_checkpoints(), self.name)
+        store = CheckpointStore(self.folder.kept_checkpoints(), self.name)
+        found = store.storage / store.resolve(label)
+        return found.local or str(found)
 
 
 def _training_unless_said(where: str | None) -> str:
