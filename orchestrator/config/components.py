@@ -52,10 +52,8 @@ IMIX_LEVELS = {
 
 
 def _subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
-    classes = {
-        name: value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")
-    }
-    return {name: value for name, value in classes.items() if issubclass(value, base) and value is not base}
+    public = {name: value for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"}
+    return {name: cls for name, cls in public.items() if issubclass(cls, base) and cls is not base}
 
 
 OPTIMIZERS = _subclasses_in(torch.optim, Optimizer)
@@ -102,8 +100,12 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
 
 
 def _made(name: str, entries: Mapping[str, Any], required: Mapping[str, Any]) -> MadeHook | None:
-    entry = _entry(name, entries, required)
-    return None if entry is None else make_hook(name, entry, entries)
+    own = _as_mapping(name, entries.get(name, True))
+    if own is not None:
+        return make_hook(name, {**(_as_mapping(name, required.get(name)) or {}), **own}, entries)
+    if name in required:
+        raise ConfigError([Problem(f"hooks.{name}", "is required by the task and cannot be switched off")])
+    return None
 
 
 def hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
@@ -115,15 +117,6 @@ def hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Ho
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError([Problem(path, f"'{name}' is no dataclass", suggestion="put @dataclass above the class")])
     return cls
-
-
-def _entry(name: str, entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any] | None:
-    own = _as_mapping(name, entries.get(name, True))
-    if name not in required:
-        return own
-    if own is None:
-        raise ConfigError([Problem(f"hooks.{name}", "is required by the task and cannot be switched off")])
-    return {**(_as_mapping(name, required[name]) or {}), **own}
 
 
 def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
@@ -207,14 +200,15 @@ def build_scheduler(experiment: Experiment, task: Task, optimizer: Optimizer) ->
     return _made_of(cls, optimizer, experiment.scheduler, "scheduler")
 
 
-def check_optimizer(optimizer: Component, scheduler: Component | None) -> None:
+def check_optimizer(optimizer: Component | None, scheduler: Component | None) -> None:
     """Refuses an optimizer or scheduler that could not be built, before there is a model; raises ConfigError.
 
     Names and types of the arguments are checked against the signature; with torch's own classes, so are the values,
     as far as the class checks them before it looks at parameters.
     """
     problems: list[Problem] = []
-    attempt(problems, _check, optimizer, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
+    if optimizer:
+        attempt(problems, _check, optimizer, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
     if scheduler:
         attempt(problems, _check, scheduler, LRScheduler, SCHEDULERS, _NoOptimizer(), "scheduler")
     if problems:

@@ -27,8 +27,9 @@ def find_class(
 ) -> type[T]:
     """The class called `name`: in `table`, an installed entry point of `group`, or `module:Class`.
 
-    Where there is none, `others` are names to suggest beside those of the table. What is found must be a subclass of `base`. Raises ConfigError at `path` when there is none, when its module
-    cannot be imported, or when it is something else. Imports the module; evaluates nothing.
+    What is found must be a subclass of `base`; where nothing is, `others` are suggested beside the names of the table. Raises
+    ConfigError at `path` when there is none, when its module cannot be imported, or when it is something else. Imports the
+    module; evaluates nothing.
     """
     found: Any = table.get(name)
     if found is None:
@@ -75,8 +76,8 @@ def _module(name: str, path: str) -> ModuleType:
 
 
 def _cause(error: Exception) -> str:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    own = [frame for frame in frames if frame.filename != __file__]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
     place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{place}"
 
@@ -91,9 +92,7 @@ def _as_import_path(name: str) -> str | None:
 
 
 def _described(found: Any) -> str:
-    return (
-        f"the class {found.__module__}.{found.__qualname__}" if isinstance(found, type) else f"a {type(found).__name__}"
-    )
+    return f"the class {found.__module__}.{found.__qualname__}" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
 def _wrong(path: str, message: str, suggestion: str | None = None) -> ConfigError:

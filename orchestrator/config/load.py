@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -101,14 +100,10 @@ def _read(path: Path) -> tuple[Document, list[Path]]:
     below = read_yaml(file)
     if "base" in below.data:
         raise ConfigError([below.locate(Problem("base", f"a base has no base of its own; {path} builds on this file"))])
-    return _laid_over(below, document), [folder, file.resolve().parent]
-
-
-def _laid_over(below: Document, above: Document) -> Document:
-    merged = Document(copy.deepcopy(below.data), dict(below.origins), [*below.problems, *above.problems])
-    _merge(merged, merged.data, above.data, "")
-    merged.origins.update(above.origins)
-    return merged
+    _merge(below, below.data, document.data, "")
+    below.origins.update(document.origins)
+    below.problems.extend(document.problems)
+    return below, [folder, file.resolve().parent]
 
 
 def _merge(document: Document, below: dict[str, Any], above: Mapping[str, Any], path: str) -> None:

@@ -81,7 +81,7 @@ def _components(
     made_hooks = {name: one.hook for name, one in hooks.items() if one}
     misfits = {name: hook.misfit(made_hooks) for name, hook in made_hooks.items()}
     problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
-    attempt(problems, _check_optimizer, data)
+    attempt(problems, check_optimizer, _component(data.get("optimizer")), _component(data.get("scheduler")))
     return task, task_args, hooks
 
 
@@ -130,17 +130,11 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
 
 def _with_default_optimizer(data: dict[str, Any]) -> dict[str, Any]:
     """Arguments without a `type` are those of the default optimizer: `optimizer: {lr: 0.5}`."""
-    given = data.get("optimizer")
+    given = data.get("optimizer", {})
     if not isinstance(given, dict) or "type" in given:
         return data
     default: Component = Experiment.model_fields["optimizer"].default
     return {**data, "optimizer": {"type": default.type, **default.arguments, **given}}
-
-
-def _check_optimizer(data: Mapping[str, Any]) -> None:
-    default = Experiment.model_fields["optimizer"].default
-    optimizer, scheduler = (_component(data.get(key)) for key in ("optimizer", "scheduler"))
-    check_optimizer(optimizer or default, scheduler)
 
 
 def _component(value: Any) -> Component | None:

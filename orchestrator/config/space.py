@@ -26,14 +26,12 @@ RANGES = {
     "lograndint": (2,),
     "normal": (2, 4),
 }
-"""Domains that are numbers, with how many they may take: low and high, a step too where values are quantized; `normal`
-takes mean and sd, and where it is clipped low and high."""
+"""Domains that are numbers, with how many they may take."""
 
-_SHAPES = {
-    "quniform": "[low, high, step]",
-    "qloguniform": "[low, high, step]",
-    "normal": "[mean, sd] or [mean, sd, low, high]",
-}
+_FORMS = {2: "[low, high]", 3: "[low, high, step]"}
+
+_LOGARITHMIC = ("loguniform", "qloguniform", "lograndint")
+_QUANTIZED = ("quniform", "qloguniform")
 _WHOLE = ("randint", "lograndint")
 
 FIXED = ("name", "sweep", "workers", "base")
@@ -78,7 +76,7 @@ class Domain(NamedTuple):
     def fitted(self, number: float) -> int | float:
         """The nearest value of a range: within its ends, on its steps counted from low, whole where the range is."""
         low, high = self.ends
-        if self.kind in ("quniform", "qloguniform"):
+        if self.kind in _QUANTIZED:
             step = self.values[2]
             steps = math.floor((high - low) / step + 1e-9)
             # Without the noise of adding up steps such as 0.01.
@@ -87,8 +85,7 @@ class Domain(NamedTuple):
         return round(number) if self._whole() else float(number)
 
     def _whole(self) -> bool:
-        quantized = self.kind in ("quniform", "qloguniform")
-        return self.kind in _WHOLE or (quantized and all(type(value) is int for value in self.values))
+        return self.kind in _WHOLE or (self.kind in _QUANTIZED and all(type(value) is int for value in self.values))
 
 
 # Checking
@@ -126,10 +123,10 @@ def _wrong_list(values: Any) -> str | None:
 
 
 def _wrong_range(kind: str, values: Any) -> str | None:
-    shape = _SHAPES.get(kind, "[low, high]")
     numbers = isinstance(values, list) and all(type(value) in (int, float) for value in values)
     if not numbers or len(values) not in RANGES[kind]:
-        return f"must be {shape}, got {values!r}"
+        form = "[mean, sd] or [mean, sd, low, high]" if kind == "normal" else _FORMS[RANGES[kind][0]]
+        return f"must be {form}, got {values!r}"
     if kind in _WHOLE and not all(type(value) is int for value in values):
         return f"must be whole numbers, got {values!r}"
     if kind == "normal" and values[1] <= 0:
@@ -137,9 +134,9 @@ def _wrong_range(kind: str, values: Any) -> str | None:
     low, high = values[2:] or (0, 1) if kind == "normal" else values[:2]
     if not low < high:
         return f"must have low < high, got {values!r}"
-    if kind in ("loguniform", "qloguniform", "lograndint") and low <= 0:
+    if kind in _LOGARITHMIC and low <= 0:
         return f"must have low > 0, got {low}"
-    return f"must have a step greater than 0, got {values[2]}" if kind in ("quniform", "qloguniform") and values[2] <= 0 else None
+    return f"must have a step greater than 0, got {values[2]}" if kind in _QUANTIZED and values[2] <= 0 else None
 
 
 def overlaps(sweep: Sweep) -> list[Problem]:
@@ -257,12 +254,8 @@ def is_drawn(name: str, space: Mapping[str, Any], drawn: Mapping[str, Any]) -> b
 def surroundings(name: str, space: Mapping[str, Mapping[str, list[Any]]]) -> list[dict[str, Any]]:
     """What a path may be drawn beside, of what decides whether it is there and what it means: the choice it lies in, the
     `type` beside it, the task."""
-    points: list[dict[str, Any]] = [{}]
-    for other in in_order(space):
-        if _decides(other, name):
-            values = Domain.of(space[other]).candidates()
-            points = [more for point in points for more in _with_each(values, other, space, point)]
-    return [point for point in points if is_drawn(name, space, point)]
+    values = {other: Domain.of(space[other]).candidates() for other in space if _decides(other, name)}
+    return [point for point in _product(values, space) if is_drawn(name, space, point)]
 
 
 def _decides(other: str, name: str) -> bool:
@@ -293,17 +286,17 @@ def grid_points(sweep: Sweep) -> list[dict[str, Any]]:
     """The points of the grid, which holds every `grid`, and every `choice` where search is grid; one empty point where
     there are none."""
     kinds = LISTS if sweep.search == "grid" else ("grid",)
+    domains = {name: Domain.of(domain) for name, domain in sweep.space.items()}
+    return _product({name: domain.values for name, domain in domains.items() if domain.kind in kinds}, sweep.space)
+
+
+def _product(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each value of each path with each of the others, as far as the paths are drawn beside them."""
     points: list[dict[str, Any]] = [{}]
-    for name in in_order(sweep.space):
-        domain = Domain.of(sweep.space[name])
-        if domain.kind not in kinds:
-            continue
-        points = [more for point in points for more in _with_each(domain.values, name, sweep.space, point)]
+    for name in in_order(values):
+        each = [{name: value} for value in values[name]]
+        points = [{**point, **one} for point in points for one in (each if is_drawn(name, space, point) else [{}])]
     return points
-
-
-def _with_each(values: list[Any], name: str, space: Mapping[str, Any], point: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{**point, name: value} for value in values] if is_drawn(name, space, point) else [point]
 
 
 def count_trials(sweep: Sweep) -> int:

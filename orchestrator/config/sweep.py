@@ -203,21 +203,24 @@ class Sweep(Model):
         return self
 
     @property
+    def metrics(self) -> list[str]:
+        """What trials are judged by, as a list."""
+        return [self.metric] if isinstance(self.metric, str) else self.metric
+
+    @property
     def objectives(self) -> list[tuple[str, Mode]]:
         """Each metric with its mode; the first is what schedulers and the best trial go by."""
-        metrics = [self.metric] if isinstance(self.metric, str) else self.metric
-        return list(directions(metrics, self.mode).items())
+        return list(directions(self.metrics, self.mode).items())
 
     @property
     def row_stats(self) -> list[str]:
         """The metrics that are statistics of rows, as the hook `row_stats` is told them: `step_s/p95`."""
-        metrics = [self.metric] if isinstance(self.metric, str) else self.metric
-        return [metric.removeprefix(PREFIX) for metric in metrics if metric.startswith(PREFIX)]
+        return [metric.removeprefix(PREFIX) for metric in self.metrics if metric.startswith(PREFIX)]
 
 
 def _contradictions(sweep: Sweep) -> Iterator[str]:
     """What does not go together in a sweep, beside its space."""
-    several = isinstance(sweep.metric, list) and len(sweep.metric) > 1
+    several = len(sweep.metrics) > 1
     kind, population = sweep.scheduler.type, isinstance(sweep.scheduler, Population)
     for written in sweep.row_stats:
         try:
@@ -225,7 +228,7 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
         except ValueError as error:
             yield f"metric {PREFIX}{written}: {error}"
     try:
-        directions([sweep.metric] if isinstance(sweep.metric, str) else sweep.metric, sweep.mode)
+        directions(sweep.metrics, sweep.mode)
     except ValueError as error:
         yield str(error)
     if several and sweep.search != "optuna":

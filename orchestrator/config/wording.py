@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
@@ -115,11 +116,11 @@ def _wording(error: Mapping[str, Any]) -> str:
 
 
 def _near(error: Mapping[str, Any]) -> str | None:
-    if error["type"] == "union_tag_invalid":
-        return did_you_mean(error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "").split(", "))
-    if error["type"] not in ("literal_error", "enum") or not isinstance(error["input"], str):
-        return None
-    return did_you_mean(error["input"], error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", "))
+    """The nearest of what is allowed, which pydantic writes as `'a', 'b' or 'c'`."""
+    context = error.get("ctx", {})
+    allowed = context.get("expected_tags") or context.get("expected")
+    name = context.get("tag", error["input"])
+    return did_you_mean(name, re.findall("'([^']*)'", allowed)) if allowed and isinstance(name, str) else None
 
 
 def _shown(value: Any) -> str:
