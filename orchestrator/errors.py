@@ -56,7 +56,7 @@ class ConfigError(UsageError):
         return type(self), (self.problems,)
 
 
-def attempt(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+def collect_problems(problems: list[Problem], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
     """The function's value, or None once the problems of its ConfigError are noted."""
     try:
         return function(*args, **kwargs)

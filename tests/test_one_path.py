@@ -227,7 +227,7 @@ def test_what_cannot_be_is_told_before_the_sweep_begins(tmp_path: Path, axes: di
     last = {name: values[-1] for name, values in axes.items()}
     for refused in (
         lambda: load_experiment(tmp_path / "line.yaml", [f"{name}={json.dumps(value)}" for name, value in last.items()]),
-        lambda: resolve.resolve(load_experiment(tmp_path / "line.yaml").source.over(last)),
+        lambda: resolve.resolve(load_experiment(tmp_path / "line.yaml").source.with_values(last)),
     ):
         with pytest.raises(ConfigError):
             refused()
@@ -275,14 +275,14 @@ def test_what_somebody_mended_in_experiment_yaml_goes_over_what_was_written(tmp_
     ]):
         folder = RunFolder.create(tmp_path, str(number), to_yaml(experiment).replace(old, new), source=experiment.source)
         resumed = experiment_to_resume(folder)
-        assert resumed.source == experiment.source.over(over)
+        assert resumed.source == experiment.source.with_values(over)
         assert to_yaml(resumed) == to_yaml(experiment).replace(old, new)
 
 
 def test_what_is_right_no_more_can_be_mended_in_experiment_yaml(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(TEXT)
     experiment = load_experiment(tmp_path / "line.yaml")
-    gone = experiment.source.over({"hooks.shadow.gone": 1})
+    gone = experiment.source.with_values({"hooks.shadow.gone": 1})
     folder = RunFolder.create(tmp_path, "run", to_yaml(experiment).replace("    keep: 3", "    gone: 1"), source=gone)
     with pytest.raises(ConfigError, match=r"hooks\.shadow\.gone: unknown key"):
         experiment_to_resume(folder)

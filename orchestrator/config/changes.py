@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.config.components import check_optimizer, hook_class, make_hook
 from orchestrator.config.experiment import Component, Experiment
-from orchestrator.errors import Problem, attempt
+from orchestrator.errors import Problem, collect_problems
 
 
 def unchangeable(path: str, experiment: Experiment) -> str | None:
@@ -45,12 +45,12 @@ def _refused(path: str, value: Any, experiment: Experiment) -> list[Problem]:
     group, _, rest = path.partition(".")
     if group == "optimizer":
         optimizer = experiment.optimizer
-        attempt(problems, check_optimizer, Component(**{"type": optimizer.type, **optimizer.arguments, rest: value}), None)
+        collect_problems(problems, check_optimizer, Component(**{"type": optimizer.type, **optimizer.arguments, rest: value}), None)
     else:
         name, _, field = rest.partition(".")
         entry = experiment.hooks[name]
         assert isinstance(entry, dict)
-        attempt(problems, make_hook, name, {**entry, field: value})
+        collect_problems(problems, make_hook, name, {**entry, field: value})
     return problems
 
 

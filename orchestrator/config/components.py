@@ -20,7 +20,7 @@ from orchestrator.config.imports import find_class
 from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
 from orchestrator.config.reader import join
-from orchestrator.errors import ConfigError, Problem, attempt, did_you_mean
+from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
     """
     problems: list[Problem] = []
     names = dict.fromkeys([*DEFAULT_HOOKS, *required, *entries])
-    made = {name: attempt(problems, _made, name, entries, required) for name in names}
+    made = {name: collect_problems(problems, _made, name, entries, required) for name in names}
     if problems:
         raise ConfigError(problems)
     return made
@@ -139,8 +139,8 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
         raise ConfigError([Problem(f"{path}.type", f"must be text, got {kind!r}")])
     cls = hook_class(kind, f"{path}.type") if kind != name else hook_class(name, path, others)
     problems: list[Problem] = []
-    priority = attempt(problems, _take_priority, entry, cls, path)
-    made = attempt(problems, construct, cls, entry, path, options_elsewhere(kind))
+    priority = collect_problems(problems, _take_priority, entry, cls, path)
+    made = collect_problems(problems, construct, cls, entry, path, options_elsewhere(kind))
     if problems or made is None:
         raise ConfigError(problems)
     hook, settings = made
@@ -208,9 +208,9 @@ def check_optimizer(optimizer: Component | None, scheduler: Component | None) ->
     """
     problems: list[Problem] = []
     if optimizer:
-        attempt(problems, _check, optimizer, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
+        collect_problems(problems, _check, optimizer, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
     if scheduler:
-        attempt(problems, _check, scheduler, LRScheduler, SCHEDULERS, _NoOptimizer(), "scheduler")
+        collect_problems(problems, _check, scheduler, LRScheduler, SCHEDULERS, _NoOptimizer(), "scheduler")
     if problems:
         raise ConfigError(problems)
 

@@ -168,7 +168,7 @@ class Experiment(Model):
         """As any model's; what is updated goes over what was written."""
         copied = super().model_copy(update=update, deep=deep)
         if update and self._source is not None:
-            copied._source = self._source.over(copied.model_dump(mode="json", include=set(update)))
+            copied._source = self._source.with_values(copied.model_dump(mode="json", include=set(update)))
             copied._in_full = False
         return copied
 

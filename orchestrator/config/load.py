@@ -13,7 +13,7 @@ from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, re
 from orchestrator.config.resolve import resolve
 from orchestrator.config.source import ExperimentSource, plain_copy
 from orchestrator.config.sweep_check import sweep_problems
-from orchestrator.errors import ConfigError, Problem, attempt
+from orchestrator.errors import ConfigError, Problem, collect_problems
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -24,7 +24,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     """
     document, folders = _read(Path(path))
     values = read_overrides(document, overrides)
-    source = ExperimentSource.of(document.data, [*folders, Path.cwd()], values=values, file=str(Path(path).absolute()))
+    source = ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values, file=str(Path(path).absolute()))
     return _checked(source, document)
 
 
@@ -37,7 +37,7 @@ def read_again(source: ExperimentSource) -> Experiment:
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
     """An experiment from plain data; raises ConfigError."""
-    return experiment_of(ExperimentSource.of(data, import_paths))
+    return experiment_of(ExperimentSource.from_data(data, import_paths))
 
 
 def experiment_of(source: ExperimentSource) -> Experiment:
@@ -51,7 +51,7 @@ def in_full(experiment: Experiment) -> Experiment:
     return experiment if experiment._in_full else experiment_of(experiment.source)
 
 
-def taken_up(source: ExperimentSource, filled_in: str) -> Experiment:
+def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
     """The experiment of a run that goes on: what was written, and over it what somebody has mended since in `filled_in`,
     the text of the run's experiment.yaml. Raises ConfigError."""
     data = parse_yaml(filled_in, "experiment.yaml").data
@@ -59,7 +59,7 @@ def taken_up(source: ExperimentSource, filled_in: str) -> Experiment:
         before = to_dict(resolve(source).experiment)
     except ConfigError:  # it is right no more: the code has changed
         return experiment_of(replace(source, written=data, values=()))
-    return experiment_of(source.over(dict(_differences(before, data))))
+    return experiment_of(source.with_values(dict(_differences(before, data))))
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -123,12 +123,12 @@ def _merge(document: Document, below: dict[str, Any], above: Mapping[str, Any], 
 
 def _checked(source: ExperimentSource, document: Document) -> Experiment:
     problems = list(document.problems)
-    resolved = attempt(problems, resolve, source)
+    resolved = collect_problems(problems, resolve, source)
     problems.extend(sweep_problems(source, problems))
     if problems or resolved is None:
-        raise ConfigError(sorted((document.locate(problem) for problem in problems), key=_in_order))
+        raise ConfigError(sorted((document.locate(problem) for problem in problems), key=_position))
     return resolved.experiment
 
 
-def _in_order(problem: Problem) -> tuple[str, int]:
+def _position(problem: Problem) -> tuple[str, int]:
     return problem.file or "", problem.line or 0

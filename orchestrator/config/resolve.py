@@ -17,7 +17,7 @@ from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import ConfigError, Problem, attempt
+from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
 
@@ -37,7 +37,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     experiment below it; whether its space fits is for `load`."""
     extend_import_path(source.import_paths)
     data, problems = source.merged()
-    resolved = attempt(problems, build, data)
+    resolved = collect_problems(problems, build, data)
     if problems or resolved is None:
         raise ConfigError(problems)
     resolved.experiment._source, resolved.experiment._in_full = source, True
@@ -47,10 +47,10 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
 def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """As `resolve`, for data whose classes can be found."""
     data = _with_default_optimizer({key: value for key, value in data.items() if value is not None})
-    for path, mode in heard_modes(data).items():
+    for path, mode in inferred_modes(data).items():
         data = with_value(data, path, mode)
     problems = _contradictions(data)
-    experiment = attempt(problems, check, Experiment, data, "", options_elsewhere(""))
+    experiment = collect_problems(problems, check, Experiment, data, "", options_elsewhere(""))
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])
@@ -72,32 +72,32 @@ def _components(
     name, arguments, entries = data.get("task"), data.get("task_args", {}), data.get("hooks", {})
     made = None
     if isinstance(name, str) and isinstance(arguments, dict):
-        made = attempt(problems, make_task, name, arguments)
+        made = collect_problems(problems, make_task, name, arguments)
     task, task_args = made or (None, {})
     hooks: dict[str, MadeHook | None] = {}
     if isinstance(entries, dict):
-        hooks = attempt(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
+        hooks = collect_problems(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
     problems.extend(_sharding_problems(data, hooks))
     made_hooks = {name: one.hook for name, one in hooks.items() if one}
     misfits = {name: hook.misfit(made_hooks) for name, hook in made_hooks.items()}
     problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
-    attempt(problems, check_optimizer, _component(data.get("optimizer")), _component(data.get("scheduler")))
+    collect_problems(problems, check_optimizer, _component(data.get("optimizer")), _component(data.get("scheduler")))
     return task, task_args, hooks
 
 
-def heard_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
+def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
     """The path of each `mode` that the sweep, a checkpoint or early stopping leaves unsaid though another part of the
     experiment says it of their metrics, and what it says. `sweep` is that of which the experiment is a trial."""
     if sweep is not None:
         data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
-    said, heard = stated(data), {}
+    said, inferred = stated(data), {}
     for judge in judges(data):
         kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
         silent = judge.entry.get("mode") is None and judge.entry.get("rule") is None
         modes = [direction(metric, said) for metric in judge.metrics]
         if silent and kind in ("sweep", "checkpoint", "early_stopping") and said.keys() & {*judge.metrics} and all(modes):
-            heard[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
-    return heard
+            inferred[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
+    return inferred
 
 
 def _contradictions(data: Mapping[str, Any]) -> list[Problem]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from orchestrator.errors import ConfigError, Problem, attempt
+from orchestrator.errors import ConfigError, Problem, collect_problems
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,22 @@ class ExperimentSource:
     """Where it was read; None for plain data."""
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
+    def from_data(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
         """A source of plain data; raises ConfigError where it holds what YAML cannot say."""
         folders = dict.fromkeys(str(Path(folder).absolute()) for folder in import_paths)
         return cls(plain_copy(data), import_paths=tuple(folders), **more)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any]) -> Self:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         """A source as it comes back from JSON."""
         values = tuple((path, value) for path, value in record["values"])
         return cls(record["written"], values, tuple(record["import_paths"]), record["file"])
 
-    def over(self, values: Mapping[str, Any]) -> Self:
+    def with_values(self, values: Mapping[str, Any]) -> Self:
         """The source with more values over it; raises ConfigError for those that YAML cannot say."""
         return replace(self, values=(*self.values, *plain_copy(values).items()))
 
-    def single(self) -> Self:
+    def without_sweep(self) -> Self:
         """The source without its sweep."""
         written = {key: value for key, value in self.written.items() if key != "sweep"}
         values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
@@ -51,7 +51,7 @@ class ExperimentSource:
         data: dict[str, Any] = dict(self.written)
         problems: list[Problem] = []
         for path, value in self.values:
-            data = attempt(problems, with_value, data, path, value) or data
+            data = collect_problems(problems, with_value, data, path, value) or data
         return data, problems
 
 

@@ -45,7 +45,7 @@ class Domain(NamedTuple):
     values: list[Any]
 
     @classmethod
-    def of(cls, written: Mapping[str, list[Any]]) -> Domain:
+    def parse(cls, written: Mapping[str, list[Any]]) -> Domain:
         """As in a file: `{uniform: [0, 1]}`."""
         ((kind, values),) = written.items()
         return cls(kind, values)
@@ -151,7 +151,7 @@ def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
         return None
     if len(outers) > 1:
         return f"lies inside {' and '.join(outers)}; one of them at most can be swept too"
-    outer, (kind, values) = outers[0], Domain.of(sweep.space[outers[0]])
+    outer, (kind, values) = outers[0], Domain.parse(sweep.space[outers[0]])
     if kind not in LISTS or not all(value is None or isinstance(value, bool | dict) for value in values):
         return f"lies inside '{outer}', which is swept too, and not as a choice of null and mappings"
     if not any(_leaves_open(inner.removeprefix(f"{outer}."), value) for value in values):
@@ -212,7 +212,7 @@ def wrong_mutations(sweep: Sweep) -> list[Problem]:
 
 def _not_for_pb2(sweep: Sweep) -> Iterator[Problem]:
     for name in mutated_paths(sweep):
-        domain = Domain.of(sweep.space[name])
+        domain = Domain.parse(sweep.space[name])
         if domain.kind in LISTS or outer_of(name, sweep.space) or not math.isfinite(domain.ends[0]):
             yield Problem(join("sweep.space", name), "pb2 models ranges with both ends that are always there; leave it out of mutate, or use pbt")
 
@@ -254,7 +254,7 @@ def is_drawn(name: str, space: Mapping[str, Any], drawn: Mapping[str, Any]) -> b
 def surroundings(name: str, space: Mapping[str, Mapping[str, list[Any]]]) -> list[dict[str, Any]]:
     """What a path may be drawn beside, of what decides whether it is there and what it means: the choice it lies in, the
     `type` beside it, the task."""
-    values = {other: Domain.of(space[other]).candidates() for other in space if _decides(other, name)}
+    values = {other: Domain.parse(space[other]).candidates() for other in space if _decides(other, name)}
     return [point for point in _product(values, space) if is_drawn(name, space, point)]
 
 
@@ -286,7 +286,7 @@ def grid_points(sweep: Sweep) -> list[dict[str, Any]]:
     """The points of the grid, which holds every `grid`, and every `choice` where search is grid; one empty point where
     there are none."""
     kinds = LISTS if sweep.search == "grid" else ("grid",)
-    domains = {name: Domain.of(domain) for name, domain in sweep.space.items()}
+    domains = {name: Domain.parse(domain) for name, domain in sweep.space.items()}
     return _product({name: domain.values for name, domain in domains.items() if domain.kind in kinds}, sweep.space)
 
 

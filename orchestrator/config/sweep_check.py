@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.config.changes import seen_from
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
-from orchestrator.config.resolve import build, heard_modes
+from orchestrator.config.resolve import build, inferred_modes
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.space import (
     Domain,
@@ -22,7 +22,7 @@ from orchestrator.config.space import (
     wrong_mutations,
 )
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import ConfigError, Problem, attempt, did_you_mean
+from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 
 
 def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
@@ -30,9 +30,9 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     what is wrong with the experiment below it."""
     data, _ = source.merged()
     given = data.pop("sweep", None)
-    if isinstance(given, dict) and (mode := heard_modes({**data, "sweep": given}).get("sweep.mode")):
+    if isinstance(given, dict) and (mode := inferred_modes({**data, "sweep": given}).get("sweep.mode")):
         given = {**given, "mode": mode}
-    sweep = attempt([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
+    sweep = collect_problems([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
     if sweep is None:
         return []
     workers = data.get("workers")
@@ -43,7 +43,7 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     sound = sweep.model_copy(update={"space": {name: sweep.space[name] for name, problem in wrong.items() if not problem}})
     problems.extend(overlaps(sound) or ([] if problems else [*wrong_counts(sweep), *wrong_mutations(sweep)]))
     for name in sound.space:
-        values = Domain.of(sweep.space[name]).candidates()
+        values = Domain.parse(sweep.space[name]).candidates()
         problems.extend(_refused(name, values, join("sweep.space", name), sound, data, known))
     for index, point in enumerate(sweep.points if len(sound.space) == len(sweep.space) else ()):
         problems.extend(_wrong_point(point, f"sweep.points.{index}", sweep, data, known))
@@ -59,7 +59,7 @@ def _wrong_point(
             hint = did_you_mean(name, sweep.space)
             problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
             continue
-        if not Domain.of(sweep.space[name]).holds(value):
+        if not Domain.parse(sweep.space[name]).holds(value):
             problems.append(Problem(join(path, name), f"is not in its domain {sweep.space[name]}, got {value!r}"))
             continue
         problems.extend(_refused(name, [value], join(path, name), sweep, data, known, point))
@@ -76,19 +76,19 @@ def _refused(
     point: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
     """Tries values of one path in the experiment they are for, one at a time, beside each value of what decides their meaning
-    (the task for its arguments), as far as the `point` they are of leaves that open; tells each problem once, at `path`."""
+    (the task for its arguments), as far as the `point` they are of leaves that open; gives each problem once, at `path`."""
     beside = [around for around in surroundings(name, sweep.space) if {**around, **(point or {})}.items() >= around.items()]
-    told: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
+    found: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
     for around in beside:
         before = [*known, *(one for one in _problems_with(around, data, sweep) if not _within(one.path, name))]
         for value in values:
             tried = {**around, name: value}
             for problem in _problems_with(tried, data, sweep):
                 if problem not in before and not _may_be_mended(problem.path, tried, sweep.space):
-                    message = _as_told_of(Domain.of(sweep.space[name]), seen_from(name, problem))
-                    told.setdefault(message, (problem, []))[1].append(around)
+                    message = _message_for(Domain.parse(sweep.space[name]), seen_from(name, problem))
+                    found.setdefault(message, (problem, []))[1].append(around)
     problems = []
-    for message, (problem, where) in told.items():
+    for message, (problem, where) in found.items():
         common = all(around in where for around in beside)
         place = "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
         problems.append(replace(problem, path=path, message=message + place))
@@ -100,7 +100,7 @@ def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any], sweep: Sw
     try:
         for name, value in values.items():
             data = with_value(data, name, value)
-        for name, mode in heard_modes(data, sweep).items():
+        for name, mode in inferred_modes(data, sweep).items():
             data = with_value(data, name, mode)
         build(data)
     except ConfigError as error:
@@ -108,7 +108,7 @@ def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any], sweep: Sw
     return ()
 
 
-def _as_told_of(domain: Domain, message: str) -> str:
+def _message_for(domain: Domain, message: str) -> str:
     if domain.kind != "normal" or len(domain.values) == 4:
         return message
     bound = message.partition(", got")[0]

@@ -133,8 +133,8 @@ class RunFolder:
     def source(self) -> ExperimentSource:
         """What was written of the run's experiment; of a run of before, the experiment in full."""
         if self.storage.exists("source.json"):
-            return ExperimentSource.recorded(json.loads(self.storage.read("source.json")))
-        return ExperimentSource.of(yaml.safe_load(self.storage.read("experiment.yaml")), self.metadata().import_paths)
+            return ExperimentSource.from_record(json.loads(self.storage.read("source.json")))
+        return ExperimentSource.from_data(yaml.safe_load(self.storage.read("experiment.yaml")), self.metadata().import_paths)
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""

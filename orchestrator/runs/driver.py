@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_of, in_full, taken_up, to_yaml
+from orchestrator.config.load import experiment_of, in_full, resumed_experiment, to_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.ray_environment import (
@@ -99,8 +99,8 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another number
     of workers where that is given; raises ConfigError."""
-    experiment = taken_up(folder.source(), folder.storage.read("experiment.yaml").decode())
-    return experiment if workers is None else experiment_of(experiment.source.over({"workers.count": workers}))
+    experiment = resumed_experiment(folder.source(), folder.storage.read("experiment.yaml").decode())
+    return experiment if workers is None else experiment_of(experiment.source.with_values({"workers.count": workers}))
 
 
 def resume_command(folder: RunFolder) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.config.load import to_yaml
-from orchestrator.config.resolve import ResolvedExperiment, heard_modes, resolve
+from orchestrator.config.resolve import ResolvedExperiment, inferred_modes, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, RunError
@@ -35,14 +35,14 @@ def begin_trial(
 def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
     """The source of one trial of a sweep, with what that says of metrics; where trials are judged by statistics of rows, with
     the hook on that reports them."""
-    trial = source.single().over(values)
+    trial = source.without_sweep().with_values(values)
     written, _ = trial.merged()
-    trial = trial.over(heard_modes(written, settings))
+    trial = trial.with_values(inferred_modes(written, settings))
     if not settings.row_stats:
         return trial
     entry = (written.get("hooks") or {}).get("row_stats")
     given = entry.get("report", []) if isinstance(entry, dict) else []
-    return trial.over({"hooks.row_stats.report": list(dict.fromkeys([*given, *settings.row_stats]))})
+    return trial.with_values({"hooks.row_stats.report": list(dict.fromkeys([*given, *settings.row_stats]))})
 
 
 def _open_or_create(

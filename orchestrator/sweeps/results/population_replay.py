@@ -28,4 +28,4 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     ]
     changes = [change for change in changes if change["set"]]
     written, _ = source.merged()
-    return experiment_of(source.over({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]}))
+    return experiment_of(source.with_values({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]}))

@@ -72,7 +72,7 @@ class Sweep(Result):
             return replay(self.folder, experiment_of(self.folder.source()), chosen.name)
         if chosen.config["sweep"] is not None:
             raise UsageError(f"{chosen.path} never was an experiment: {chosen.error}")
-        return experiment_of(chosen.folder.source().over({"name": f"{self.name}-{chosen.name}"}))
+        return experiment_of(chosen.folder.source().with_values({"name": f"{self.name}-{chosen.name}"}))
 
     @property
     def trials(self) -> pd.DataFrame:

@@ -40,7 +40,7 @@ def suggested(sweep: Sweep, trial: optuna.Trial) -> dict[str, Any]:
 
 def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
     """A point as Optuna knows it: of a list the place, as in `suggest`. What the space does not hold (any more) is left out."""
-    domains = {name: Domain.of(sweep.space[name]) for name in point if name in sweep.space}
+    domains = {name: Domain.parse(sweep.space[name]) for name in point if name in sweep.space}
     return {
         name: domain.values.index(point[name]) if domain.kind in LISTS else point[name]
         for name, domain in domains.items()
@@ -53,7 +53,7 @@ def _filled(sweep: Sweep, drawn: Callable[[str, Domain], Any], given: Mapping[st
     values: dict[str, Any] = {}
     for name in in_order(sweep.space):
         if is_drawn(name, sweep.space, values):
-            values[name] = copy.deepcopy(given[name] if name in given else drawn(name, Domain.of(sweep.space[name])))
+            values[name] = copy.deepcopy(given[name] if name in given else drawn(name, Domain.parse(sweep.space[name])))
     return values
 
 
@@ -95,7 +95,7 @@ def mutated(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomSta
     changed = copy.deepcopy(dict(values))
     for name in mutated_paths(sweep):
         if name in changed:
-            domain = Domain.of(sweep.space[name])
+            domain = Domain.parse(sweep.space[name])
             resampled = random.uniform() < scheduler.resample_probability
             changed[name] = draw(domain, random) if resampled else perturbed(domain, changed[name], scheduler, random)
     return changed
@@ -111,12 +111,12 @@ def perturbed(domain: Domain, value: Any, scheduler: PBT, random: np.random.Rand
 
 def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with those that change in flight put into their domains."""
-    return {name: Domain.of(sweep.space[name]).fitted(value) if name in mutated_paths(sweep) else value for name, value in values.items()}
+    return {name: Domain.parse(sweep.space[name]).fitted(value) if name in mutated_paths(sweep) else value for name, value in values.items()}
 
 
 def bounds(sweep: Sweep) -> dict[str, list[float]]:
     """Both ends of each range that changes in flight."""
-    return {name: list(Domain.of(sweep.space[name]).ends) for name in mutated_paths(sweep)}
+    return {name: list(Domain.parse(sweep.space[name]).ends) for name in mutated_paths(sweep)}
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -59,7 +59,7 @@ def test_a_storage_that_only_reads_is_told(tmp_path: Path) -> None:
 def test_an_experiment_that_cannot_be_imported_here_is_told() -> None:
     source = described().source
     assert Probe().wrong_with_imports(source, ("torch",)) is None
-    told = Probe().wrong_with_imports(source.over({"task": "not_on_this_node:Task"}), ())
+    told = Probe().wrong_with_imports(source.with_values({"task": "not_on_this_node:Task"}), ())
     assert told is not None
     assert "not_on_this_node" in told
     told = Probe().wrong_with_imports(source, ("not_installed", "torch"))

@@ -197,7 +197,7 @@ def test_wrong_bases(file: Path, base: str, said: str) -> None:
 
 
 def trial(experiment: Experiment, values: dict[str, Any]) -> ResolvedExperiment:
-    return resolve(experiment.source.single().over(values))
+    return resolve(experiment.source.without_sweep().with_values(values))
 
 
 def test_a_trial_is_the_experiment_with_its_values(file: Path) -> None:

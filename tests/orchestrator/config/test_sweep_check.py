@@ -92,10 +92,10 @@ def test_a_check_across_swept_fields_waits_for_the_trial(file: Path) -> None:
     other = file.parent / "sweep.yaml"
     start = "base: line.yaml\nsweep:\n  metric: x\n  mode: max\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"
     other.write_text(start + "    hooks.band.high: {choice: [6, 7]}\n")
-    trial = load_experiment(other).source.single()
-    assert resolve(trial.over({"hooks.band.low": 5, "hooks.band.high": 6})).hooks["band"] == Band(5, 6)
+    trial = load_experiment(other).source.without_sweep()
+    assert resolve(trial.with_values({"hooks.band.low": 5, "hooks.band.high": 6})).hooks["band"] == Band(5, 6)
     with pytest.raises(ConfigError, match="low must be below high"):
-        resolve(trial.over({"hooks.band.low": 5}))
+        resolve(trial.with_values({"hooks.band.low": 5}))
     (problem,) = problems(other, start)
     assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 6)
 

@@ -83,7 +83,7 @@ def test_a_report_without_values_is_no_line(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_an_experiment_is_said_before_an_attempt_is_made(tmp_path: Path) -> None:
     given = assignment(tmp_path)
-    wrong = Assignment(given.source.over({"batch_size": 0}), given.location)
+    wrong = Assignment(given.source.with_values({"batch_size": 0}), given.location)
     with pytest.raises(ConfigError, match="batch_size"):
         next(Session(wrong, World()).reports())
     assert RunFolder(given.location).attempts() == []

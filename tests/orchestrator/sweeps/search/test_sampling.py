@@ -121,7 +121,7 @@ def test_mutations_stay_in_their_domains() -> None:
         point = mutated(settings, point, random)
         seen.append(point)
     for name, written in POPULATION.items():
-        domain = Domain.of(written)
+        domain = Domain.parse(written)
         assert all(domain.holds(one[name]) for one in seen)
         assert {type(one[name]) for one in seen} == {type(draw(domain, random))}
     assert {one["batch_size"] for one in seen} == {8}
