@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -92,11 +92,14 @@ class Storage:
 
     def files(self, folder: str = "") -> dict[str, FileState]:
         """The files in a folder by name, sorted, without the folders in it; empty where there is none."""
+        from pyarrow.fs import FileSelector, LocalFileSystem
+
         if self.local:
-            path = self.local / folder
-            return dict(sorted(_files_in(path))) if path.is_dir() else {}
-        found = [info for info in self._remote.infos(self._path(folder)) if info.is_file]
-        return {info.base_name: FileState(info.size, _seconds(info.mtime_ns)) for info in sorted(found, key=lambda info: info.base_name)}
+            infos = LocalFileSystem().get_file_info(FileSelector(str(self.local / folder), allow_not_found=True))
+        else:
+            infos = self._remote.infos(self._path(folder))
+        files = sorted((info for info in infos if info.is_file), key=lambda info: info.base_name)
+        return {info.base_name: FileState(info.size, _seconds(info.mtime_ns)) for info in files}
 
     def read(self, name: str, start: int = 0) -> bytes:
         """A file's bytes, from a place on; raises FileNotFoundError where there is none."""
@@ -193,16 +196,6 @@ class Storage:
 
 def _seconds(nanoseconds: int | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / 1e9
-
-
-def _files_in(folder: Path) -> Iterator[tuple[str, FileState]]:
-    """The files of a local folder; one that goes while they are looked at is none."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                if entry.is_file():
-                    state = entry.stat()
-                    yield entry.name, FileState(state.st_size, state.st_mtime)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -33,7 +33,25 @@ class Diagnosis:
         return not self.verdicts and "step_s" in self.signs
 
     def __str__(self) -> str:
-        return summary(self.signs)
+        """The numbers as a line."""
+        signs = self.signs
+        if not signs["iterations"]:
+            return "no training iteration was recorded"
+        parts = [f"{signs['iterations']} training iterations of {signs['ranks']} rank{'s' * (signs['ranks'] != 1)}"]
+        if "step_s" not in signs:
+            return f"{parts[0]}; nothing was timed (perf_stats is off)"
+        parts.append(f"{quantities.seconds(signs['step_s'])} each")
+        shares = ("data_wait", "waiting for data"), ("all_reduce_wait", "for other ranks"), ("hooks", "in hooks"), ("checkpoint", "saving")
+        for name, what in shares:
+            if f"{name}_share" in signs:
+                parts.append(f"{signs[f'{name}_share']:.1%} {what}")
+        if "ranks_apart_share" in signs:
+            parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work")
+        elif signs["ranks"] > 1:
+            parts.append("too few iterations to compare the ranks")
+        if "throughput_ratio" in signs:
+            parts.append(f"{signs['throughput_ratio']:.3f} times the other run's throughput")
+        return ", ".join(parts)
 
 
 def diagnose(
@@ -82,24 +100,3 @@ def vital_signs(stats: pd.DataFrame, exchanges: GradientSyncs | None, against: p
     if compared is not None:
         signs["throughput_ratio"] = compared.ratio
     return signs
-
-
-def summary(signs: dict[str, Any]) -> str:
-    """The numbers as a line."""
-    if not signs["iterations"]:
-        return "no training iteration was recorded"
-    parts = [f"{signs['iterations']} training iterations of {signs['ranks']} rank{'s' * (signs['ranks'] != 1)}"]
-    if "step_s" not in signs:
-        return f"{parts[0]}; nothing was timed (perf_stats is off)"
-    parts.append(f"{quantities.seconds(signs['step_s'])} each")
-    shares = ("data_wait", "waiting for data"), ("all_reduce_wait", "for other ranks"), ("hooks", "in hooks"), ("checkpoint", "saving")
-    for name, what in shares:
-        if f"{name}_share" in signs:
-            parts.append(f"{signs[f'{name}_share']:.1%} {what}")
-    if "ranks_apart_share" in signs:
-        parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work")
-    elif signs["ranks"] > 1:
-        parts.append("too few iterations to compare the ranks")
-    if "throughput_ratio" in signs:
-        parts.append(f"{signs['throughput_ratio']:.3f} times the other run's throughput")
-    return ", ".join(parts)

@@ -90,16 +90,8 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
         local["backward_s"] = backward
     iterations = np.zeros(len(numbers), dtype=np.int64)
     np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
-    nodes = tuple(_nodes(rows, ranks))
-    return GradientSyncs(iterations[whole], tuple(ranks.tolist()), nodes, local, wait, column["step_s"], steps_apart)
-
-
-def _nodes(rows: pd.DataFrame, ranks: NDArray[np.int64]) -> list[str]:
-    """Where each rank ran last."""
-    if "node" not in rows:
-        return [""] * len(ranks)
-    last = rows.drop_duplicates("rank", keep="last").set_index("rank")["node"]
-    return [str(node) for node in last.reindex(ranks.tolist())]
+    nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(ranks)
+    return GradientSyncs(iterations[whole], tuple(ranks.tolist()), tuple(map(str, nodes)), local, wait, column["step_s"], steps_apart)
 
 
 def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:

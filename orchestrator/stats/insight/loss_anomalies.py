@@ -98,7 +98,8 @@ def _spikes(table: pd.DataFrame) -> Iterator[Verdict]:
         return
     episodes = 1 + int((np.diff(places) > WINDOW // 2).sum())
     worst = int(places[mean_over[places].argmax()])
-    ranks = _ranks_of(over[worst], [int(rank) for rank in table.columns])
+    # It came from those whose own loss rose at least half as much as the highest.
+    ranks = [int(rank) for rank in table.columns[over[worst] >= over[worst].max() / 2]]
     iterations = [int(table.index[place]) for place in places.tolist()]
     height = float(mean_over[worst] + usual_mean[worst])
     yield Verdict(
@@ -119,11 +120,6 @@ def _spikes(table: pd.DataFrame) -> Iterator[Verdict]:
         "gradient_clip bounds their effect" if len(ranks) < table.shape[1] else "a lower learning rate, a longer warm-up or gradient_clip",
         min(0.5, 0.05 * episodes),
     )
-
-
-def _ranks_of(over: Floats, ranks: list[int]) -> list[int]:
-    """The ranks whose own loss rose at least half as much as the highest."""
-    return [rank for rank, rise in zip(ranks, over, strict=True) if rise >= over.max() / 2]
 
 
 def _said(ranks: list[int], of: int) -> str:
