@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.cluster.probe import Facts
-from orchestrator.engines.ray_environment import Resources, counted
+from orchestrator.engines.ray_environment import Resources, with_unit
 
 DISK_BYTES = 5 * 2**30
 SHARED_MEMORY_BYTES = 2**30
@@ -70,7 +70,7 @@ _SILENCE = "Install the project there as it is here, or take the node out of the
 
 
 def _together(asked: Resources, present: Resources) -> Iterator[Finding]:
-    short = [f"{counted(want, kind)} and has {have:g}" for kind, want, have in (("CPU", asked.cpus, present.cpus), ("GPU", asked.gpus, present.gpus)) if want > have]
+    short = [f"{with_unit(want, kind)} and has {have:g}" for kind, want, have in (("CPU", asked.cpus, present.cpus), ("GPU", asked.gpus, present.gpus)) if want > have]
     if short:
         advice = "It waits until an autoscaler brings more; without one, ask for fewer workers or less of each"
         yield Finding(Level.WARNING, "cluster", f"the run asks for {', and for '.join(short)}", advice)
@@ -100,10 +100,10 @@ def _answers(node: Node, storage: str, asked: Resources) -> Iterator[Finding]:
     assert node.facts is not None
     if asked.gpus and node.gpus and node.offered_gpus:
         advice = "Install the torch that fits its driver, or start Ray there with --num-gpus=0"
-        yield Finding(Level.ERROR, node.name, f"has {counted(node.facts.gpus, 'GPU')} and {node.gpus}", advice)
+        yield Finding(Level.ERROR, node.name, f"has {with_unit(node.facts.gpus, 'GPU')} and {node.gpus}", advice)
     if node.facts.gpus > node.offered_gpus:
         advice = "Start Ray there with --num-gpus, unless they are left out on purpose"
-        yield Finding(Level.WARNING, node.name, f"has {counted(node.facts.gpus, 'GPU')} and Ray offers {node.offered_gpus:g}", advice)
+        yield Finding(Level.WARNING, node.name, f"has {with_unit(node.facts.gpus, 'GPU')} and Ray offers {node.offered_gpus:g}", advice)
 
 
 def _room(node: Node, facts: Facts) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.cluster.job import Job
 from orchestrator.cluster.packing import Pack
-from orchestrator.engines.ray_environment import passed_on, set_environment
+from orchestrator.engines.ray_environment import environment_values, set_environment
 from orchestrator.errors import RunError, UsageError
 from orchestrator.terminal.display import say
 
@@ -82,7 +82,7 @@ class Jobs:
 
     def submit(self, job: Job, files: Pack, *, pause: Callable[[float], None] = sleep) -> str:
         """Sends the files, starts the job, and returns its name."""
-        environment = passed_on(job.experiment.environment)
+        environment = environment_values(job.experiment.environment)
         with tempfile.TemporaryDirectory() as folder, self._answers():
             archive = Path(folder) / "working-folder.zip"
             files.write(archive)

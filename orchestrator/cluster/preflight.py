@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.experiment import Experiment
-from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, passed_on
+from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, environment_values
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import say
@@ -196,7 +196,7 @@ def checked_cluster(address: str | None, storage: str, experiment: Experiment, *
     if skip or chosen_address(address) is None:
         yield
         return
-    with Ray(address, environment=passed_on(experiment.environment)) as ray:
+    with Ray(address, environment=environment_values(experiment.environment)) as ray:
         looked = look_at_cluster(ray, storage, experiment)
         looked.refuse()
         for finding in looked.findings:

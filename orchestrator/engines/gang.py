@@ -92,7 +92,7 @@ class RemoteMember(Member):
             return super().next()
         except Exception as error:
             threading.Timer(_LAST_WORDS_S, os._exit, [1]).start()
-            raise RankFailed.told(self.rank, error) from None
+            raise RankFailed.from_error(self.rank, error) from None
 
 
 class Gang:
@@ -164,7 +164,7 @@ class Gang:
             try:
                 answers[0] = getattr(self._here, method)(*arguments, *here)
             except Exception as error:
-                failures[0] = RankFailed.told(0, error)
+                failures[0] = RankFailed.from_error(0, error)
         while calls and (not failures or all(failure.may_be_echo for failure in failures.values())):
             # Where a failure is a rank's own, the others may still wait for it in a collective.
             done, _ = ray.wait(list(calls), timeout=_GONE_S if failures else None)
@@ -177,7 +177,7 @@ class Gang:
                 failures[rank] = RankFailed.died(rank)
             except RayTaskError as error:
                 told = error.cause
-                failures[rank] = told if isinstance(told, RankFailed) else RankFailed.told(rank, told)
+                failures[rank] = told if isinstance(told, RankFailed) else RankFailed.from_error(rank, told)
         if not failures:
             return answers[0]
         self._give_back()

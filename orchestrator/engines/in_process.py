@@ -66,4 +66,4 @@ class InProcess(Rank):
         except HookyardError:
             raise
         except Exception as error:
-            raise RankFailed.told(0, error) from error
+            raise RankFailed.from_error(0, error) from error

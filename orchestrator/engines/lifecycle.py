@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orchestrator.engines.rank_failures import RankFailed, keep_traceback, loss, would_come_again
+from orchestrator.engines.rank_failures import RankFailed, keep_traceback, loss_line, would_come_again
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.records.run_folder import ENDED, RunFolder
 
@@ -58,7 +58,7 @@ class Lifecycle:
                     raise
                 self._restarts -= 1
                 self._begun = False
-                self._tell(loss(failure, self.folder.attempts()))
+                self._tell(loss_line(failure, self.folder.attempts()))
 
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path."""

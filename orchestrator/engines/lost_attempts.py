@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.train import UserCallback
 
-from orchestrator.engines.rank_failures import loss
+from orchestrator.engines.rank_failures import loss_line
 from orchestrator.engines.train_failures import first_of
 from orchestrator.errors import HookyardError
 from orchestrator.records.run_folder import RunFolder
@@ -23,5 +23,5 @@ class TellLoss(UserCallback):
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Sends the line, and does not wait. Where that cannot be, the run goes on all the same."""
         with suppress(HookyardError, OSError, ValueError):
-            line = loss(first_of(worker_exceptions), RunFolder(self._location).attempts())
+            line = loss_line(first_of(worker_exceptions), RunFolder(self._location).attempts())
             ray.get_actor(self._mailbox).post.remote(("line", line))

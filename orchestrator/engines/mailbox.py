@@ -57,7 +57,7 @@ class MailboxLink:
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
         """Moves a bar on the driver; left out while too much is under way."""
-        self._hear()
+        self._poll()
         if len(self._in_flight) < IN_FLIGHT:
             self._post(("progress", label, completed, total, text))
 
@@ -65,7 +65,7 @@ class MailboxLink:
         """Whether the driver asked the run to stop, as far as rank 0 has heard."""
         if monotonic() >= self._ask_at:
             self._ask_at = monotonic() + ASK_EVERY_S
-            self._hear()
+            self._poll()
             if not self._in_flight:
                 self._post()
         return self._stop
@@ -78,7 +78,7 @@ class MailboxLink:
     def _post(self, *news: News) -> None:
         self._in_flight.append(self._actor.post.remote(*news))
 
-    def _hear(self) -> None:
+    def _poll(self) -> None:
         if not self._in_flight:
             return
         done, self._in_flight = ray.wait(self._in_flight, num_returns=len(self._in_flight), timeout=0)

@@ -76,7 +76,7 @@ def keep_traceback(folder: RunFolder, error: BaseException) -> None:
         say(f"The traceback is in {folder}/log.txt")
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     """Where in the experiment's own code a failure began, as ` (file:line, in function)`; empty where it was elsewhere."""
     own = [frame for frame in _frames(error) if _is_own(frame)]
     return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
@@ -132,12 +132,12 @@ class RankFailed(RunError):
         return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace)
 
     @classmethod
-    def told(cls, rank: int, error: BaseException) -> RankFailed:
+    def from_error(cls, rank: int, error: BaseException) -> RankFailed:
         """A rank's account of the error it has just caught."""
         said = isinstance(error, HookError | HookyardError) and str(error)
         words = str(error) if said else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         trace = "".join(traceback.format_exception(error))
-        return cls(rank, words + _place(error), time.time(), may_be_echo(error), would_come_again(error), trace)
+        return cls(rank, words + _location(error), time.time(), may_be_echo(error), would_come_again(error), trace)
 
     @classmethod
     def died(cls, rank: int) -> RankFailed:
@@ -155,7 +155,7 @@ def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
     return min(failures.values(), key=lambda failure: (_order(failure), failure.at, failure.rank))
 
 
-def loss(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
+def loss_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
     """The line that tells of an attempt that was lost, the last one made: with which rank, and where it was."""
     words = failure.words.splitlines()[0]
     if not attempts:

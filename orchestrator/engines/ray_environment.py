@@ -15,7 +15,7 @@ from orchestrator.errors import RunError, UsageError
 from orchestrator.private_api.ray_settings import SETTINGS, given_by_job
 
 
-def counted(number: float, unit: str) -> str:
+def with_unit(number: float, unit: str) -> str:
     """`1 CPU`, `2 CPUs`."""
     return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
 
@@ -33,7 +33,7 @@ class Resources:
         return cls(workers.least * workers.cpus, workers.least if workers.gpu else 0)
 
     def __str__(self) -> str:
-        return counted(self.cpus, "CPU") + (f" and {counted(self.gpus, 'GPU')}" if self.gpus else "")
+        return with_unit(self.cpus, "CPU") + (f" and {with_unit(self.gpus, 'GPU')}" if self.gpus else "")
 
 
 def set_environment(address: str | None) -> None:
@@ -65,14 +65,14 @@ def starts_ray(address: str | None) -> bool:
     return address is None and not (ray and ray.is_initialized())
 
 
-def way_to_ray(address: str | None) -> str:
+def connection_line(address: str | None) -> str:
     """How Ray is come by, as a line for the user."""
     if address:
         return f"joining Ray at {address}"
     return "starting Ray on this machine" if starts_ray(address) else "using the Ray that this process has joined"
 
 
-def passed_on(names: Iterable[str]) -> dict[str, str]:
+def environment_values(names: Iterable[str]) -> dict[str, str]:
     """The environment variables that workers get, with their values here; raises UsageError for those that are not set."""
     missing = [name for name in names if name not in os.environ]
     if missing:

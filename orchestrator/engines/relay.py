@@ -7,11 +7,11 @@ import asyncio
 from orchestrator.engines.mailbox import Mailbox
 from orchestrator.loop.report import Report
 
-Place = tuple[int, bool]
+ReportOrdinal = tuple[int, bool]
 """Where in a run a report stands: which it is of those that count, and whether it is the last. However often it is made, it
 is the same."""
 
-_BEFORE: Place = (-1, False)
+_BEFORE: ReportOrdinal = (-1, False)
 
 
 class Relay(Mailbox):
@@ -23,25 +23,25 @@ class Relay(Mailbox):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: asyncio.Queue[tuple[Place, Report] | None] = asyncio.Queue()
+        self._made: asyncio.Queue[tuple[ReportOrdinal, Report] | None] = asyncio.Queue()
         self._moved = asyncio.Condition()
-        self._told = self._taken = self._behind = _BEFORE
+        self._sent = self._taken = self._behind = _BEFORE
         self._ended = False
 
     async def wanted(self) -> bool:
         """Whether the run is still to be trained."""
         return not self._ended
 
-    async def made(self, place: Place, report: Report) -> bool:
+    async def put(self, ordinal: ReportOrdinal, report: Report) -> bool:
         """Rank 0 has made a report; waits, and answers whether to go on.
 
-        What was told before its worker group was replaced is not told again.
+        What was sent before its worker group was replaced is not sent again.
         """
-        if place > self._told:
-            self._told = place
-            self._made.put_nowait((place, report))
+        if ordinal > self._sent:
+            self._sent = ordinal
+            self._made.put_nowait((ordinal, report))
         async with self._moved:
-            await self._moved.wait_for(lambda: self._ended or place <= self._behind)
+            await self._moved.wait_for(lambda: self._ended or ordinal <= self._behind)
         return not self._ended
 
     async def next(self) -> Report | None:
@@ -51,7 +51,7 @@ class Relay(Mailbox):
             self._moved.notify_all()
         made = await self._made.get()
         if made is None:
-            await self.over()
+            await self.close()
             return None
         self._taken, report = made
         return report
@@ -62,6 +62,6 @@ class Relay(Mailbox):
             self._ended = True
             self._moved.notify_all()
 
-    async def over(self) -> None:
+    async def close(self) -> None:
         """The job has ended: there are no more reports."""
         self._made.put_nowait(None)

@@ -150,7 +150,7 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, give
         position = store.position(checkpoint) if checkpoint else None
         begun = folder.begin_attempt(checkpoint, position, hosts, world.world_size)
         if display is not None and begun.number:
-            display.line(_told(begun, [host.node for host in hosts]))
+            display.line(_attempt_line(begun, [host.node for host in hosts]))
         return begun
 
     hosts = world.gather(Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__))
@@ -158,7 +158,7 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, give
     return attempt
 
 
-def _told(attempt: Attempt, nodes: list[str]) -> str:
+def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
     """The line with which an attempt begins that is not the first."""
     begins = f"goes on from {attempt.checkpoint}" if attempt.checkpoint else "begins anew, as there is no checkpoint yet"
     ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"

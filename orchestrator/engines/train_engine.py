@@ -14,7 +14,7 @@ from orchestrator.config.experiment import Experiment, Workers
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import set_environment
-from orchestrator.engines.relay import Place, Relay
+from orchestrator.engines.relay import Relay, ReportOrdinal
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.engines.train_worker import fit, this_rank
 from orchestrator.loop.report import Report
@@ -47,15 +47,15 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
                 if not world.broadcast(partial(_go_on, relay, place, report)):
                     return
     except Exception as error:
-        raise RankFailed.told(world.rank, error) from error
+        raise RankFailed.from_error(world.rank, error) from error
 
 
 def _count(folder: RunFolder) -> int:
     return len(counted_reports(folder.reports(), folder.attempts()))
 
 
-def _go_on(relay: Any, place: Place, report: Report) -> bool:
-    return bool(ray.get(relay.made.remote(place, report)))
+def _go_on(relay: Any, ordinal: ReportOrdinal, report: Report) -> bool:
+    return bool(ray.get(relay.put.remote(ordinal, report)))
 
 
 class TrainJobs:
@@ -89,7 +89,7 @@ class TrainJobs:
             fit(partial(train_and_relay, relay), assignment, experiment, lean=self._lean)
         finally:
             give_back(RunFolder(assignment.location))
-            ray.get(relay.over.remote())
+            ray.get(relay.close.remote())
 
     def next(self) -> Report | None:
         """Lets the job train up to its next report; raises what the job failed with, Train's own retries behind it."""

@@ -20,10 +20,10 @@ def first_failure(error: BaseException) -> RunError:
 
 def first_of(failures: Mapping[int, BaseException]) -> RankFailed:
     """The failure that the others followed from, of those that Ray Train has gathered by rank."""
-    return culprit({rank: _told(rank, failure) for rank, failure in failures.items()})
+    return culprit({rank: _rank_failure(rank, failure) for rank, failure in failures.items()})
 
 
-def _told(rank: int, failure: BaseException) -> RankFailed:
+def _rank_failure(rank: int, failure: BaseException) -> RankFailed:
     """What a rank said of its failure; where it did not come to that, its process is gone."""
     for error in unwrapped(failure):
         if isinstance(error, RankFailed):

@@ -17,11 +17,11 @@ from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
     chosen_address,
+    connection_line,
+    environment_values,
     local_resources,
-    passed_on,
     refuse_unless_fits,
     starts_ray,
-    way_to_ray,
 )
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import UsageError
@@ -153,9 +153,9 @@ def _on_ray(
     interrupts: Interrupts,
     address: str | None,
 ) -> None:
-    display.line(way_to_ray(address))
+    display.line(connection_line(address))
     experiment, workers = resolved.experiment, resolved.experiment.workers
-    with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
+    with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
         from orchestrator.engines.mailbox import Mailbox, start_mailbox
 
         trained_by: Engine

@@ -21,11 +21,11 @@ from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
     chosen_address,
+    connection_line,
+    environment_values,
     local_resources,
-    passed_on,
     refuse_unless_fits,
     starts_ray,
-    way_to_ray,
 )
 from orchestrator.errors import UsageError
 from orchestrator.records.provenance import provenance
@@ -186,8 +186,8 @@ def _carry_out(folder: RunFolder, experiment: Experiment, previous: Mapping[int,
 
             run_trials(experiment, settings, folder, previous, rules, announcer)
         else:
-            display.line(way_to_ray(address))
-            with Ray(address, environment=passed_on(experiment.environment) if address else None) as ray:
+            display.line(connection_line(address))
+            with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
                 from orchestrator.sweeps.tune.launch import launch
 
                 at_once, arithmetic = _concurrency(ray, experiment, settings)

@@ -92,7 +92,7 @@ class LiveSweep:
         sweep = metadata.sweep
         assert sweep is not None
         metric, mode = sweep.metric, sweep.mode
-        trials = sorted((self._trial(name, metric, mode) for name in self._begun()), key=lambda trial: _sort_key(trial, mode))
+        trials = sorted((self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode))
         judged = [trial for trial in trials if trial.best is not None]
         best = min(judged, key=lambda trial: _merit(trial, mode), default=None)
         status, total = status_of(metadata), max(sweep.trials, len(trials))
@@ -113,7 +113,7 @@ class LiveSweep:
             notice=_notice(metadata) if status == "lost" else None,
         )
 
-    def _begun(self) -> list[str]:
+    def _begun_trials(self) -> list[str]:
         names = self.folder.storage.names("trials")
         for name in names:
             folder = RunFolder(self.folder.storage / "trials", name)

@@ -9,8 +9,8 @@ from orchestrator.engines.fail_fast import EndOnMistake
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.train_failures import first_failure
 
-MISTAKE = RankFailed.told(1, TypeError("no"))
-LOST = RankFailed.told(0, ConnectionError("peer gone"))
+MISTAKE = RankFailed.from_error(1, TypeError("no"))
+LOST = RankFailed.from_error(0, ConnectionError("peer gone"))
 
 
 def test_a_mistake_ends_the_run_and_is_told_in_its_own_words() -> None:

@@ -60,7 +60,7 @@ def live(folder: RunFolder) -> Callable[..., Lifecycle]:
 
 
 def mistake() -> RankFailed:
-    return RankFailed.told(1, TypeError("no such layer"))
+    return RankFailed.from_error(1, TypeError("no such layer"))
 
 
 def test_a_run_trains_to_its_end_and_that_is_written_down(folder: RunFolder, live: Callable[..., Lifecycle]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import ray
 
 from orchestrator.engines.lost_attempts import TellLoss
-from orchestrator.engines.rank_failures import DIED, RankFailed, loss
+from orchestrator.engines.rank_failures import DIED, RankFailed, loss_line
 from orchestrator.records.metadata import Attempt, Host
 
 GONE = RankFailed.died(1)
@@ -17,12 +17,12 @@ ATTEMPTS = [
 
 
 def test_the_line_names_the_attempt_and_the_rank_and_its_node() -> None:
-    assert loss(GONE, ATTEMPTS) == f"attempt 1 lost: rank 1 on gamma: {DIED}"
-    assert loss(RankFailed.told(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1]) == "attempt 0 lost: rank 0 on alpha: RuntimeError: closed by peer"
+    assert loss_line(GONE, ATTEMPTS) == f"attempt 1 lost: rank 1 on gamma: {DIED}"
+    assert loss_line(RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1]) == "attempt 0 lost: rank 0 on alpha: RuntimeError: closed by peer"
 
 
 def test_workers_that_die_before_they_have_begun_are_told_too() -> None:
-    assert loss(GONE, []) == f"lost before it began: rank 1: {DIED}"
+    assert loss_line(GONE, []) == f"lost before it began: rank 1: {DIED}"
 
 
 def test_a_run_does_not_end_because_its_loss_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

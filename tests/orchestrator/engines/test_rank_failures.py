@@ -93,7 +93,7 @@ def test_the_culprit_is(failures: list[RankFailed], blamed: int) -> None:
 
 
 def test_what_a_rank_says_travels_between_processes() -> None:
-    told = RankFailed.told(3, raised(KeyError("epoch")))
+    told = RankFailed.from_error(3, raised(KeyError("epoch")))
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
         assert str(copied) == str(told)
         assert copied.trace == told.trace
@@ -102,7 +102,7 @@ def test_what_a_rank_says_travels_between_processes() -> None:
 
 def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
     """Here, torch raises: what is told is the line that called it, and the traceback has the rest."""
-    told = RankFailed.told(0, out_of_cpp())
+    told = RankFailed.from_error(0, out_of_cpp())
     line = 1 + Path(__file__).read_text().splitlines().index("        torch.zeros(2) @ torch.zeros(3)")
     assert told.words.endswith(f" ({__file__}:{line}, in out_of_cpp)")
     assert told.trace.startswith("Traceback (most recent call last)")
@@ -110,18 +110,18 @@ def test_a_failure_is_told_with_its_place_in_the_experiments_own_code() -> None:
 
 
 def test_what_was_raised_nowhere_in_it_has_no_place() -> None:
-    assert RankFailed.told(0, ValueError("x")).words == "ValueError: x"
+    assert RankFailed.from_error(0, ValueError("x")).words == "ValueError: x"
     with pytest.raises(ValueError) as caught:
         json.loads("{")
     elsewhere = caught.value.with_traceback(caught.tb.tb_next)
-    assert RankFailed.told(0, elsewhere).words == f"JSONDecodeError: {elsewhere}"
+    assert RankFailed.from_error(0, elsewhere).words == f"JSONDecodeError: {elsewhere}"
 
 
 def test_only_what_its_words_do_not_say_has_a_traceback_to_keep() -> None:
     assert traceback_of(raised(UsageError("wrong"))) == ""
     assert traceback_of(KeyboardInterrupt()) == ""
     assert traceback_of(raised(KeyError("x"))).rstrip().endswith("KeyError: 'x'")
-    failure = RankFailed.told(1, raised(KeyError("y")))
+    failure = RankFailed.from_error(1, raised(KeyError("y")))
     assert traceback_of(failure) == failure.trace != ""
 
 

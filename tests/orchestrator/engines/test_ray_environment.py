@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.config.experiment import Workers
-from orchestrator.engines.ray_environment import Ray, Resources, passed_on, starts_ray, way_to_ray
+from orchestrator.engines.ray_environment import Ray, Resources, connection_line, environment_values, starts_ray
 from orchestrator.errors import UsageError
 
 
 def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "one")
     monkeypatch.setenv("OTHER", "two")
-    assert passed_on(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
-    assert passed_on([]) == {}
+    assert environment_values(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
+    assert environment_values([]) == {}
     with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here: export them, or take them out") as told:
-        passed_on(["HF_TOKEN", "WANDB_API_KEY"])
+        environment_values(["HF_TOKEN", "WANDB_API_KEY"])
     assert "one" not in str(told.value).split()
 
 
@@ -60,7 +60,7 @@ def test_ray_is_started_only_where_there_is_none_to_join(
     if joined is not None:
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))
     assert starts_ray(address) is starts
-    assert way_to_ray(address) == told
+    assert connection_line(address) == told
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def place_of(made: Report) -> tuple[int, bool]:
 
 def bring(relay: Relay, made: Report) -> asyncio.Task[bool]:
     """Rank 0 has made a report."""
-    return asyncio.ensure_future(relay.made(place_of(made), made))
+    return asyncio.ensure_future(relay.put(place_of(made), made))
 
 
 async def settled(*tasks: asyncio.Task[bool]) -> list[bool]:
@@ -40,7 +40,7 @@ def test_ranks_wait_at_a_report_until_the_next_is_asked_for() -> None:
         assert await asked == second
         over = asyncio.ensure_future(relay.next())
         assert await last is True
-        await relay.over()
+        await relay.close()
         assert await over is None
         assert await relay.next() is None
 
@@ -123,7 +123,7 @@ def test_a_relay_that_died_is_told_again_what_waits() -> None:
         assert await asked == second
         again = asyncio.ensure_future(relay.next())
         assert await waits is True
-        await relay.over()
+        await relay.close()
         assert await again is None
 
     asyncio.run(story())

@@ -100,7 +100,7 @@ def test_a_sample_that_cannot_be_fetched_is_named_and_is_a_mistake(processes: in
     with pytest.raises(RunError, match=r"sample 5 of the val data cannot be fetched: FileNotFoundError: .*/nowhere/5.png") as caught:
         next(batches)
     assert would_come_again(caught.value)
-    assert f"{__file__}:" in RankFailed.told(0, caught.value).words
+    assert f"{__file__}:" in RankFailed.from_error(0, caught.value).words
 
 
 @pytest.mark.parametrize("processes", [0, 2])
