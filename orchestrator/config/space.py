@@ -94,17 +94,16 @@ class Domain(NamedTuple):
 def wrong_domain(name: str, domain: Any, search: str) -> Problem | None:
     """What is wrong with one domain by itself, such as `{uniform: [1, 0]}`."""
     path = join("sweep.space", name)
-    kinds = ", ".join([*LISTS, *RANGES])
-    if name.split(".")[0] in FIXED:
-        return Problem(path, f"cannot be swept: the trials of a sweep share their {name.split('.')[0]}")
+    kinds, group = ", ".join([*LISTS, *RANGES]), name.partition(".")[0]
+    if group in FIXED:
+        return Problem(path, f"cannot be swept: the trials of a sweep share their {group}")
     if not isinstance(domain, Mapping) or len(domain) != 1:
         return Problem(path, f"must have exactly one of {kinds}, got {domain!r}")
     ((kind, values),) = domain.items()
     if kind not in LISTS and kind not in RANGES:
-        return Problem(
-            join(path, kind), f"is no domain; allowed: {kinds}", suggestion=did_you_mean(kind, [*LISTS, *RANGES])
-        )
-    message = _unsearchable(kind, search) or (_wrong_list(values) if kind in LISTS else _wrong_range(kind, values))
+        hint = did_you_mean(kind, [*LISTS, *RANGES])
+        return Problem(join(path, kind), f"is no domain; allowed: {kinds}", suggestion=hint)
+    message = _unsearchable(kind, search) or _wrong_values(kind, values)
     return Problem(join(path, kind), message) if message else None
 
 
@@ -118,11 +117,9 @@ def _unsearchable(kind: str, search: str) -> str | None:
     return None
 
 
-def _wrong_list(values: Any) -> str | None:
-    return None if isinstance(values, list) and values else f"must be a list of values, got {values!r}"
-
-
-def _wrong_range(kind: str, values: Any) -> str | None:
+def _wrong_values(kind: str, values: Any) -> str | None:
+    if kind in LISTS:
+        return None if isinstance(values, list) and values else f"must be a list of values, got {values!r}"
     numbers = isinstance(values, list) and all(type(value) in (int, float) for value in values)
     if not numbers or len(values) not in RANGES[kind]:
         form = "[mean, sd] or [mean, sd, low, high]" if kind == "normal" else _FORMS[RANGES[kind][0]]

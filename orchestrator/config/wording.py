@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -83,9 +84,7 @@ def _problem(
     path: str,
     elsewhere: Mapping[str, str],
 ) -> Problem:
-    dotted = path
-    for part in place:
-        dotted = join(dotted, part)
+    dotted = reduce(join, place, path)
     first = errors[0]
     if first["type"] == "extra_forbidden":
         known = _known(model, place[:-1], values)
