@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -34,16 +35,10 @@ COUNTERS = ("iteration", "step", "samples", "batch_size")
 """The numbers with which the row of every iteration begins."""
 
 
-class IterationLayout:
-    """The numbers of an iteration's row: its place, what was read of it, and the marks of its clock."""
-
-    def __init__(self, read: tuple[str, ...]) -> None:
-        self._single = (*COUNTERS, *read)
-
-    def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """The columns that numbers of shape (rows, any) stand for."""
-        single = dict(zip(self._single, numbers.T, strict=False))
-        return single | {name: single[name].astype(np.int64) for name in COUNTERS} | spans(numbers[:, len(single) :])
+def iteration_columns(read: tuple[str, ...], numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    """The columns of iterations from their numbers of shape (rows, any): counters, what was read, and the clock's marks."""
+    single = dict(zip((*COUNTERS, *read), numbers.T, strict=False))
+    return single | {name: single[name].astype(np.int64) for name in COUNTERS} | spans(numbers[:, len(single) :])
 
 
 class Iterations:
@@ -224,7 +219,7 @@ class Iterations:
     def _begin_rows(self, epoch: int, *read: str) -> None:
         """Says what the rows of a phase are. On a device, what is read of an iteration stays a tensor and no number."""
         labels = {"phase": self.state.phase, "epoch": epoch}
-        self.recorder.begin(labels, IterationLayout(read if self._on_cpu else ()))
+        self.recorder.begin(labels, partial(iteration_columns, read if self._on_cpu else ()))
 
     def _position_in_step(self, position: int, group: int) -> tuple[int, int]:
         """Which micro-batch of its optimizer step comes after the one at `position` of `group`, counted from 1, and how

@@ -28,14 +28,9 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
         return sharded(module, task.fsdp_units(module), world, experiment.precision)
-    return replicated(module.to(world.device), world)
-
-
-def replicated(module: nn.Module, world: World) -> nn.Module:
-    """DDP around the module: each rank has all of it, and gradients are averaged while the backward pass runs."""
     devices = [world.device] if world.device.type == "cuda" else None
     # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass.
-    return DistributedDataParallel(module, device_ids=devices, broadcast_buffers=False)
+    return DistributedDataParallel(module.to(world.device), device_ids=devices, broadcast_buffers=False)
 
 
 def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precision: str) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from time import time
 from typing import Any
 
@@ -34,15 +35,11 @@ class LineTail:
         added = self._storage.read(self._name, self._end)
         whole = added[: added.rfind(b"\n") + 1]
         self._end += len(whole)
-        return list(_parsed(whole))
-
-
-def _parsed(lines: bytes) -> Iterator[dict[str, Any]]:
-    for line in lines.split(b"\n"):
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
+        found = []
+        for line in whole.split(b"\n"):
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return found
 
 
 class RankTail:
@@ -53,8 +50,8 @@ class RankTail:
         self._sizes: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._schemas: dict[str, pa.Schema] = {}
-        self._window: deque[pa.RecordBatch] = deque()
-        self._kept = 0
+        self.window: deque[pa.RecordBatch] = deque()
+        """The batches that hold the last WINDOW rows of training, or all there are."""
         self.newest: dict[str, Any] = {}
         """The last row."""
         self.trained = 0
@@ -63,11 +60,6 @@ class RankTail:
         """When it was written, in seconds since 1970."""
         self.peaks: dict[str, float] = {}
         """The largest value of each column that ends in `_bytes`."""
-
-    @property
-    def window(self) -> list[pa.RecordBatch]:
-        """The batches that hold the last WINDOW rows of training, or all there are."""
-        return list(self._window)
 
     def look(self) -> None:
         """Takes what was written since the last look."""
@@ -119,10 +111,9 @@ class RankTail:
         if self.newest["phase"] != "train":
             return
         self.trained = self.newest["iteration"]
-        self._window.append(batch)
-        self._kept += batch.num_rows
-        while self._kept - self._window[0].num_rows >= WINDOW:
-            self._kept -= self._window.popleft().num_rows
+        self.window.append(batch)
+        while sum(kept.num_rows for kept in self.window) - self.window[0].num_rows >= WINDOW:
+            self.window.popleft()
 
 
 class AttemptTail:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.stats.rank_files import RankFiles
-from orchestrator.stats.rows import Batch, Batches, Layout, NoNumbers
+from orchestrator.stats.rows import Batch, Batches, Layout
 from orchestrator.storage import Storage
 
 
@@ -39,7 +39,7 @@ class Recorder:
         self._files = RankFiles(storage, folder, identity or {}, upload_interval_s) if storage else None
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
-        self._batch = Batch({}, NoNumbers())
+        self._batch = Batch({}, lambda numbers: {})
         self._waiting: deque[Batch] = deque()
         self._cost_rows: list[dict[str, Any]] = []
         self.recent = Batches(recent)

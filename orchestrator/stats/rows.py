@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hooks.recent_rows import Recent
 
-
-class Layout(Protocol):
-    """What the numbers of a row mean."""
-
-    def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """The columns that numbers of shape (rows, width) stand for."""
-
-
-class NoNumbers:
-    """The layout of rows that are dicts alone."""
-
-    def columns(self, numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        return {}
+Layout = Callable[[NDArray[np.float64]], dict[str, NDArray[Any]]]
+"""What the numbers of rows mean: the columns that numbers of shape (rows, width) stand for."""
 
 
 class Batch:
@@ -46,7 +35,7 @@ class Batch:
     def columns(self, first: int = 0) -> dict[str, NDArray[Any]]:
         """The columns of the numbers of all rows from `first` on."""
         numbers = np.array(self.numbers, dtype=np.float64).reshape(self.count, -1)
-        return self.layout.columns(numbers[first:])
+        return self.layout(numbers[first:])
 
     def values(self, first: int) -> dict[str, list[Any]]:
         """All that rows have from `first` on, as lists; None where a hook added nothing."""
