@@ -78,16 +78,12 @@ def _own_docs(cls: type) -> dict[str, str]:
     except (OSError, TypeError, SyntaxError):
         return {}
     body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
-    below = (
-        (field.target, text.value)
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    )
-    return {
-        target.id: inspect.cleandoc(text.value)
-        for target, text in below
-        if isinstance(target, ast.Name) and isinstance(text, ast.Constant) and isinstance(text.value, str)
-    }
+    docs = {}
+    for pair in pairwise(body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = inspect.cleandoc(text)
+    return docs
 
 
 def model_of(cls: type, path: str = "") -> type[BaseModel]:
