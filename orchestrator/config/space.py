@@ -26,7 +26,8 @@ RANGES = {
     "lograndint": (2,),
     "normal": (2, 4),
 }
-"""Domains that are numbers, with how many they may take."""
+"""Domains that are numbers, with how many they may take: low and high, a step too where values are quantized; `normal`
+takes mean and sd, and where it is clipped low and high."""
 
 _FORMS = {2: "[low, high]", 3: "[low, high, step]"}
 
