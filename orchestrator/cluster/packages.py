@@ -12,7 +12,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.resolve import resolve
 
 
-def needed(experiment: Experiment) -> tuple[str, ...]:
+def needed_packages(experiment: Experiment) -> tuple[str, ...]:
     """What the modules of the task and the hooks import, in functions too, and is installed here. Driver."""
     resolved = resolve(experiment.source)
     parts = (resolved.task, *resolved.hooks.values())
@@ -20,7 +20,7 @@ def needed(experiment: Experiment) -> tuple[str, ...]:
     return tuple(sorted({name for file in files for name in _imported(Path(file).read_text()) if _is_here(name)}))
 
 
-def lacking(names: Iterable[str]) -> list[str]:
+def missing_packages(names: Iterable[str]) -> list[str]:
     """Those of the packages that are not installed on this machine."""
     return [name for name in names if not _is_here(name)]
 

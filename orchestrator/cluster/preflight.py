@@ -171,9 +171,9 @@ class _Gathering:
     def _imports(self, experiment: Experiment | None) -> dict[str, str | None]:
         if experiment is None:
             return {}
-        from orchestrator.cluster.packages import needed
+        from orchestrator.cluster.packages import needed_packages
 
-        source, packages = experiment.source, needed(experiment)
+        source, packages = experiment.source, needed_packages(experiment)
         return self._ask(lambda node, probe: probe.wrong_with_imports.remote(source, packages))
 
     def _connections(self) -> tuple[dict[str, str], dict[str, str | None]]:

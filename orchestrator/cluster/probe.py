@@ -57,14 +57,14 @@ class Probe:
 
     def wrong_with_imports(self, source: ExperimentSource, packages: tuple[str, ...]) -> str | None:
         """Why the experiment's task and hooks, or the packages that they need, cannot be imported here."""
-        from orchestrator.cluster.packages import lacking
+        from orchestrator.cluster.packages import missing_packages
         from orchestrator.config.resolve import resolve
 
         try:
             resolve(source)
         except HookyardError as error:
             return str(error)
-        missing = lacking(packages)
+        missing = missing_packages(packages)
         return f"it needs {', '.join(missing)}, not installed there" if missing else None
 
     def wrong_with_gpus(self) -> str | None:

@@ -96,8 +96,8 @@ def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, st
     for name, mode in modes.items():
         curves = [np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float) for reports in runs]
         if mode is not None:
-            found[f"{name} best"] = _compared(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
-        found[f"{name} last"] = _compared(curves, lambda curve: curve[-1], curves, metrics_verdict)
+            found[f"{name} best"] = _comparison(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
+        found[f"{name} last"] = _comparison(curves, lambda curve: curve[-1], curves, metrics_verdict)
     return found
 
 
@@ -123,13 +123,13 @@ def _costs(runs: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
     found: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
         series = [_column(one, name) for one in steps]
-        found[name] = _compared(series, np.median, [blocks(one) for one in series], cost_verdict)
+        found[name] = _comparison(series, np.median, [blocks(one) for one in series], cost_verdict)
     times = [_column(one, "step_s") for one in steps]
     # Together the blocks of a total come to it.
-    found["train_s"] = _compared(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
+    found["train_s"] = _comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
     for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
         peaks = [_peaks(rows, name) for rows in runs]
-        found[f"peak_{name.removeprefix('cuda_peak_')}"] = _compared(peaks, np.max, peaks, memory_verdict)
+        found[f"peak_{name.removeprefix('cuda_peak_')}"] = _comparison(peaks, np.max, peaks, memory_verdict)
     return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
 
 
@@ -182,7 +182,7 @@ def memory_verdict(difference: float, first: NDArray[np.float64], other: NDArray
     return _direction(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
 
 
-def _compared(
+def _comparison(
     series: Sequence[NDArray[np.float64]],
     summary: Callable[[NDArray[np.float64]], Any],
     spreads: Sequence[NDArray[np.float64]],

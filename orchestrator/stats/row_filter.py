@@ -65,7 +65,7 @@ def parse_where(text: str, schema: pa.Schema | None) -> list[Condition]:
         raise UsageError(f"where: {text[:60]!r}... is nested too deeply") from None
 
 
-def meeting(conditions: Sequence[Condition]) -> Any:
+def joint_condition(conditions: Sequence[Condition]) -> Any:
     """The expression that all conditions hold; None where there are none."""
     return _tree(and_, [condition.expression for condition in conditions]) if conditions else None
 

@@ -12,7 +12,7 @@ from orchestrator.stats.spans import SPANS
 COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
 
 
-def measured(rows: pd.DataFrame) -> list[str]:
+def measured_columns(rows: pd.DataFrame) -> list[str]:
     """The columns that hold measurements: numbers that do not name the row, somewhere not empty."""
     names = rows.select_dtypes(include=np.number).columns
     return [name for name in names if name not in COUNTERS and rows[name].notna().any()]
@@ -20,7 +20,7 @@ def measured(rows: pd.DataFrame) -> list[str]:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest."""
-    columns = measured(rows)
+    columns = measured_columns(rows)
     table = rows[columns].quantile([0, 0.5, 0.95, 1]).T
     table.columns = pd.Index(["min", "median", "p95", "max"])
     medians = rows.groupby("rank")[columns].median()
@@ -45,7 +45,7 @@ def by_node(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _typical(rows: pd.DataFrame, key: str) -> pd.DataFrame:
     grouped = rows.groupby(key, observed=True)
-    how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in measured(rows) if name != "loss"}
+    how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in measured_columns(rows) if name != "loss"}
     table = grouped.agg(how) if how else grouped.size().to_frame()[[]]
     table.insert(0, "rows", grouped.size())
     return table
@@ -54,7 +54,7 @@ def _typical(rows: pd.DataFrame, key: str) -> pd.DataFrame:
 def by_phase(rows: pd.DataFrame) -> pd.DataFrame:
     """Per phase: rows, and the median of each measured column over all ranks."""
     grouped = rows.groupby("phase", observed=True)
-    table = grouped[measured(rows)].median()
+    table = grouped[measured_columns(rows)].median()
     table.insert(0, "rows", grouped.size())
     return table
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from orchestrator.checkpoint.position import Stage
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.row_filter import Condition, check_columns, meeting, parse_where
+from orchestrator.stats.row_filter import Condition, check_columns, joint_condition, parse_where
 from orchestrator.stats.usage import with_usage
 from orchestrator.storage import Storage
 
@@ -60,7 +60,7 @@ def load(
     names = [one for one in conditions if one.columns <= set(KEY)]
     recorded = read_recorded(storage, "rows", read, names)
     assert recorded is not None
-    return _frame(counted(recorded, attempts, conditions=conditions).select(asked))
+    return _frame(current_rows(recorded, attempts, conditions=conditions).select(asked))
 
 
 def recorded_schema(storage: Storage, table: str) -> pa.Schema | None:
@@ -102,7 +102,7 @@ def read_recorded(
     if storage.exists(COMPACTED[table]):
         with storage.open(COMPACTED[table]) as file:
             names = None if schema is None else schema.names
-            tables.append(pq.read_table(file, columns=names, filters=meeting(conditions), schema=schema).replace_schema_metadata())
+            tables.append(pq.read_table(file, columns=names, filters=joint_condition(conditions), schema=schema).replace_schema_metadata())
     columns = None if schema is None else set(schema.names)
     batches = [read_batches(storage.read(file), columns) for file in _files(storage, table, conditions)]
     tables += [pa.Table.from_batches(own) for own in batches if own]
@@ -122,7 +122,7 @@ def _files(storage: Storage, table: str, conditions: Sequence[Condition] = ()) -
     ]
     ranks = pa.table({"rank": sorted({int(rank.removeprefix("rank=")) for _, rank in folders})})
     about_ranks = [one for one in conditions if one.columns == {"rank"}]
-    wanted = set((ranks.filter(meeting(about_ranks)) if about_ranks else ranks)["rank"].to_pylist())
+    wanted = set((ranks.filter(joint_condition(about_ranks)) if about_ranks else ranks)["rank"].to_pylist())
     return [
         f"stats/{attempt}/{rank}/{file}"
         for attempt, rank in folders
@@ -153,7 +153,7 @@ def superseded(rows: Mapping[str, NDArray[Any]], attempts: Sequence[Attempt]) ->
     return gone
 
 
-def counted(
+def current_rows(
     recorded: pa.Table,
     attempts: Sequence[Attempt],
     *,
@@ -185,7 +185,7 @@ def counted(
 def _meets(rows: pa.Table, conditions: Sequence[Condition]) -> NDArray[np.bool_]:
     """Which rows meet the conditions."""
     columns = rows.select(sorted(frozenset().union(*(one.columns for one in conditions))))
-    met = columns.append_column("", pa.array(np.arange(len(rows)))).filter(meeting(conditions))
+    met = columns.append_column("", pa.array(np.arange(len(rows)))).filter(joint_condition(conditions))
     meets = np.zeros(len(rows), dtype=bool)
     meets[_numbers(met[""])] = True
     return meets
@@ -210,7 +210,7 @@ def stats_table(recorded: pa.Table | None, attempts: Sequence[Attempt], *, keep_
     """One row per rank, phase, epoch and iteration of the training that counted."""
     if recorded is None:
         return pd.DataFrame(columns=FIRST)
-    rows = counted(recorded, attempts, keep_superseded=keep_superseded)
+    rows = current_rows(recorded, attempts, keep_superseded=keep_superseded)
     return _frame(rows.select(FIRST + [name for name in rows.column_names if name not in FIRST]))
 
 
@@ -250,7 +250,7 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
         if recorded is None:
             continue
         if table == "rows":
-            recorded = with_usage(_narrow(counted(recorded, attempts, keep_superseded=True)), attempts)
+            recorded = with_usage(_narrow(current_rows(recorded, attempts, keep_superseded=True)), attempts)
         files = _files(storage, table)
         with storage.create(COMPACTED[table]) as file:
             pq.write_table(recorded, file, row_group_size=ROW_GROUP)

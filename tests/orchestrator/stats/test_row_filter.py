@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.stats.row_filter import meeting, parse_where
+from orchestrator.stats.row_filter import joint_condition, parse_where
 
 ROWS = pa.table(
     {
@@ -22,7 +22,7 @@ ROWS = pa.table(
 
 
 def met(text: str) -> list[int]:
-    rows: list[int] = ROWS.filter(meeting(parse_where(text, ROWS.schema)))["row"].to_pylist()
+    rows: list[int] = ROWS.filter(joint_condition(parse_where(text, ROWS.schema)))["row"].to_pylist()
     return rows
 
 
