@@ -1,7 +1,7 @@
 # The commands of this project; `make help` lists them.
 PYTHON ?= python3
-TORCH ?= torch==2.13.0
 CONSTRAINTS := constraints.txt
+TORCH ?= $(shell grep '^torch==' $(CONSTRAINTS))
 BIN := .venv/bin
 DEMO := digits-demo-$(shell date +%Y%m%d-%H%M%S)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 
 from orchestrator.cluster.probe import Probe
 from tests.tasks import described
@@ -15,7 +14,7 @@ from tests.tasks import described
 def test_facts_are_of_this_machine() -> None:
     facts = Probe().facts()
     assert facts.versions["python"] == platform.python_version()
-    assert facts.versions["torch"] == torch.__version__
+    assert facts.versions["torch"] == version("torch")
     assert facts.versions["ray"] == version("ray")
     assert facts.versions["project"].startswith(f"{version('hookyard')}+")
     assert facts.disk_free_bytes > 0
