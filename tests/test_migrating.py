@@ -21,7 +21,7 @@ from hooks import EVENTS, HOOKS, Hook, HookError, Rhythm, State
 from orchestrator import Experiment, Task, load_experiment
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import IMIX_LEVELS, make_hook
-from orchestrator.config.other_systems import OPTIONS, options_elsewhere
+from orchestrator.config.other_systems import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
@@ -334,7 +334,7 @@ def test_every_option_is_read_or_refused_with_what_to_write(system: str, hook: s
 def test_settings_of_the_whole_run_are_refused_with_what_to_write(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         described(**{option: {"init_scale": 2.0**16}})
-    assert str(caught.value) == f"{option}: unknown key ({options_elsewhere('')[option]})"
+    assert str(caught.value) == f"{option}: unknown key ({options_elsewhere(EXPERIMENT)[option]})"
 
 
 def test_the_scale_of_fp16_is_what_imix_s_file_says() -> None:
@@ -342,22 +342,22 @@ def test_the_scale_of_fp16_is_what_imix_s_file_says() -> None:
     written = re.findall(r"init_scale=2\.\*\*(\d+), growth_interval=(\d+)", blocks("iMIX")[0])
     assert scaler is not None
     assert [(str(math.log2(scaler.get_scale())).removesuffix(".0"), str(scaler.get_growth_interval()))] == written
-    assert "begins at 65536 (init_scale) and doubles after 2000 steps" in options_elsewhere("")["fp16"]
+    assert "begins at 65536 (init_scale) and doubles after 2000 steps" in options_elsewhere(EXPERIMENT)["fp16"]
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", other_systems())
 def test_what_is_to_be_written_can_be(kind: str) -> None:
-    known = {*Experiment.model_fields, *HOOKS} | ({field.name for field in fields(HOOKS[kind])} if kind else set())
+    known = {*Experiment.model_fields, *HOOKS} | ({field.name for field in fields(HOOKS[kind])} if kind in HOOKS else set())
     for advice in options_elsewhere(kind).values():
         written = re.findall(r"^write (?:the hook )?(\w+)", advice)
         assert set(written) <= known, advice
-    if kind:
+    if kind in HOOKS:
         assert not {field.name for field in fields(HOOKS[kind])} & set(options_elsewhere(kind))
 
 
 def test_the_page_has_every_option_that_is_refused() -> None:
     said = {(hook, names, advice) for hook, names, advice in table("| hook | theirs | here |", section("Options"))}
-    groups = {(kind or "the experiment", names, advice) for kind, options in OPTIONS.items() for names, advice in options.items()}
+    groups = {(kind if kind in HOOKS else "the experiment", names, advice) for kind, options in other_systems().items() for names, advice in options.items()}
     assert {(hook, names.replace("`", ""), advice) for hook, names, advice in said} == groups
 
 

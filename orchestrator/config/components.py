@@ -17,7 +17,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.imports import find_class
-from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
 from orchestrator.config.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
@@ -140,7 +139,7 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
     cls = hook_class(kind, f"{path}.type") if kind != name else hook_class(name, path, others)
     problems: list[Problem] = []
     priority = collect_problems(problems, _take_priority, entry, cls, path)
-    made = collect_problems(problems, construct, cls, entry, path, options_elsewhere(kind))
+    made = collect_problems(problems, construct, cls, entry, path, kind)
     if problems or made is None:
         raise ConfigError(problems)
     hook, settings = made

@@ -25,17 +25,15 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-def construct(
-    cls: type[T], values: Mapping[str, Any], path: str, elsewhere: Mapping[str, str] | None = None
-) -> tuple[T, dict[str, Any]]:
-    """Makes an instance of a dataclass from checked values; returns it with all its parameters as plain data. `elsewhere`
-    is as for `check`.
+def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | None = None) -> tuple[T, dict[str, Any]]:
+    """Makes an instance of a dataclass from checked values; returns it with all its parameters as plain data. `kind` is as
+    for `check`.
 
     Raises ConfigError with every problem: unknown, missing and wrong values below `path`, and at `path` what the
     class itself says when it is made.
     """
     model = model_of(cls, path)
-    checked = check(model, values, path, elsewhere)
+    checked = check(model, values, path, kind)
     given = {name: getattr(checked, name) for name in checked.model_fields_set}
     try:
         instance = cls(**given)
@@ -45,9 +43,9 @@ def construct(
     return instance, checked.model_dump(mode="json", warnings=False, fallback=str)
 
 
-def check(model: type[M], values: Mapping[str, Any], path: str, elsewhere: Mapping[str, str] | None = None) -> M:
-    """Validates as a config means it: a number in quotes is text, `true` is no number; raises ConfigError, which says what
-    to write instead of names that other systems have (`elsewhere`)."""
+def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None = None) -> M:
+    """Validates as a config means it: a number in quotes is text, `true` is no number; raises ConfigError. `kind`
+    says which hook is checked, or `experiment`, so that names of other systems are told with what to write."""
     try:
         text = json.dumps(values, default=plain)
     except (TypeError, ValueError) as error:
@@ -55,7 +53,7 @@ def check(model: type[M], values: Mapping[str, Any], path: str, elsewhere: Mappi
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(problems_of(error, model, json.loads(text), path, elsewhere)) from None
+        raise ConfigError(problems_of(error, model, json.loads(text), path, kind)) from None
 
 
 def parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:

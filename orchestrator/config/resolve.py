@@ -13,7 +13,7 @@ from hooks.parts.metric_direction import Judge, direction, judges, stated
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, wrong_length
-from orchestrator.config.other_systems import options_elsewhere
+from orchestrator.config.other_systems import EXPERIMENT
 from orchestrator.config.parameters import check
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.sweep import Sweep
@@ -50,7 +50,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     for path, mode in inferred_modes(data).items():
         data = with_value(data, path, mode)
     problems = _contradictions(data)
-    experiment = collect_problems(problems, check, Experiment, data, "", options_elsewhere(""))
+    experiment = collect_problems(problems, check, Experiment, data, "", EXPERIMENT)
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])

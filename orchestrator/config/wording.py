@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.reader import join
 from orchestrator.errors import Problem, did_you_mean
 
@@ -45,14 +46,14 @@ _WORDS = {
 
 
 def problems_of(
-    error: ValidationError, model: type[BaseModel], values: Any, path: str, elsewhere: Mapping[str, str] | None = None
+    error: ValidationError, model: type[BaseModel], values: Any, path: str, kind: str | None = None
 ) -> list[Problem]:
     """The problems of `values`, which were given to `model` at `path`; what the branches of a union say of one place
-    is joined. `elsewhere` has what to write instead of names that are other systems', in lower case."""
+    is joined. `kind` says of which hook they are, or `experiment`, for names that are other systems'."""
     places: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
     for one in error.errors(include_url=False):
         places.setdefault(_place(one, values), []).append(one)
-    return [_problem(place, found, model, values, path, elsewhere or {}) for place, found in places.items()]
+    return [_problem(place, found, model, values, path, kind) for place, found in places.items()]
 
 
 def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
@@ -82,13 +83,13 @@ def _problem(
     model: type[BaseModel],
     values: Any,
     path: str,
-    elsewhere: Mapping[str, str],
+    kind: str | None,
 ) -> Problem:
     dotted = reduce(join, place, path)
     first = errors[0]
     if first["type"] == "extra_forbidden":
         known = _known(model, place[:-1], values)
-        hint = elsewhere.get(str(place[0]).lower()) if len(place) == 1 else None
+        hint = options_elsewhere(kind).get(str(place[0]).lower()) if kind and len(place) == 1 else None
         hint = hint or did_you_mean(str(place[-1]), known) or (f"known: {', '.join(known)}" if known else "none are taken")
         return Problem(dotted, "unknown key", suggestion=hint)
     if first["type"] == "missing":
