@@ -25,7 +25,7 @@ from benchmarks.perceptron import make_data, make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.load import experiment_from_dict
-from orchestrator.engines.session import Assignment, reports
+from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 
 BATCH = 32
@@ -190,7 +190,7 @@ def hookyard(data: Dataset[Any], epochs: int, pause: Pause, folder: str, hooks: 
             "hooks": hooks,
         }
     )
-    for _ in reports(Assignment(experiment.source, folder), World(), display=Discard()):
+    for _ in Session(Assignment(experiment.source, folder), World(), display=Discard()).reports():
         pause()
 
 

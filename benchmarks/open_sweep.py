@@ -25,13 +25,14 @@ import pyarrow.parquet as pq
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.tables import COMPACTED, ROW_GROUP
 from orchestrator.stats.usage import with_usage
 
 EPOCHS = 10
-ATTEMPT: dict[str, Any] = {"attempt": 0, "checkpoint": None, "position": None}
+ATTEMPT = Attempt(0)
 TIMES = {"status": "finished", "started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:10:00Z"}
 
 
@@ -65,7 +66,7 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
         trial = folder / "trials" / trial_name(number)
         values = {"optimizer.lr": float(random.random()), "hooks.ema": {}, "hooks.ema.decay": float(random.random())}
         _write(trial / "run.json", {"name": trial.name, **TIMES, "values": values, "stopped": []})
-        _write(trial / "stats/attempt=0/attempt.json", ATTEMPT)
+        _write(trial / "stats/attempt=0/attempt.json", ATTEMPT.entries())
         reports = [{"attempt": 0, "epoch": e, "iteration": e + 1, **_metrics(random)} for e in range(EPOCHS)]
         (trial / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in reports))
         os.link(joined, trial / COMPACTED["rows"])

@@ -1,0 +1,20 @@
+"""Benchmarks are called by hand; here it is seen that what they take from the project is there."""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_what_a_benchmark_imports_of_the_project_is_there(script: Path) -> None:
+    taken = [node for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.ImportFrom)]
+    for node in taken:
+        if str(node.module).partition(".")[0] in ("hooks", "orchestrator", "experiments", "tests"):
+            module = import_module(str(node.module))
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
