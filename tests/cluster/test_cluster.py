@@ -165,7 +165,7 @@ def test_an_elastic_run_whose_host_dies_goes_on_without_it(cluster: Cluster) -> 
     assert [attempt.world_size for attempt in attempts] == [3, 2]
     assert sorted(host.node for host in attempts[1].hosts) == left
     assert told[0].startswith("attempt 0 lost: rank ")
-    assert re.fullmatch(f"attempt 1 goes on from {attempts[1]['checkpoint']}: 2 ranks on .*", told[1])
+    assert re.fullmatch(f"attempt 1 goes on from {attempts[1].checkpoint}: 2 ranks on .*", told[1])
     # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as many each.
     samples = run.stats.groupby(["phase", "epoch"], observed=True)["batch_size"].sum().unstack()
     assert (samples.loc["val"] == 397).all()
