@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hooks.table import *  # noqa: F403
+    from hooks.table import *  # noqa: F403  # for type checkers alone: all that the table offers is offered here
 
 
 def __getattr__(name: str) -> Any:

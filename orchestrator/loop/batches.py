@@ -44,10 +44,10 @@ def _fetched_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) ->
             batch = next(iterator)
         except StopIteration:
             return
-        except Exception as error:
+        except Exception as error:  # what a process of the loader has raised, of whatever class
             if not _raised_again(error):
                 raise
-            raise _explained(loader, next(islice(iter(batches), made, None)), phase, error)  # noqa: B904
+            raise _explained(loader, next(islice(iter(batches), made, None)), phase, error)  # noqa: B904  # its cause is chosen there
         made += 1
         yield batch
 
