@@ -45,8 +45,8 @@ def _side(path: str) -> Side:
     from orchestrator.stats.tables import recorded_schema
 
     run = open_run(path)
-    schema = recorded_schema(run.folder.storage, "rows")
-    known = [] if schema is None else [name for name in COLUMNS if name in schema.names]
+    recorded = recorded_schema(run.folder.storage).names
+    known = [name for name in COLUMNS if name in recorded]
     return Side(run.name, run.config, run.reports(), run.load_stats(known, "phase == 'train'"), run.modes)
 
 

@@ -13,11 +13,11 @@ def report(folder: RunFolder) -> str:
     from orchestrator.records.run_folder import now
 
     if folder.metadata().sweep:
-        from orchestrator.report.sweep import read_sweep, sweep_page
+        from orchestrator.report.sweep import sweep_page
         from orchestrator.sweeps.results.result import Sweep
 
-        return sweep_page(read_sweep(Sweep(folder)), now())
-    from orchestrator.report.run import read_run, run_page
+        return sweep_page(Sweep(folder), now())
+    from orchestrator.report.run import run_page
     from orchestrator.runs.result import Run
 
-    return run_page(read_run(Run(folder)), now())
+    return run_page(Run(folder), now())

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from orchestrator.records.metadata import Attempt, RunMetadata
+from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
-from orchestrator.report.markup import Markup
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
 from orchestrator.report.views.experiment import experiment
@@ -21,70 +19,30 @@ from orchestrator.report.views.memory import memory
 from orchestrator.report.views.recorded import recorded
 from orchestrator.report.views.spans import own_work, spans
 from orchestrator.report.views.verdicts import verdicts
+from orchestrator.runs.result import Run
 from orchestrator.stats import quantities
 from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-
-if TYPE_CHECKING:
-    from orchestrator.runs.result import Run
 
 HEADLINES = 4
 """The most metrics in the headline."""
 
 
-@dataclass(frozen=True)
-class RunTables:
-    """All that a run's page is made of."""
-
-    name: str
-    path: str
-    status: str
-    metadata: RunMetadata
-    """What `run.json` says."""
-    config: str
-    """`experiment.yaml` as it stands."""
-    attempts: Sequence[Attempt]
-    reports: Sequence[Mapping[str, Any]]
-    modes: Mapping[str, str]
-    """What the run says of its metrics: `max` or `min`."""
-    stats: pd.DataFrame
-    hook_costs: pd.DataFrame
-
-
-def read_run(run: Run) -> RunTables:
-    """The tables of a run, under way or over."""
-    folder = run.folder
-    return RunTables(
-        name=run.name,
-        path=run.path,
-        status=run.status,
-        metadata=folder.metadata(),
-        config=folder.storage.read("experiment.yaml").decode(),
-        attempts=folder.attempts(),
-        reports=run.reports(),
-        modes=run.modes,
-        stats=run.stats,
-        hook_costs=run.hook_costs,
-    )
-
-
-def run_page(run: RunTables, made: str) -> str:
-    """The page; `made` says when it was made."""
+def run_page(run: Run, made: str) -> str:
+    """The page of a run, under way or over; `made` says when it was made."""
+    metadata, reports, modes = run.folder.metadata(), run.reports(), run.modes
+    stats, hook_costs = run.stats, run.hook_costs
     sections = [
-        verdicts(diagnose(run.stats, run.hook_costs, ending=failure(run.status, run.metadata.error)), run.path),
-        learning(run.stats, run.reports, run.modes),
-        spans(run.stats, run.reports),
-        memory(run.stats),
-        hooks(run.hook_costs, run.stats),
-        recorded(run.stats),
-        experiment(run.config, run.metadata, run.attempts),
+        verdicts(diagnose(stats, hook_costs, ending=failure(run.status, metadata.error)), run.path),
+        learning(stats, reports, modes),
+        spans(stats, reports),
+        memory(stats),
+        hooks(hook_costs, stats),
+        recorded(stats),
+        experiment(run.folder.storage.read("experiment.yaml").decode(), metadata, run.folder.attempts()),
     ]
-    return page.page(run.name, run.path, headline(run), sections, made)
-
-
-def headline(run: RunTables) -> Markup:
-    """How the run went, what it reached and what it cost."""
-    return page.headline(run.name, run.status, run.metadata, [*_metric_tiles(run.reports, run.modes), *_cost_tiles(run.metadata, run.stats)])
+    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, stats)]
+    return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)
 
 
 def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]) -> list[Tile]:

@@ -3,98 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import yaml
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page, units
-from orchestrator.report.markup import Markup, element
+from orchestrator.report.markup import element
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity, table
 from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
 from orchestrator.report.views.experiment import experiment
-from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats import quantities
+from orchestrator.stats.tables import recorded_schema
 from orchestrator.sweeps.results.analysis import CONFIG
-
-if TYPE_CHECKING:
-    from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.results.population_history import Exploit, History
+from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32
 """The most trials whose rows are read."""
 
 
-@dataclass(frozen=True)
-class SweepTables:
-    """All that a sweep's page is made of."""
-
-    name: str
-    path: str
-    status: str
-    metadata: RunMetadata
-    """What `run.json` says."""
-    config: str
-    """`experiment.yaml` as it stands."""
-    objectives: Mapping[str, str]
-    """Each metric with `max` or `min`; the first names the best trial."""
-    trials: pd.DataFrame
-    """The best first."""
-    reports: Mapping[str, Reports]
-    """By trial."""
-    history: Sequence[Mapping[str, Any]]
-    """Who went on from whom, in a population."""
-    spans: pd.DataFrame
-    """The mean training iteration of the best trials: a row for each, a column for each span."""
-
-
-def read_sweep(sweep: Sweep) -> SweepTables:
-    """The tables of a sweep, under way or over."""
-    from orchestrator.sweeps.results.population_history import History
-
+def sweep_page(sweep: Sweep, made: str) -> str:
+    """The page of a sweep, under way or over; `made` says when it was made."""
+    metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
     config = sweep.folder.storage.read("experiment.yaml").decode()
-    reports = {run.name: run.reports() for run in sweep.runs}
-    history = [asdict(exploit) for exploit in History(sweep.folder).read()]
-    objectives = dict(sweep.objectives)
     ordered = best_first(sweep.trials, objectives)
-    spans = mean_spans(sweep, list(map(str, ordered.index[:BARS])))
-    return SweepTables(
-        sweep.name, sweep.path, sweep.status, sweep.folder.metadata(), config, objectives, ordered, reports, history, spans
-    )
+    names = [*map(str, ordered.index)]
+    history = History(sweep.folder).read()
+    sections = [
+        trials(ordered, objectives),
+        coordinates(ordered, objectives, logarithmic(config)),
+        parameter_importance(ordered, objectives),
+        front(ordered, objectives),
+        progress({run.name: run.reports() for run in sweep.runs}, objectives, names),
+        spending(mean_spans(sweep, names[:BARS])),
+        *([_population(history)] if history else []),
+        details(ordered, objectives, sweep.path),
+        experiment(config, metadata),
+    ]
+    tiles = [*_best_tiles(ordered, objectives), _count_tile(ordered), *_cost_tiles(metadata, ordered)]
+    return page.page(sweep.name, sweep.path, page.headline(sweep.name, sweep.status, metadata, tiles), sections, made)
 
 
 def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     """The mean training iteration of some trials; only the spans are read, one trial after the other."""
-    from orchestrator.stats.tables import recorded_schema
-
     means = {}
     for name in names:
         run = sweep.trial(name)
-        schema = recorded_schema(run.folder.storage, "rows")
-        known = [span for span in ORDER if schema is not None and span in schema.names]
+        recorded = recorded_schema(run.folder.storage).names
+        known = [span for span in ORDER if span in recorded]
         means[name] = run.load_stats(known, "phase == 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*ORDER]).dropna(how="all").dropna(how="all", axis=1)
-
-
-def sweep_page(sweep: SweepTables, made: str) -> str:
-    """The page; `made` says when it was made."""
-    ordered = sweep.trials
-    sections = [
-        trials(ordered, sweep.objectives),
-        coordinates(ordered, sweep.objectives, logarithmic(sweep.config)),
-        parameter_importance(ordered, sweep.objectives),
-        front(ordered, sweep.objectives),
-        progress(sweep.reports, sweep.objectives, list(map(str, ordered.index))),
-        spending(sweep.spans),
-        *([_population(sweep.history)] if sweep.history else []),
-        details(ordered, sweep.objectives, sweep.path),
-        experiment(sweep.config, sweep.metadata),
-    ]
-    return page.page(sweep.name, sweep.path, _headline(sweep), sections, made)
 
 
 def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:
@@ -111,12 +74,9 @@ def logarithmic(config: str) -> set[str]:
     }
 
 
-def _headline(sweep: SweepTables) -> Markup:
-    counts = sweep.trials["status"].value_counts() if len(sweep.trials) else pd.Series(dtype=int)
-    note = ", ".join(f"{count} {status}" for status, count in counts.items())
-    trials = Tile("trials", Quantity("", len(sweep.trials)), note)
-    entries = [*_best_tiles(sweep.trials, sweep.objectives), trials, *_cost_tiles(sweep.metadata, sweep.trials)]
-    return page.headline(sweep.name, sweep.status, sweep.metadata, entries)
+def _count_tile(trials: pd.DataFrame) -> Tile:
+    counts = trials["status"].value_counts() if len(trials) else pd.Series(dtype=int)
+    return Tile("trials", Quantity("", len(trials)), ", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
 def _best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
@@ -143,10 +103,10 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
     return entries
 
 
-def _population(history: Sequence[Mapping[str, Any]]) -> page.Section:
+def _population(history: Sequence[Exploit]) -> page.Section:
     """Who went on from whose weights, with which values."""
     columns = ("trial", "source", "step", "score", "source_score")
-    rows = [(*(exploit[name] for name in columns), _changes(exploit["before"], exploit["after"])) for exploit in history]
+    rows = [(*(getattr(exploit, name) for name in columns), _changes(exploit.before, exploit.after)) for exploit in history]
     headings = {"source": "from", "source_score": "score of the other"}
     drawn = table("In the order in which it happened", (*columns, "values"), rows, headings=headings, class_="sortable")
     return page.Section("population", "Who went on from whom", drawn)

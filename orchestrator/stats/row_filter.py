@@ -47,12 +47,12 @@ class _Side:
     is_column: bool = False
 
 
-def parse_where(text: str, schema: pa.Schema | None) -> list[Condition]:
+def parse_where(text: str, schema: pa.Schema) -> list[Condition]:
     """The parts, joined by `and`, of a condition such as `rank == 0 and phase == 'train' and epoch >= 3`.
 
     It is made of columns, numbers, text, True, False, None, the comparisons `== != < <= > >= in, not in`, `and`, `or`,
     `not` and parentheses; columns may be compared with each other. An empty cell meets no comparison but `== None`.
-    Without a schema, where nothing is recorded yet, any column is taken. Raises UsageError that quotes what is wrong.
+    Of an empty schema, where nothing is recorded yet, any column is taken. Raises UsageError that quotes what is wrong.
     """
     try:
         body = ast.parse(text.strip(), mode="eval").body
@@ -72,7 +72,7 @@ def joint_condition(conditions: Sequence[Condition]) -> Any:
 
 def mentions(text: str, column: str) -> bool:
     """Whether a condition asks for a column."""
-    return any(column in condition.columns for condition in parse_where(text, None))
+    return any(column in condition.columns for condition in parse_where(text, pa.schema([])))
 
 
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ def _tree(join: Callable[[Any, Any], Any], expressions: Sequence[Any]) -> Any:
 @dataclass(frozen=True)
 class _Parser:
     text: str
-    schema: pa.Schema | None
+    schema: pa.Schema
 
     def condition(self, node: ast.expr) -> Any:
         if isinstance(node, ast.BoolOp):
@@ -163,7 +163,7 @@ class _Parser:
         return _Side(pc.scalar(value), kind, ast.unparse(node))
 
     def _column(self, name: str) -> _Side:
-        if self.schema is None:
+        if not self.schema.names:
             return _Side(pc.field(name), "nothing", name, is_column=True)
         check_columns([name], self.schema.names)
         return _Side(pc.field(name), _kind(self.schema.field(name).type), name, is_column=True)

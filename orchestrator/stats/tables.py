@@ -47,9 +47,9 @@ def load(
     """
     if columns is None and where is None:
         return stats_table(read_recorded(storage, "rows"), attempts)
-    schema = recorded_schema(storage, "rows")
+    schema = recorded_schema(storage)
     conditions = parse_where(where, schema) if where else []
-    if schema is None:
+    if not schema.names:
         return pd.DataFrame(columns=list(columns or FIRST))
     asked = [*FIRST, *(name for name in schema.names if name not in FIRST)] if columns is None else list(columns)
     check_columns(asked, schema.names)
@@ -63,17 +63,17 @@ def load(
     return _frame(current_rows(recorded, attempts, conditions=conditions).select(asked))
 
 
-def recorded_schema(storage: Storage, table: str) -> pa.Schema | None:
-    """Every column that any rank of a run recorded, and what it holds; None where nothing is recorded."""
-    schemas = []
-    if storage.exists(COMPACTED[table]):
-        with storage.open(COMPACTED[table]) as file:
+def recorded_schema(storage: Storage) -> pa.Schema:
+    """Every column of rows that any rank of a run recorded, and what it holds; empty where nothing is recorded."""
+    schemas = [pa.schema([])]
+    if storage.exists(COMPACTED["rows"]):
+        with storage.open(COMPACTED["rows"]) as file:
             schemas.append(pq.read_schema(file).remove_metadata())
-    for file in _files(storage, table):
+    for file in _files(storage, "rows"):
         with storage.open(file) as stream, suppress(pa.ArrowInvalid, OSError):
             schemas.append(pa.ipc.open_stream(stream).schema)
-    schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive") if schemas else None
-    return schema and pa.schema([field for field in schema if field.name != "superseded"])
+    schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive")
+    return pa.schema([field for field in schema if field.name != "superseded"])
 
 
 def read_batches(stream: bytes, columns: Collection[str] | None = None) -> list[pa.RecordBatch]:

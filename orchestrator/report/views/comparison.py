@@ -64,7 +64,8 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
 
 
 def spending(spans: pd.DataFrame) -> page.Section:
-    """Where the time of an iteration went in the best trials. `spans` is as in SweepTables."""
+    """Where the time of an iteration went in the best trials. `spans` has a row for each, the best first,
+    and a column for each span: its mean over the training iterations."""
     title = "Where the time went"
     if not len(spans):
         return page.Section("spending", title, "No trial has recorded spans yet.")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hooks.parts.metric_direction import direction, not_known
+from orchestrator.records.reports import best_report
 from orchestrator.report import page, palette
 from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
@@ -56,10 +57,8 @@ def chart(name: str, phases: Mapping[str, str], reports: Reports) -> Markup | No
 
 def best(name: str, reports: Reports, modes: Mapping[str, str]) -> Mapping[str, Any] | None:
     """The report in which a metric is best; None where none has it, or it is not known which way it is better."""
-    judged, mode = [report for report in reports if is_number(report.get(name))], direction(name, modes)
-    if not judged or mode is None:
-        return None
-    return (max if mode == "max" else min)(judged, key=lambda report: report[name])
+    mode = direction(name, modes)
+    return best_report(reports, name, mode) if mode else None
 
 
 def last(name: str, reports: Reports) -> Mapping[str, Any] | None:

@@ -13,11 +13,10 @@ import pandas as pd
 from hooks.parts.metric_direction import direction
 from orchestrator.errors import UsageError, did_you_mean
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import counted_reports
+from orchestrator.records.reports import best_report, counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run
-from orchestrator.stats.quantities import is_number
 from orchestrator.stats.row_filter import check_columns
 from orchestrator.stats.tables import COMPACTED, recorded_schema
 from orchestrator.stats.usage import kept_usage, usage
@@ -89,7 +88,7 @@ class Sweep(Result):
         metric, _ = self.objective
         metadata, attempts = run.folder.metadata(), run.folder.attempts()
         reports = counted_reports(run.folder.reports(), attempts)
-        best = self._best_report(reports)
+        best = best_report(reports, *self.objective) or {}
         return {
             "trial": run.name,
             "status": status_of(metadata),
@@ -105,13 +104,6 @@ class Sweep(Result):
             "stopped": "; ".join(metadata.stopped) or None,
             "error": metadata.error,
         }
-
-    def _best_report(self, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        metric, mode = self.objective
-        judged = [report for report in reports if is_number(report.get(metric))]
-        if not judged:
-            return {}
-        return (max if mode == "max" else min)(judged, key=lambda report: report[metric])
 
     @property
     def stats(self) -> pd.DataFrame:
@@ -143,7 +135,7 @@ class Sweep(Result):
     def best(self) -> Run:
         """The trial whose best report is best; raises UsageError where no trial has reported the metric."""
         metric, mode = self.objective
-        judged = [(report[metric], run) for run in self.runs if (report := self._best_report(run.reports()))]
+        judged = [(report[metric], run) for run in self.runs if (report := best_report(run.reports(), metric, mode))]
         if not judged:
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
         return (max if mode == "max" else min)(judged, key=lambda entry: entry[0])[1]
@@ -191,8 +183,7 @@ def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | Non
 
     Raises UsageError where no trial has recorded a column, or the condition cannot be read.
     """
-    schemas = [(run, recorded_schema(run.folder.storage, "rows")) for run in runs]
-    recorded = [(run, schema.names) for run, schema in schemas if schema is not None]
+    recorded = [(run, names) for run in runs if (names := recorded_schema(run.folder.storage).names)]
     if columns is not None and recorded:
         check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
     refused: list[UsageError] = []

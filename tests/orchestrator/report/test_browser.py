@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ from orchestrator.report import sweep as sweeps
 from orchestrator.report.run import run_page
 from orchestrator.report.views.trials import trials
 from tests.browser import CHROMIUM, looked_at
-from tests.orchestrator.report.test_run import tables
+from tests.orchestrator.report.test_run import run_of
 from tests.orchestrator.report.views.test_comparison import MAX, TRIALS
 
 STYLE = Path(report.__file__).with_name("style.css")
@@ -45,23 +48,23 @@ LOOK = """(async () => {
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_pages_in_a_browser(tmp_path: Path) -> None:
+def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, sweep = tmp_path / "run.html", tmp_path / "sweep.html"
-    made = tables()
+    made = run_of()
     run.write_text(run_page(made, "now"))
     finished = TRIALS.assign(status="finished").iloc[::-1]
     reports = {str(name): [{"step": 1, "val/accuracy": 0.5}] for name in finished.index}
-    told = sweeps.SweepTables(
-        "s",
-        "s",
-        "finished",
-        RunMetadata("s", "finished", "2026-11-21T09:00:00Z"),
-        "",
-        MAX,
-        finished,
-        reports,
-        [],
-        finished[["step_s"]].rename(columns={"step_s": "forward_s"}),
+    storage = SimpleNamespace(read=lambda name: b"", exists=lambda name: False)
+    metadata = RunMetadata("s", "finished", "2026-11-21T09:00:00Z")
+    monkeypatch.setattr(sweeps, "mean_spans", lambda sweep, names: finished[["step_s"]].rename(columns={"step_s": "forward_s"}))
+    told: Any = SimpleNamespace(
+        name="s",
+        path="s",
+        status="finished",
+        folder=SimpleNamespace(storage=storage, metadata=lambda: metadata),
+        objectives=MAX,
+        trials=finished,
+        runs=[SimpleNamespace(name=name, reports=partial(list, found)) for name, found in reports.items()],
     )
     sweep.write_text(sweeps.sweep_page(told, "now"))
     answers, others = looked_at([(run, 390), (run, 1280), (sweep, 390), (sweep, 1280)], LOOK)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
 from orchestrator.records.metadata import Attempt, RunMetadata
-from orchestrator.report.run import RunTables, headline, run_page, slowest_rank
+from orchestrator.report.run import run_page, slowest_rank
 from tests.orchestrator.report.reading import parsed, text_of
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
@@ -14,29 +16,39 @@ HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)
 SECTIONS = ("verdicts", "learning", "time", "memory", "hooks", "recorded", "experiment")
 
 
-def tables(**changes: Any) -> RunTables:
-    known: dict[str, Any] = {
+REPORTS = [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}]
+FINISHED = RunMetadata("digits", "finished", "2026-11-21T09:00:00Z", ended="2026-11-21T10:30:00Z")
+
+
+def run_of(
+    *, reports: Any = REPORTS, metadata: RunMetadata = FINISHED, config: str = "name: digits\n", attempts: Any = (), **changes: Any
+) -> Any:
+    """A run with tables that no run has recorded."""
+    storage = SimpleNamespace(read=lambda name: config.encode())
+    known = {
         "name": "digits",
         "path": "runs/digits",
         "status": "finished",
-        "metadata": RunMetadata("digits", "finished", "2026-11-21T09:00:00Z", ended="2026-11-21T10:30:00Z"),
-        "config": "name: digits\n",
-        "attempts": [],
-        "reports": [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}],
+        "folder": SimpleNamespace(storage=storage, metadata=lambda: metadata, attempts=lambda: attempts),
+        "reports": lambda: reports,
         "modes": {},
         "stats": training(2, change=slower("forward_s", 1, 0.02), loss=1.0, rss_bytes=2.0**30),
         "hook_costs": costs((0, "ema", "on_update", 200, 0.1)),
     }
-    return RunTables(**{**known, **changes})
+    return SimpleNamespace(**{**known, **changes})
 
 
-def tiles(run: RunTables) -> dict[str, str]:
-    tree = parsed(headline(run))
+def main_of(html: str) -> ElementTree.Element:
+    return parsed(html[html.index("<main") : html.index("</main>") + len("</main>")])
+
+
+def tiles(run: Any) -> dict[str, str]:
+    tree = main_of(run_page(run, "now"))
     return {text_of(name): text_of(value) for name, value in zip(tree.iter("dt"), tree.iter("dd"), strict=True)}
 
 
 def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
-    run = tables()
+    run = run_of()
     spent = run.stats["step_s"].sum()
     found = tiles(run)
     assert found["best val/accuracy"] == "0.75epoch 2, step 200"
@@ -48,46 +60,46 @@ def test_the_headline_says_what_was_reached_and_what_it_cost() -> None:
 
 def test_the_headline_calls_nothing_best_of_which_that_is_not_known() -> None:
     reports = [{"epoch": 1, "step": 100, "val/score": 0.75, "val/ppl": 9.0}, {"epoch": 2, "step": 200, "val/score": 0.5, "val/ppl": 7.0}]
-    found = tiles(tables(reports=reports))
+    found = tiles(run_of(reports=reports))
     assert found["last val/score"] == "0.5epoch 2, step 200"
     assert found["best val/ppl"] == "7epoch 2, step 200"
-    assert tiles(tables(reports=reports, modes={"val/score": "max"}))["best val/score"] == "0.75epoch 1, step 100"
+    assert tiles(run_of(reports=reports, modes={"val/score": "max"}))["best val/score"] == "0.75epoch 1, step 100"
 
 
 def test_the_headline_s_numbers_have_all_their_digits_in_the_title() -> None:
-    run = tables(reports=[{"step": 1, "val/accuracy": 2 / 3}])
-    titles = [one.get("title") for one in parsed(headline(run)).iter("dd")]
+    run = run_of(reports=[{"step": 1, "val/accuracy": 2 / 3}])
+    titles = [one.get("title") for one in main_of(run_page(run, "now")).iter("dd")]
     assert titles[:3] == [repr(2 / 3), "5400.0 s", repr(float(run.stats["step_s"].sum()))]
 
 
 def test_the_slowest_rank_has_the_most_work_of_its_own() -> None:
-    rank, behind = slowest_rank(tables().stats) or (None, 0.0)
+    rank, behind = slowest_rank(run_of().stats) or (None, 0.0)
     # 20 ms more than the other's 100 ms less the waiting.
     assert (rank, behind) == (1, pytest.approx(0.02 / 0.1, abs=0.01))
     assert slowest_rank(training(1)) is None
 
 
 def test_every_section_is_there_whatever_there_is_to_show() -> None:
-    empty = tables(
+    empty = run_of(
         stats=pd.DataFrame(columns=["rank", "node", "phase", "epoch", "iteration", "step"]),
         reports=[],
         hook_costs=costs(),
         metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z"),
         config="",
     )
-    for run in (tables(), empty):
+    for run in (run_of(), empty):
         html = run_page(run, "now")
         assert [html.count(f'<section id="{name}"') for name in SECTIONS] == [1] * len(SECTIONS)
     assert run_page(empty, "now").count('class="nothing"') == len(SECTIONS) - 1
 
 
 def test_a_run_under_way_has_no_wall_time() -> None:
-    assert "wall time" not in tiles(tables(metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z")))
+    assert "wall time" not in tiles(run_of(metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z")))
 
 
 def test_whatever_text_there_is_stays_text() -> None:
-    stats = tables().stats.rename(columns={"rss_bytes": f"{HOSTILE}_bytes"}).assign(**{HOSTILE: 1.0})
-    run = tables(
+    stats = run_of().stats.rename(columns={"rss_bytes": f"{HOSTILE}_bytes"}).assign(**{HOSTILE: 1.0})
+    run = run_of(
         name=HOSTILE, path=HOSTILE, status=HOSTILE, config=HOSTILE, attempts=[Attempt(0, HOSTILE, started=HOSTILE)] * 2, stats=stats,
         metadata=RunMetadata(HOSTILE, HOSTILE, "2026-11-21T09:00:00Z", error=HOSTILE, stopped=[HOSTILE], argv=[HOSTILE], host=HOSTILE, info={HOSTILE: HOSTILE}, git={"commit": HOSTILE, "diff": HOSTILE}),
         reports=[{"step": 1, f"val/{HOSTILE}": 0.5}], hook_costs=costs((0, HOSTILE, HOSTILE, 1, 9.0)),
@@ -96,5 +108,4 @@ def test_whatever_text_there_is_stays_text() -> None:
     # The page's own script and style, and no other element that was not ours.
     assert html.count("<script") == html.count("</script") == html.count("<style") == 1
     assert "<img src=x" not in html
-    body = html[html.index("<main") : html.index("</main>") + len("</main>")]
-    assert HOSTILE in text_of(parsed(body))
+    assert HOSTILE in text_of(main_of(html))

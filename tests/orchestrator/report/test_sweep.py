@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from orchestrator import sweep
-from orchestrator.report.sweep import SweepTables, logarithmic, mean_spans, read_sweep, sweep_page
+from orchestrator.report.sweep import logarithmic, mean_spans, sweep_page
+from orchestrator.sweeps.results.population_history import Exploit, History
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.tasks import described
@@ -26,12 +27,17 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     return sweep(described(sweep=settings), tmp_path_factory.mktemp("runs"), local=True)
 
 
+def with_tables(outcome: Sweep, **tables: Any) -> Any:
+    """The sweep, with tables that it has not made."""
+    return type("Changed", (Sweep,), tables)(outcome.folder)
+
+
 def main_of(html: str) -> str:
     return html[html.index("<main") : html.index("</main>") + len("</main>")]
 
 
 def test_a_sweep_s_page_has_its_trials_the_best_first(outcome: Sweep) -> None:
-    main = main_of(sweep_page(read_sweep(outcome), "now"))
+    main = main_of(sweep_page(outcome, "now"))
     tree = parsed(main)
     assert [one.get("id") for one in tree.iter("section")] == list(SECTIONS)
     expected = outcome.trials.sort_values("val/accuracy", ascending=False, kind="stable")
@@ -58,55 +64,25 @@ def test_a_domain_over_magnitudes_is_known_from_the_file() -> None:
     assert logarithmic("") == set()
 
 
-def test_who_went_on_from_whom_is_told(outcome: Sweep) -> None:
-    exploit = {
-        "trial": "trial-0001",
-        "source": "trial-0000",
-        "step": 40,
-        "score": 0.5,
-        "source_score": 0.75,
-        "before": {"lr": 0.1, "w": 1},
-        "after": {"lr": 0.2, "w": 1},
-    }
-    tables = read_sweep(outcome)
-    page = sweep_page(SweepTables(**{**vars(tables), "history": [exploit]}), "now")
+def test_who_went_on_from_whom_is_told(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    exploit = Exploit("", "trial-0001", "trial-0000", 1, 0, 40, 0.5, 0.75, {"lr": 0.1, "w": 1}, {"lr": 0.2, "w": 1})
+    monkeypatch.setattr(History, "read", lambda history: [exploit])
+    page = sweep_page(outcome, "now")
     assert tables_of(main_of(page))["In the order in which it happened"][1:] == [
         ["trial-0001", "trial-0000", "40", "0.5", "0.75", "lr: 0.1 to 0.2"]
     ]
 
 
-def test_a_failed_trial_s_words_stay_words(outcome: Sweep) -> None:
+def test_a_failed_trial_s_words_stay_words(outcome: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     error = "</script><script>alert(1)</script>"
-    tables = read_sweep(outcome)
-    trials = tables.trials.assign(status="failed", error=error, **{"config/hooks": error})
-    html = sweep_page(
-        SweepTables(**{**vars(tables), "trials": trials, "metadata": replace(tables.metadata, error=error)}), "now"
-    )
+    trials = outcome.trials.assign(status="failed", error=error, **{"config/hooks": error})
+    metadata = replace(outcome.folder.metadata(), error=error)
+    monkeypatch.setattr(outcome.folder, "metadata", lambda: metadata)
+    html = sweep_page(with_tables(outcome, trials=trials), "now")
     assert html.count("<script") == 1
     assert text_of(parsed(main_of(html))).count(error) >= 3
 
 
 def test_a_sweep_without_a_trial_has_every_section(outcome: Sweep) -> None:
-    tables: dict[str, Any] = vars(read_sweep(outcome))
-    html = sweep_page(
-        SweepTables(
-            **{
-                **tables,
-                "trials": tables["trials"].iloc[:0].reset_index(drop=True)[[]],
-                "reports": {},
-                "spans": tables["spans"].iloc[:0],
-            }
-        ),
-        "now",
-    )
+    html = sweep_page(with_tables(outcome, trials=pd.DataFrame([]), runs=[]), "now")
     assert html.count('class="nothing"') == len(SECTIONS) - 1
-
-
-def test_a_sweep_is_read_from_its_folder(outcome: Sweep, tmp_path: Path) -> None:
-    tables = read_sweep(outcome)
-    assert (tables.name, tables.objectives, sorted(tables.reports)) == (
-        outcome.name,
-        {"val/accuracy": "max"},
-        [run.name for run in outcome.runs],
-    )
-    assert len(tables.spans) == 2

@@ -107,6 +107,6 @@ def test_what_is_wrong_is_named(text: str, says: str) -> None:
 
 
 def test_before_anything_is_recorded_a_condition_is_still_read() -> None:
-    assert len(parse_where("loss > 1 and rank == 0", None)) == 2
+    assert len(parse_where("loss > 1 and rank == 0", pa.schema([]))) == 2
     with pytest.raises(UsageError, match="is no comparison"):
-        parse_where("loss > 1 and 'train'", None)
+        parse_where("loss > 1 and 'train'", pa.schema([]))
