@@ -89,9 +89,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if len(trials):
         trials = trials.sort_values(metric, ascending=mode == "min")
     if as_json:
-        # JSON knows no NaN: an empty cell is null.
-        plain = trials.reset_index().astype(object)
-        return print_json({**summary, "trials": plain.where(plain.notna(), None).to_dict("records") if len(trials) else []})
+        return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
     wanted = (CONFIG, *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,24 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class By(StrEnum):
-    """What the rows of the table stand for."""
-
-    RANK = "rank"
-    NODE = "node"
-    HOOK = "hook"
-    PHASE = "phase"
-    SPAN = "span"
-    ROW = "row"
-
-
-class Format(StrEnum):
-    """How the table is written."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
+By = Literal["rank", "node", "hook", "phase", "span", "row"]
+"""What the rows of the table stand for."""
+Format = Literal["table", "csv", "json", "parquet"]
 
 
 def stats(
@@ -42,44 +26,44 @@ def stats(
     by: Annotated[By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")] = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")] = None,
-    form: Annotated[Format, typer.Option("--format", help="parquet needs --output.")] = Format.TABLE,
+    form: Annotated[Format, typer.Option("--format", help="parquet needs --output.")] = "table",
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write instead of stdout.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row."""
     from orchestrator.runs.result import open_run
 
-    form = Format.JSON if as_json else form
-    if form is Format.PARQUET and output is None:
+    form = "json" if as_json else form
+    if form == "parquet" and output is None:
         raise UsageError("parquet is no text: say where to write it with --output FILE")
-    if form is Format.TABLE and output is not None:
+    if form == "table" and output is not None:
         raise UsageError(f"{output} gets data, not a drawn table: add --format csv, json or parquet")
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     opened = open_run(run)
-    table = opened.load_stats(names, where) if by is By.ROW else opened.summary(by, names, where)
-    if form is Format.TABLE:
+    table = opened.load_stats(names, where) if by == "row" else opened.summary(by, names, where)
+    if form == "table":
         return _print(table, by)
-    return _write(table if by is By.ROW else table.reset_index(), form, output)
+    return _write(table if by == "row" else table.reset_index(), form, output)
 
 
 def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
     """The table as data; an empty cell and a number that is none are null in JSON and nothing in CSV."""
     target: Any = sys.stdout if output is None else output
     try:
-        if form is Format.PARQUET:
+        if form == "parquet":
             table.to_parquet(target, index=False)
-        elif form is Format.CSV:
+        elif form == "csv":
             table.to_csv(target, index=False)
         else:
             table.to_json(target, orient="records", indent=2, double_precision=15)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error}") from None
-    if output is None and form is Format.JSON:
+    if output is None and form == "json":
         typer.echo("")
 
 
 def _print(table: pd.DataFrame, by: By | None) -> None:
-    if by is By.ROW:
+    if by == "row":
         names = [str(name) for name in table.columns]
         rows = table.itertuples(index=False, name=None)
         return print_table(names, [[cell(name, value) for name, value in zip(names, row, strict=True)] for row in rows])

@@ -35,7 +35,7 @@ def watch(
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
-    look, frame = _sweep(folder) if folder.metadata().sweep else _run(folder)
+    look, frame = _live(folder)
     view = look()
     if as_json:
         print_json(asdict(view))
@@ -50,18 +50,16 @@ def watch(
     raise typer.Exit(_code(view))
 
 
-def _run(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
+def _live(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
+    """What looks at a run or a sweep, and what draws what was seen in so many lines."""
     from orchestrator.terminal.run_frame import run_frame
     from orchestrator.terminal.run_status import LiveRun
-
-    return LiveRun(folder).look, lambda view, lines: run_frame(view)
-
-
-def _sweep(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
     from orchestrator.terminal.sweep_frame import sweep_frame
     from orchestrator.terminal.sweep_status import LiveSweep
 
-    return LiveSweep(folder).look, sweep_frame
+    if folder.metadata().sweep:
+        return LiveSweep(folder).look, sweep_frame
+    return LiveRun(folder).look, lambda view, lines: run_frame(view)
 
 
 def _watch(

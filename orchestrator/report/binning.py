@@ -76,16 +76,13 @@ def worst_of_bins(
     column, column_groups = _bins(positions[1], most_columns)
     shape = (len(row_groups), len(column_groups))
     cell = row * shape[1] + column
-    order = np.argsort(cell, kind="stable")
-    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
-    filled = cell[order[starts]]
     found = {}
     for name, values in measures.items():
-        numbers = np.where(np.isfinite(values), values, np.nan)
+        numbers = pd.Series(np.asarray(values, dtype=float))
+        known = numbers[np.isfinite(numbers)]
+        at = known.groupby(cell[known.index]).idxmax()
         largest, origin = np.full(shape, np.nan), np.zeros((2, *shape), dtype=np.int64)
-        largest.reshape(-1)[filled] = np.fmax.reduceat(numbers[order], starts)
-        # Of equal values the first one is named: what is written last stays.
-        at = np.flatnonzero(numbers == largest.reshape(-1)[cell])[::-1]
-        origin.reshape(2, -1)[:, cell[at]] = positions[:, at]
+        largest.flat[at.index] = known[at]
+        origin.reshape(2, -1)[:, at.index] = positions[:, at]
         found[name] = Grid(largest, origin[0], origin[1], row_groups, column_groups)
     return found

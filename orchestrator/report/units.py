@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ _TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6),
 _SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("bytes", 1.0))
 
 
-def listed(values: Mapping[Hashable, Any]) -> str:
+def listed(values: Mapping[Any, Any]) -> str:
     """Names and values in a line, without those that are empty."""
     return ", ".join(f"{name} {shown}" for name, value in values.items() if (shown := quantities.text(str(name), value)))
 

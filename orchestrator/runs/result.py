@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import yaml
 from hooks.parts.metric_direction import stated
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats.quantities import is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,6 +124,12 @@ class Run(Result):
         store = CheckpointStore(self.folder.kept_checkpoints(), self.name)
         found = store.storage / store.resolve(label)
         return found.local or str(found)
+
+
+def best_report(reports: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Mapping[str, Any] | None:
+    """The report in which a metric is best, by `max` or `min`; None where none has it."""
+    judged = [report for report in reports if is_number(report.get(metric))]
+    return (max if mode == "max" else min)(judged, key=lambda report: report[metric], default=None)
 
 
 def _training_unless_said(where: str | None) -> str:

@@ -23,10 +23,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     columns = measured_columns(rows)
     table = rows[columns].quantile([0, 0.5, 0.95, 1]).T
     table.columns = pd.Index(["min", "median", "p95", "max"])
-    medians = rows.groupby("rank")[columns].median()
-    table["worst_rank"] = medians.idxmax() if len(medians) else np.nan
-    table.index.name = "column"
-    return table
+    return table.assign(worst_rank=_worst_rank(rows, columns)).rename_axis("column")
 
 
 def by_rank(rows: pd.DataFrame) -> pd.DataFrame:
@@ -66,19 +63,20 @@ def by_span(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame({"seconds": rows[columns].sum()})
     table["share"] = table["seconds"] / (rows["step_s"].sum() if "step_s" in rows else np.nan)
     table[["median_s", "p95_s"]] = rows[columns].quantile([0.5, 0.95]).T.to_numpy()
-    medians = rows.groupby("rank")[columns].median()
-    table["worst_rank"] = medians.idxmax() if len(medians) else np.nan
-    table.index.name = "span"
-    return table.sort_values("seconds", ascending=False)
+    table["worst_rank"] = _worst_rank(rows, columns)
+    return table.rename_axis("span").sort_values("seconds", ascending=False)
+
+
+def _worst_rank(rows: pd.DataFrame, columns: list[str]) -> Any:
+    """By column, the rank whose median is highest; NaN where there is no row."""
+    return rows.groupby("rank")[columns].median().idxmax() if len(rows) else np.nan
 
 
 def by_hook(costs: pd.DataFrame, stats: pd.DataFrame) -> pd.DataFrame:
     """Per hook and event: calls, seconds over all ranks, their share of all iterations' time, and the costliest rank."""
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
-    total = stats["step_s"].sum() if "step_s" in stats else np.nan
-    table["share"] = table["seconds"] / total
+    table["share"] = table["seconds"] / (stats["step_s"].sum() if "step_s" in stats else np.nan)
     table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
-    worst = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])["rank"]
-    table["costliest_rank"] = worst
+    table["costliest_rank"] = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])["rank"]
     return table.sort_values("seconds", ascending=False)

@@ -59,7 +59,6 @@ def load(
     # whether it has NaNs beside them.
     names = [one for one in conditions if one.columns <= set(KEY)]
     recorded = read_recorded(storage, "rows", read, names)
-    assert recorded is not None
     return _frame(current_rows(recorded, attempts, conditions=conditions).select(asked))
 
 
@@ -92,13 +91,13 @@ def read_recorded(
     table: str,
     schema: pa.Schema | None = None,
     conditions: Sequence[Condition] = (),
-) -> pa.Table | None:
-    """Every row recorded for a run: from its compacted file and its ranks' files.
+) -> pa.Table:
+    """Every row recorded for a run, from its compacted file and its ranks' files; no column where nothing is recorded.
 
     `storage` is the run's folder, `table` is `rows` or `costs`. A row that came twice is here twice. With a schema, its
     columns alone; with conditions, which need one, fewer of the rows that do not meet them.
     """
-    tables = []
+    tables = [(pa.schema([]) if schema is None else schema).empty_table()]
     if storage.exists(COMPACTED[table]):
         with storage.open(COMPACTED[table]) as file:
             names = None if schema is None else schema.names
@@ -106,9 +105,7 @@ def read_recorded(
     columns = None if schema is None else set(schema.names)
     batches = [read_batches(storage.read(file), columns) for file in _files(storage, table, conditions)]
     tables += [pa.Table.from_batches(own) for own in batches if own]
-    if schema is not None:
-        tables.append(schema.empty_table())
-    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _files(storage: Storage, table: str, conditions: Sequence[Condition] = ()) -> list[str]:
@@ -206,9 +203,9 @@ def _last_of_alike(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
     return np.append(changes, np.ones(min(1, len(columns[0])), dtype=bool))
 
 
-def stats_table(recorded: pa.Table | None, attempts: Sequence[Attempt], *, keep_superseded: bool = False) -> pd.DataFrame:
+def stats_table(recorded: pa.Table, attempts: Sequence[Attempt], *, keep_superseded: bool = False) -> pd.DataFrame:
     """One row per rank, phase, epoch and iteration of the training that counted."""
-    if recorded is None:
+    if not recorded.column_names:
         return pd.DataFrame(columns=FIRST)
     rows = current_rows(recorded, attempts, keep_superseded=keep_superseded)
     return _frame(rows.select(FIRST + [name for name in rows.column_names if name not in FIRST]))
@@ -229,10 +226,10 @@ def _narrow(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def costs_table(recorded: pa.Table | None, attempts: Sequence[Attempt]) -> pd.DataFrame:
+def costs_table(recorded: pa.Table, attempts: Sequence[Attempt]) -> pd.DataFrame:
     """What each hook cost at each event on each rank: calls and seconds."""
     columns = ["rank", "hook", "event", "calls", "seconds"]
-    if recorded is None:
+    if not recorded.column_names:
         return pd.DataFrame(columns=columns)
     rows: pd.DataFrame = recorded.to_pandas().drop_duplicates()
     for attempt in attempts:
@@ -247,7 +244,7 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """
     for table in ("rows", "costs"):
         recorded = read_recorded(storage, table)
-        if recorded is None:
+        if not recorded.column_names:
             continue
         if table == "rows":
             recorded = with_usage(_narrow(current_rows(recorded, attempts, keep_superseded=True)), attempts)

@@ -30,7 +30,7 @@ def run_frame(view: RunView) -> RenderableType:
 
 def _parts(view: RunView) -> Iterator[RenderableType]:
     yield heading(view.path, view.status, *view.stopped)
-    yield progress_line(view.progress)
+    yield bar_line("  ".join(_counters(view.progress)), view.progress.share, view.progress.eta_s)
     pace = [*_pace(view)]
     if pace:
         yield Text("   ".join(pace))
@@ -52,11 +52,6 @@ def _parts(view: RunView) -> Iterator[RenderableType]:
 def heading(path: str, status: str, *more: str) -> Text:
     """What is looked at, and how it is."""
     return Text.assemble((path, "bold"), "  ", (status, STYLES.get(status, "")), *(f"  {text}" for text in more))
-
-
-def progress_line(progress: RunProgress) -> RenderableType:
-    """How far training is, with a bar where its length is known."""
-    return bar_line("  ".join(_counters(progress)), progress.share, progress.eta_s)
 
 
 def bar_line(label: str, share: float | None, eta_s: float | None) -> RenderableType:
@@ -82,7 +77,7 @@ def _counters(progress: RunProgress) -> Iterator[str]:
     if progress.steps:
         yield f"step {progress.step} of {progress.steps}"
     if progress.phase not in (None, "train"):
-        yield f"{progress.phase}"
+        yield str(progress.phase)
 
 
 def _pace(view: RunView) -> Iterator[str]:

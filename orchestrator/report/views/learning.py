@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from hooks.parts.metric_direction import direction, not_known
-from orchestrator.records.reports import best_report
 from orchestrator.report import page, palette
 from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
+from orchestrator.runs.result import best_report
 from orchestrator.stats import quantities
 from orchestrator.stats.quantities import is_number
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from orchestrator.report import page, tables
+from orchestrator.report import page, tables, units
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.sweeps.results.analysis import CONFIG
 
@@ -76,11 +75,10 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     chosen = {key.removeprefix(CONFIG): value for key, value in values.items() if key.startswith(CONFIG)}
     taken = {key: value for key, value in values.items() if "/" not in key and key not in ("error", "status")}
     folder, error = f"{path}/trials/{name}", values.get("error")
-    words = ", ".join(f"{key} {_short(value)}" for key, value in chosen.items())
     facts = [tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken)]
     return element(
         "details",
-        element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", words),
+        element("summary", element("b", name), " ", page.status(str(values.get("status", ""))), " ", units.listed(chosen)),
         page.failure(f"Error of {name}", error),
         element("div", *facts, class_="charts"),
         element("p", element("code", f"hookyard report {folder}")),
@@ -114,9 +112,3 @@ def _whole(value: Any) -> Any:
 def _is_aside(name: str, objectives: Mapping[str, str]) -> bool:
     costs = ("/samples_per_s", "/iteration_s", "/peak_rss_bytes", "/rss_bytes")
     return name not in objectives and (name.startswith(ASIDE) or name.endswith(costs))
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,7 +1,6 @@
 """Insight: what the tables say of a run, in sentences with their numbers. Knows pandas alone."""
 
-from orchestrator.stats.insight.diagnosis import Diagnosis, diagnose
-from orchestrator.stats.insight.ending import failure
+from orchestrator.stats.insight.diagnosis import Diagnosis, diagnose, failure
 from orchestrator.stats.insight.verdict import Verdict
 
 __all__ = ["Diagnosis", "Verdict", "diagnose", "failure"]

@@ -83,6 +83,19 @@ def diagnose(
     return Diagnosis(tuple(found), vital_signs(stats, exchanges, against))
 
 
+def failure(status: str, error: str | None) -> Verdict | None:
+    """The verdict on a run that failed or lost its driver, which comes before all others; None of one that did not."""
+    if status == "failed":
+        words = (error or "it does not say why").strip().splitlines()[0]
+        sentence, advice = f"the run failed: {words}", "mend what it says, then hookyard resume RUN; its log has the traceback"
+    elif status == "lost":
+        sentence, advice = "the run is dead: its driver is gone, and nobody has written down how it ended", "hookyard resume RUN"
+    else:
+        return None
+    # More than any share of time.
+    return Verdict("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
+
+
 def vital_signs(stats: pd.DataFrame, exchanges: GradientSyncs | None, against: pd.DataFrame | None = None) -> dict[str, Any]:
     """The run in a few numbers; shares are of the time of all training iterations."""
     rows = stats[stats["phase"] == "train"]

@@ -13,10 +13,10 @@ import pandas as pd
 from hooks.parts.metric_direction import direction
 from orchestrator.errors import UsageError, did_you_mean
 from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import best_report, counted_reports
+from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.runs.result import Result, Run
+from orchestrator.runs.result import Result, Run, best_report
 from orchestrator.stats.row_filter import check_columns
 from orchestrator.stats.tables import COMPACTED, recorded_schema
 from orchestrator.stats.usage import kept_usage, usage

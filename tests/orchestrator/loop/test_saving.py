@@ -281,7 +281,6 @@ class Witness(Hook):
 
     def on_saved(self, state: State, path: str) -> None:
         table = read_recorded(self.storage, "rows")
-        assert table is not None
         self.found.append((state.iteration, table.num_rows))
         assert self.store.names()[-1] == Path(path).name
 

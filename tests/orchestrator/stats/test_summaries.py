@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from orchestrator.stats.summaries import by_hook, by_node, by_phase, by_rank, by_span, summarize
@@ -21,7 +22,7 @@ def two_ranks() -> pd.DataFrame:
     return stats_table(table(rows), [FRESH])
 
 
-EMPTY = stats_table(None, [])
+EMPTY = stats_table(pa.schema([]).empty_table(), [])
 
 
 def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:
