@@ -14,7 +14,6 @@ from hooks import HOOKS, Hook, Priority
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.parameters import docs_of, model_of
-from orchestrator.config.space import LISTS, RANGES
 from orchestrator.config.sweep import SCHEDULERS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -43,8 +42,6 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
     for model in every[1:]:
         definitions.pop(_name(references[model, "validation"]))
     definitions["hook"] = _any_hook(hooks)
-    definitions["domain"] = _domain()
-    definitions["Sweep"]["properties"]["space"]["additionalProperties"] = {"$ref": "#/$defs/domain"}
     scheduler = definitions["Sweep"]["properties"]["scheduler"]
     scheduler["anyOf"] = [{"enum": list(SCHEDULERS)}, {"oneOf": scheduler.pop("oneOf")}]
     scheduler.pop("discriminator")
@@ -103,19 +100,3 @@ def _any_hook(hooks: Mapping[str, type[Hook]]) -> dict[str, Any]:
     ]
     named = {"anyOf": [{"enum": list(hooks)}, {"type": "string", "pattern": IMPORT_PATH}]}
     return {"type": "object", "properties": {"type": named}, "allOf": kinds}
-
-
-def _domain() -> dict[str, Any]:
-    lists = {kind: {"type": "array", "minItems": 1} for kind in LISTS}
-    ranges = {
-        kind: {"type": "array", "items": {"type": "number"}, "minItems": min(counts), "maxItems": max(counts)}
-        for kind, counts in RANGES.items()
-    }
-    return {
-        "type": "object",
-        "description": "What a swept value may be: one of these.",
-        "properties": {**lists, **ranges},
-        "additionalProperties": False,
-        "minProperties": 1,
-        "maxProperties": 1,
-    }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.config.domain import Domain
 from orchestrator.config.reader import join
 from orchestrator.config.sweep import PB2, Population, Sweep
 from orchestrator.errors import Problem, did_you_mean
@@ -14,127 +14,18 @@ from orchestrator.errors import Problem, did_you_mean
 if TYPE_CHECKING:
     from orchestrator.config.experiment import Workers
 
-LISTS = ("choice", "grid")
-"""Domains that are a list of values."""
-
-RANGES = {
-    "uniform": (2,),
-    "loguniform": (2,),
-    "quniform": (3,),
-    "qloguniform": (3,),
-    "randint": (2,),
-    "lograndint": (2,),
-    "normal": (2, 4),
-}
-"""Domains that are numbers, with how many they may take: low and high, a step too where values are quantized; `normal`
-takes mean and sd, and where it is clipped low and high."""
-
-_FORMS = {2: "[low, high]", 3: "[low, high, step]"}
-
-_LOGARITHMIC = ("loguniform", "qloguniform", "lograndint")
-_QUANTIZED = ("quniform", "qloguniform")
-_WHOLE = ("randint", "lograndint")
-
-FIXED = ("name", "sweep", "workers", "base")
-"""What every trial of a sweep shares."""
-
-
-class Domain(NamedTuple):
-    """What one path may be."""
-
-    kind: str
-    values: list[Any]
-
-    @classmethod
-    def parse(cls, written: Mapping[str, list[Any]]) -> Domain:
-        """As in a file: `{uniform: [0, 1]}`."""
-        ((kind, values),) = written.items()
-        return cls(kind, values)
-
-    @property
-    def ends(self) -> tuple[Any, Any]:
-        """The smallest and largest value of a range; infinite for a normal distribution that is not clipped."""
-        if self.kind == "normal":
-            return (self.values[2], self.values[3]) if len(self.values) == 4 else (-math.inf, math.inf)
-        low, high = self.values[:2]
-        return (low, high - 1) if self.kind in _WHOLE else (low, high)
-
-    def candidates(self) -> list[Any]:
-        """The values to try a domain by: each of a list, both ends of a range; a float's largest where it has no end."""
-        if self.kind in LISTS:
-            return self.values
-        largest = sys.float_info.max
-        low, high = (min(max(end, -largest), largest) for end in self.ends)
-        return [low, high] if self._whole() else [float(low), float(high)]
-
-    def holds(self, value: Any) -> bool:
-        """Whether a value is one of a list, or a number within the ends of a range."""
-        if self.kind in LISTS:
-            return value in self.values
-        low, high = self.ends
-        return type(value) in (int, float) and low <= value <= high
-
-    def fitted(self, number: float) -> int | float:
-        """The nearest value of a range: within its ends, on its steps counted from low, whole where the range is."""
-        low, high = self.ends
-        if self.kind in _QUANTIZED:
-            step = self.values[2]
-            steps = math.floor((high - low) / step + 1e-9)
-            # Without the noise of adding up steps such as 0.01.
-            number = float(f"{low + min(max(round((number - low) / step), 0), steps) * step:.12g}")
-        number = min(max(number, low), high)
-        return round(number) if self._whole() else float(number)
-
-    def _whole(self) -> bool:
-        return self.kind in _WHOLE or (self.kind in _QUANTIZED and all(type(value) is int for value in self.values))
-
-
 # Checking
 
 
-def wrong_domain(name: str, domain: Any, search: str) -> Problem | None:
-    """What is wrong with one domain by itself, such as `{uniform: [1, 0]}`."""
-    path = join("sweep.space", name)
-    kinds, group = ", ".join([*LISTS, *RANGES]), name.partition(".")[0]
-    if group in FIXED:
-        return Problem(path, f"cannot be swept: the trials of a sweep share their {group}")
-    if not isinstance(domain, Mapping) or len(domain) != 1:
-        return Problem(path, f"must have exactly one of {kinds}, got {domain!r}")
-    ((kind, values),) = domain.items()
-    if kind not in LISTS and kind not in RANGES:
-        hint = did_you_mean(kind, [*LISTS, *RANGES])
-        return Problem(join(path, kind), f"is no domain; allowed: {kinds}", suggestion=hint)
-    message = _unsearchable(kind, search) or _wrong_values(kind, values)
-    return Problem(join(path, kind), message) if message else None
-
-
-def _unsearchable(kind: str, search: str) -> str | None:
-    if search == "grid" and kind not in LISTS:
-        return "cannot be searched by grid; give its values as choice or grid, or search: random"
-    if search == "optuna" and kind == "grid":
-        return "is gone through whole, which Optuna does not; write choice"
-    if search == "optuna" and kind == "normal":
-        return "is no distribution that Optuna draws from; write uniform"
-    return None
-
-
-def _wrong_values(kind: str, values: Any) -> str | None:
-    if kind in LISTS:
-        return None if isinstance(values, list) and values else f"must be a list of values, got {values!r}"
-    numbers = isinstance(values, list) and all(type(value) in (int, float) for value in values)
-    if not numbers or len(values) not in RANGES[kind]:
-        form = "[mean, sd] or [mean, sd, low, high]" if kind == "normal" else _FORMS[RANGES[kind][0]]
-        return f"must be {form}, got {values!r}"
-    if kind in _WHOLE and not all(type(value) is int for value in values):
-        return f"must be whole numbers, got {values!r}"
-    if kind == "normal" and values[1] <= 0:
-        return f"must have an sd greater than 0, got {values[1]}"
-    low, high = values[2:] or (0, 1) if kind == "normal" else values[:2]
-    if not low < high:
-        return f"must have low < high, got {values!r}"
-    if kind in _LOGARITHMIC and low <= 0:
-        return f"must have low > 0, got {low}"
-    return f"must have a step greater than 0, got {values[2]}" if kind in _QUANTIZED and values[2] <= 0 else None
+def unsearchable(sweep: Sweep) -> Iterator[Problem]:
+    """A problem for each domain that the search cannot draw from."""
+    reasons = {"grid": "is gone through whole, which Optuna does not; write choice", "normal": "is no distribution that Optuna draws from; write uniform"}
+    for name, domain in sweep.space.items():
+        path = join("sweep.space", f"{name}.{domain.kind}")
+        if sweep.search == "grid" and not domain.is_list:
+            yield Problem(path, "cannot be searched by grid; give its values as choice or grid, or search: random")
+        if sweep.search == "optuna" and domain.kind in reasons:
+            yield Problem(path, reasons[domain.kind])
 
 
 def overlaps(sweep: Sweep) -> list[Problem]:
@@ -149,12 +40,12 @@ def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
         return None
     if len(outers) > 1:
         return f"lies inside {' and '.join(outers)}; one of them at most can be swept too"
-    outer, (kind, values) = outers[0], Domain.parse(sweep.space[outers[0]])
-    if kind not in LISTS or not all(value is None or isinstance(value, bool | dict) for value in values):
+    outer, domain = outers[0], sweep.space[outers[0]]
+    if not domain.is_list or not all(value is None or isinstance(value, bool | dict) for value in domain.values):
         return f"lies inside '{outer}', which is swept too, and not as a choice of null and mappings"
-    if not any(_leaves_open(inner.removeprefix(f"{outer}."), value) for value in values):
+    if not any(_leaves_open(inner.removeprefix(f"{outer}."), value) for value in domain.values):
         return f"is never drawn: every value of '{outer}' is off or says it itself"
-    if kind == "choice" and sweep.search != "grid" and "grid" in sweep.space[inner]:
+    if domain.kind == "choice" and sweep.search != "grid" and sweep.space[inner].kind == "grid":
         return f"is a grid inside '{outer}', which is drawn; write choice"
     return None
 
@@ -210,8 +101,8 @@ def wrong_mutations(sweep: Sweep) -> list[Problem]:
 
 def _not_for_pb2(sweep: Sweep) -> Iterator[Problem]:
     for name in mutated_paths(sweep):
-        domain = Domain.parse(sweep.space[name])
-        if domain.kind in LISTS or outer_of(name, sweep.space) or not math.isfinite(domain.ends[0]):
+        domain = sweep.space[name]
+        if domain.is_list or outer_of(name, sweep.space) or not math.isfinite(domain.ends[0]):
             yield Problem(join("sweep.space", name), "pb2 models ranges with both ends that are always there; leave it out of mutate, or use pbt")
 
 
@@ -249,10 +140,10 @@ def is_drawn(name: str, space: Mapping[str, Any], drawn: Mapping[str, Any]) -> b
     return outer is None or _leaves_open(name.removeprefix(f"{outer}."), drawn[outer])
 
 
-def surroundings(name: str, space: Mapping[str, Mapping[str, list[Any]]]) -> list[dict[str, Any]]:
+def surroundings(name: str, space: Mapping[str, Domain]) -> list[dict[str, Any]]:
     """What a path may be drawn beside, of what decides whether it is there and what it means: the choice it lies in, the
     `type` beside it, the task."""
-    values = {other: Domain.parse(space[other]).candidates() for other in space if _decides(other, name)}
+    values = {other: domain.candidates() for other, domain in space.items() if _decides(other, name)}
     return [point for point in _product(values, space) if is_drawn(name, space, point)]
 
 
@@ -283,9 +174,8 @@ def _leaves_open(inner: str, value: Any) -> bool:
 def grid_points(sweep: Sweep) -> list[dict[str, Any]]:
     """The points of the grid, which holds every `grid`, and every `choice` where search is grid; one empty point where
     there are none."""
-    kinds = LISTS if sweep.search == "grid" else ("grid",)
-    domains = {name: Domain.parse(domain) for name, domain in sweep.space.items()}
-    return _product({name: domain.values for name, domain in domains.items() if domain.kind in kinds}, sweep.space)
+    kinds = ("choice", "grid") if sweep.search == "grid" else ("grid",)
+    return _product({name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}, sweep.space)
 
 
 def _product(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> list[dict[str, Any]]:

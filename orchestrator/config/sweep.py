@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hooks.parts.metric_direction import Mode, directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
+from orchestrator.config.domain import Domain
 from orchestrator.config.model import Model
 
 _DURATION = r"^\s*(\d+(?:\.\d+)?)\s*([smhd])\s*$"
@@ -122,6 +123,16 @@ def _typed(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
 
+def _own_of_a_trial(path: str) -> str:
+    group = path.partition(".")[0]
+    if group in ("name", "sweep", "workers", "base"):
+        raise ValueError(f"cannot be swept: the trials of a sweep share their {group}")
+    return path
+
+
+SweptPath = Annotated[str, AfterValidator(_own_of_a_trial)]
+
+
 # Ends
 
 
@@ -189,11 +200,8 @@ class Sweep(Model):
     """What trains a trial: a `gang` of processes that stay warm for the next one, or a Ray `train` job of its own."""
     seed: int = 0
     """Seeds the search and the scheduler."""
-    space: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    """Dotted path to what it may be, one of: `{choice: [...]}`, `{grid: [...]}`, `{uniform: [low, high]}`,
-    `{loguniform: [low, high]}`, `{quniform: [low, high, step]}`, `{qloguniform: [low, high, step]}`,
-    `{randint: [low, high]}`, `{lograndint: [low, high]}` (high not included), `{normal: [mean, sd]}`, clipped with
-    `{normal: [mean, sd, low, high]}`. A path inside a choice (`hooks.ema.decay` where `hooks.ema` is one) is drawn only
+    space: Annotated[dict[SweptPath, Domain], Field(min_length=1)]
+    """Dotted path to what it may be, such as `{uniform: [0, 1]}`. A path inside a choice (`hooks.ema.decay` where `hooks.ema` is one) is drawn only
     where the choice is on and does not say it itself."""
 
     @model_validator(mode="after")

@@ -6,23 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import OnErrorOmit
+
 from orchestrator.config.changes import seen_from
+from orchestrator.config.domain import Domain
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
 from orchestrator.config.resolve import build, inferred_modes
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.space import (
-    Domain,
     is_drawn,
     outer_of,
     overlaps,
     surroundings,
+    unsearchable,
     wrong_counts,
-    wrong_domain,
     wrong_mutations,
 )
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sweep import Sweep, SweptPath
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
+
+
+class _WithSoundDomains(Sweep):
+    """A sweep without the domains that are wrong by themselves, so that one mistake hides no other."""
+
+    space: dict[OnErrorOmit[SweptPath], OnErrorOmit[Domain]]
 
 
 def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
@@ -32,20 +40,20 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     given = data.pop("sweep", None)
     if isinstance(given, dict) and (mode := inferred_modes({**data, "sweep": given}).get("sweep.mode")):
         given = {**given, "mode": mode}
-    sweep = collect_problems([], check, Sweep, given, "sweep") if isinstance(given, dict) else None
+    problems: list[Problem] = []
+    sweep = collect_problems(problems, check, _WithSoundDomains, given, "sweep") if isinstance(given, dict) else None
     if sweep is None:
-        return []
+        return [problem for problem in problems if problem not in known]
     workers = data.get("workers")
     if sweep.engine == "gang" and isinstance(workers, dict) and isinstance(workers.get("count"), list):
         return [Problem("workers.count", f"a gang has one number of ranks, got {workers['count']}; engine: train takes a range")]
-    wrong = {name: wrong_domain(name, domain, sweep.search) for name, domain in sweep.space.items()}
-    problems = [problem for problem in wrong.values() if problem]
-    sound = sweep.model_copy(update={"space": {name: sweep.space[name] for name, problem in wrong.items() if not problem}})
-    problems.extend(overlaps(sound) or ([] if problems else [*wrong_counts(sweep), *wrong_mutations(sweep)]))
-    for name in sound.space:
-        values = Domain.parse(sweep.space[name]).candidates()
-        problems.extend(_refused(name, values, join("sweep.space", name), sound, data, known))
-    for index, point in enumerate(sweep.points if len(sound.space) == len(sweep.space) else ()):
+    problems.extend([*unsearchable(sweep), *overlaps(sweep)])
+    is_whole = len(sweep.space) == len(given["space"])
+    if is_whole and not problems:
+        problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep)])
+    for name, domain in sweep.space.items():
+        problems.extend(_refused(name, domain.candidates(), join("sweep.space", name), sweep, data, known))
+    for index, point in enumerate(sweep.points if is_whole else ()):
         problems.extend(_wrong_point(point, f"sweep.points.{index}", sweep, data, known))
     return problems
 
@@ -59,8 +67,8 @@ def _wrong_point(
             hint = did_you_mean(name, sweep.space)
             problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
             continue
-        if not Domain.parse(sweep.space[name]).holds(value):
-            problems.append(Problem(join(path, name), f"is not in its domain {sweep.space[name]}, got {value!r}"))
+        if value not in sweep.space[name]:
+            problems.append(Problem(join(path, name), f"is not in its domain {sweep.space[name].model_dump()}, got {value!r}"))
             continue
         problems.extend(_refused(name, [value], join(path, name), sweep, data, known, point))
     return problems
@@ -85,7 +93,7 @@ def _refused(
             tried = {**around, name: value}
             for problem in _problems_with(tried, data, sweep):
                 if problem not in before and not _may_be_mended(problem.path, tried, sweep.space):
-                    message = _message_for(Domain.parse(sweep.space[name]), seen_from(name, problem))
+                    message = _message_for(sweep.space[name], seen_from(name, problem))
                     found.setdefault(message, (problem, []))[1].append(around)
     problems = []
     for message, (problem, where) in found.items():

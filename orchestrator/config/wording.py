@@ -135,7 +135,9 @@ def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> l
     for part in place:
         field = model.model_fields.get(str(part))
         values = _inside(values, part)
-        models = list(_models_in(field.annotation)) if field else []
+        if field is None:  # a key of a mapping, or an index of a list, of the models of the field before
+            continue
+        models = list(_models_in(field.annotation))
         if not models:
             return []
         tag = values.get("type") if isinstance(values, dict) else None

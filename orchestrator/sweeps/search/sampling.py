@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.config.space import LISTS, Domain, count_trials, grid_points, in_order, is_drawn, mutated_paths
+from orchestrator.config.domain import Domain
+from orchestrator.config.space import count_trials, grid_points, in_order, is_drawn, mutated_paths
 from orchestrator.config.sweep import PBT, Sweep
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ def suggested(sweep: Sweep, trial: optuna.Trial) -> dict[str, Any]:
 
 def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
     """A point as Optuna knows it: of a list the place, as in `suggest`. What the space does not hold (any more) is left out."""
-    domains = {name: Domain.parse(sweep.space[name]) for name in point if name in sweep.space}
+    domains = {name: sweep.space[name] for name in point if name in sweep.space}
     return {
-        name: domain.values.index(point[name]) if domain.kind in LISTS else point[name]
+        name: domain.values.index(point[name]) if domain.is_list else point[name]
         for name, domain in domains.items()
-        if domain.holds(point[name])
+        if point[name] in domain
     }
 
 
@@ -53,36 +54,35 @@ def _filled(sweep: Sweep, drawn: Callable[[str, Domain], Any], given: Mapping[st
     values: dict[str, Any] = {}
     for name in in_order(sweep.space):
         if is_drawn(name, sweep.space, values):
-            values[name] = copy.deepcopy(given[name] if name in given else drawn(name, Domain.parse(sweep.space[name])))
+            values[name] = copy.deepcopy(given[name] if name in given else drawn(name, sweep.space[name]))
     return values
 
 
 def draw(domain: Domain, random: np.random.RandomState) -> Any:
     """One value of a domain; quantized and clipped, where the domain is, to the nearest that it holds."""
-    if domain.kind in LISTS:
+    if domain.is_list:
         return domain.values[random.randint(len(domain.values))]
     if domain.kind == "normal":
-        return domain.fitted(random.normal(domain.values[0], domain.values[1]))
+        return domain.nearest(random.normal(domain.values[0], domain.values[1]))
     low, high = domain.ends
     if domain.kind == "randint":
         return int(random.randint(low, high + 1))
     if domain.kind == "lograndint":
         # Each whole number has the share of the logarithmic scale up to the next one.
         return min(math.floor(math.exp(random.uniform(math.log(low), math.log(high + 1)))), high)
-    if domain.kind in ("loguniform", "qloguniform"):
-        return domain.fitted(math.exp(random.uniform(math.log(low), math.log(high))))
-    return domain.fitted(random.uniform(low, high))
+    if domain.is_logarithmic:
+        return domain.nearest(math.exp(random.uniform(math.log(low), math.log(high))))
+    return domain.nearest(random.uniform(low, high))
 
 
 def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
     """What Optuna suggests for one path; of a list it is asked for the place, as a value may be a mapping."""
-    if domain.kind in LISTS:
+    if domain.is_list:
         return domain.values[trial.suggest_categorical(name, range(len(domain.values)))]
     low, high = domain.ends
-    logarithmic = domain.kind in ("loguniform", "qloguniform", "lograndint")
     if domain.kind in ("randint", "lograndint"):
-        return trial.suggest_int(name, low, high, log=logarithmic)
-    return domain.fitted(trial.suggest_float(name, low, high, log=logarithmic))
+        return trial.suggest_int(name, low, high, log=domain.is_logarithmic)
+    return domain.nearest(trial.suggest_float(name, low, high, log=domain.is_logarithmic))
 
 
 # Mutation
@@ -95,7 +95,7 @@ def mutated(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomSta
     changed = copy.deepcopy(dict(values))
     for name in mutated_paths(sweep):
         if name in changed:
-            domain = Domain.parse(sweep.space[name])
+            domain = sweep.space[name]
             resampled = random.uniform() < scheduler.resample_probability
             changed[name] = draw(domain, random) if resampled else perturbed(domain, changed[name], scheduler, random)
     return changed
@@ -103,20 +103,20 @@ def mutated(sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomSta
 
 def perturbed(domain: Domain, value: Any, scheduler: PBT, random: np.random.RandomState) -> Any:
     """A number times one of the factors, within its domain; of a list, the value before or after."""
-    if domain.kind in LISTS:
+    if domain.is_list:
         place = domain.values.index(value) + random.choice([-1, 1])
         return domain.values[min(max(place, 0), len(domain.values) - 1)]
-    return domain.fitted(value * random.choice(scheduler.perturbation_factors))
+    return domain.nearest(value * random.choice(scheduler.perturbation_factors))
 
 
 def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with those that change in flight put into their domains."""
-    return {name: Domain.parse(sweep.space[name]).fitted(value) if name in mutated_paths(sweep) else value for name, value in values.items()}
+    return {name: sweep.space[name].nearest(value) if name in mutated_paths(sweep) else value for name, value in values.items()}
 
 
 def bounds(sweep: Sweep) -> dict[str, list[float]]:
     """Both ends of each range that changes in flight."""
-    return {name: list(Domain.parse(sweep.space[name]).ends) for name in mutated_paths(sweep)}
+    return {name: list(sweep.space[name].ends) for name in mutated_paths(sweep)}
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,136 +1,51 @@
-"""The space of a sweep: its domains by themselves, and the arithmetic of trials."""
+"""The space of a sweep: what is drawn beside what, and the arithmetic of trials."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
 from orchestrator.config.experiment import Workers
+from orchestrator.config.parameters import check
 from orchestrator.config.space import (
-    Domain,
     count_trials,
     grid_points,
     is_drawn,
     mutated_paths,
     overlaps,
     trials_at_once,
+    unsearchable,
     wrong_counts,
-    wrong_domain,
     wrong_mutations,
 )
 from orchestrator.config.sweep import Sweep
-
-
-@pytest.mark.parametrize(
-    "domain",
-    [
-        {"choice": [1, "a", None]},
-        {"grid": [0.1]},
-        {"uniform": [0, 1]},
-        {"loguniform": [1e-5, 1]},
-        {"quniform": [0, 1, 0.25]},
-        {"randint": [1, 9]},
-        {"lograndint": [1, 9]},
-        {"qloguniform": [0.01, 1, 0.01]},
-        {"normal": [0, 1]},
-        {"normal": [0, 1, -2, 2]},
-    ],
-)
-def test_good_domains(domain: dict[str, Any]) -> None:
-    assert wrong_domain("optimizer.lr", domain, "random") is None
-
-
-@pytest.mark.parametrize(
-    ("domain", "path", "said"),
-    [
-        ({}, "", "exactly one of"),
-        ({"choice": [1], "uniform": [0, 1]}, "", "exactly one of"),
-        ([1, 2], "", "exactly one of"),
-        ({"unifrom": [0, 1]}, ".unifrom", "is no domain"),
-        ({"choice": []}, ".choice", "a list of values"),
-        ({"grid": 3}, ".grid", "a list of values"),
-        ({"uniform": [1, 0]}, ".uniform", "low < high"),
-        ({"uniform": [1, 1]}, ".uniform", "low < high"),
-        ({"uniform": [1]}, ".uniform", "must be [low, high]"),
-        ({"uniform": ["0", 1]}, ".uniform", "must be [low, high]"),
-        ({"uniform": [False, True]}, ".uniform", "must be [low, high]"),
-        ({"loguniform": [0, 1]}, ".loguniform", "low > 0"),
-        ({"lograndint": [0, 5]}, ".lograndint", "low > 0"),
-        ({"randint": [0, 1.5]}, ".randint", "whole numbers"),
-        ({"quniform": [0, 1]}, ".quniform", "[low, high, step]"),
-        ({"quniform": [0, 1, 0]}, ".quniform", "step greater than 0"),
-        ({"qloguniform": [0, 1, 0.1]}, ".qloguniform", "low > 0"),
-        ({"qloguniform": [0.1, 1, -0.1]}, ".qloguniform", "step greater than 0"),
-        ({"normal": [0, 0]}, ".normal", "sd greater than 0"),
-        ({"normal": [0, 1, 2]}, ".normal", "[mean, sd, low, high]"),
-        ({"normal": [0, 1, 2, 1]}, ".normal", "low < high"),
-    ],
-)
-def test_wrong_domains(domain: Any, path: str, said: str) -> None:
-    problem = wrong_domain("optimizer.lr", domain, "random")
-    assert problem is not None
-    assert problem.path == f"sweep.space.optimizer.lr{path}"
-    assert said in problem.message
-
-
-def test_a_grid_has_points() -> None:
-    assert wrong_domain("optimizer.lr", {"choice": [1]}, "grid") is None
-    assert "cannot be searched by grid" in str(wrong_domain("optimizer.lr", {"uniform": [0, 1]}, "grid"))
-
-
-@pytest.mark.parametrize(("domain", "instead"), [({"grid": [1, 2]}, "write choice"), ({"normal": [0, 1]}, "write uniform")])
-def test_what_optuna_does_not_draw_from(domain: dict[str, Any], instead: str) -> None:
-    assert instead in str(wrong_domain("optimizer.lr", domain, "optuna"))
-
-
-@pytest.mark.parametrize("name", ["name", "workers.count", "sweep.trials", "base"])
-def test_what_trials_share_cannot_be_swept(name: str) -> None:
-    assert "cannot be swept" in str(wrong_domain(name, {"choice": [1]}, "random"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "values", "tried"),
-    [
-        ("choice", [1, 2, 3], [1, 2, 3]),
-        ("uniform", [0, 1], [0.0, 1.0]),
-        ("quniform", [1, 5, 2], [1, 5]),
-        ("quniform", [1, 5, 0.5], [1.0, 5.0]),
-        ("randint", [1, 5], [1, 4]),
-        ("lograndint", [1, 5], [1, 4]),
-        ("normal", [10, 2], [-sys.float_info.max, sys.float_info.max]),
-        ("normal", [10, 2, 5, 12], [5.0, 12.0]),
-    ],
-)
-def test_what_a_domain_is_tried_by(kind: str, values: list[Any], tried: list[Any]) -> None:
-    found = Domain(kind, values).candidates()
-    assert found == tried
-    assert [type(value) for value in found] == [type(value) for value in tried]
-
-
-@pytest.mark.parametrize(
-    ("kind", "values", "number", "fitted"),
-    [
-        ("uniform", [0, 1], 1.2, 1.0),
-        ("uniform", [0.5, 1], -3, 0.5),
-        ("randint", [0, 5], 9.0, 4),
-        ("randint", [0, 5], 2.6, 3),
-        ("quniform", [0.1, 1, 0.3], 0.6, 0.7),
-        ("quniform", [0.1, 1.1, 0.3], 1.1, 1.0),  # 1.1 is on no step from 0.1
-        ("qloguniform", [8, 64, 8], 30.0, 32),
-        ("normal", [0, 1, -1, 1], -4, -1.0),
-        ("normal", [0, 1], -4.5, -4.5),
-    ],
-)
-def test_a_number_is_fitted_to_its_domain(kind: str, values: list[Any], number: float, fitted: float) -> None:
-    found = Domain(kind, values).fitted(number)
-    assert found == fitted
-    assert type(found) is type(fitted)
+from orchestrator.errors import ConfigError
 
 
 def of(space: dict[str, Any], **more: Any) -> Sweep:
     return Sweep.model_validate({"metric": "val/loss", "space": space, **more})
+
+
+def test_a_grid_has_points() -> None:
+    (problem,) = unsearchable(of({"a": {"choice": [1]}, "optimizer.lr": {"uniform": [0, 1]}}, search="grid"))
+    assert problem.path == "sweep.space.optimizer.lr.uniform"
+    assert "cannot be searched by grid" in problem.message
+
+
+@pytest.mark.parametrize(("domain", "instead"), [({"grid": [1, 2]}, "write choice"), ({"normal": [0, 1]}, "write uniform")])
+def test_what_optuna_does_not_draw_from(domain: dict[str, Any], instead: str) -> None:
+    (problem,) = unsearchable(of({"a": {"choice": [1]}, "optimizer.lr": domain}, search="optuna"))
+    assert instead in problem.message
+
+
+@pytest.mark.parametrize("name", ["name", "workers.count", "sweep.trials", "base"])
+def test_what_trials_share_cannot_be_swept(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(Sweep, {"metric": "val/loss", "space": {name: {"choice": [1]}}}, "sweep")
+    (problem,) = caught.value.problems
+    assert problem.path == f"sweep.space.{name}"
+    assert problem.message == f"cannot be swept: the trials of a sweep share their {name.partition('.')[0]}"
 
 
 ON = {"choice": [None, {}, {"average": "stochastic", "decay": 0}]}
