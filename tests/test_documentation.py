@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_dict
-from orchestrator.config.sweep import PB2, PBT, SCHEDULERS, Asha, Fifo, HyperBand, Median
+from orchestrator.config.sweep import PB2, PBT, Asha, Fifo, HyperBand, Median, SchedulerName
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -114,7 +115,7 @@ def test_every_sweep_in_the_guide_to_sweeps_is_valid(folder: Path) -> None:
     loaded = {name: load_experiment(folder / name) for name, _ in NAMED.findall(page.read_text())}
     sweeps = {name: experiment.sweep for name, experiment in loaded.items() if experiment.sweep}
     assert {one.search for one in sweeps.values()} == {"grid", "random", "optuna"}
-    assert {one.scheduler.type for one in sweeps.values()} == set(SCHEDULERS)
+    assert {one.scheduler.type for one in sweeps.values()} == set(get_args(SchedulerName))
     assert len(loaded["study/changes.yaml"].changes) == 2
     assert page.read_text().count("```yaml") == len(loaded)
 
@@ -124,7 +125,7 @@ def test_the_guide_to_sweeps_has_every_parameter_of_the_schedulers_with_its_defa
     rows = [row for row in table_rows(section) if len(row) == 4]
     told = {(kind, name): yaml.safe_load(default.strip("`")) for name, kinds, default, _ in rows for kind in re.findall(r"`(\w+)`", kinds)}
     schedulers = [Fifo(), Asha(), HyperBand(), Median(), PBT(), PB2()]
-    assert {one.type for one in schedulers} == set(SCHEDULERS)
+    assert {one.type for one in schedulers} == set(get_args(SchedulerName))
     assert told == {(one.type, name): value for one in schedulers for name, value in one.model_dump().items() if name != "type"}
 
 

@@ -31,11 +31,7 @@ def find_class(
     ConfigError at `path` when there is none, when its module cannot be imported, or when it is something else. Imports the
     module; evaluates nothing.
     """
-    found: Any = table.get(name)
-    if found is None:
-        found = _at_entry_point(name, path, group) if group else None
-    if found is None:
-        found = _imported(name, base, table, path, others)
+    found = table.get(name) or (group and _at_entry_point(name, path, group)) or _imported(name, base, table, path, others)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise _wrong(path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}")
     return found

@@ -14,7 +14,6 @@ from hooks import HOOKS, Hook, Priority
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.parameters import docs_of, model_of
-from orchestrator.config.sweep import SCHEDULERS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -42,9 +41,6 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
     for model in every[1:]:
         definitions.pop(_name(references[model, "validation"]))
     definitions["hook"] = _any_hook(hooks)
-    scheduler = definitions["Sweep"]["properties"]["scheduler"]
-    scheduler["anyOf"] = [{"enum": list(SCHEDULERS)}, {"oneOf": scheduler.pop("oneOf")}]
-    scheduler.pop("discriminator")
     properties = schema["properties"]
     properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
     properties["optimizer"] = {"type": "object", "description": properties["optimizer"]["description"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le
@@ -116,7 +116,7 @@ class PB2(Population):
 
 
 Scheduler = Annotated[Fifo | Asha | HyperBand | Median | PBT | PB2, Field(discriminator="type")]
-SCHEDULERS = ("fifo", "asha", "hyperband", "median", "pbt", "pb2")
+SchedulerName = Literal["fifo", "asha", "hyperband", "median", "pbt", "pb2"]
 
 
 def _typed(value: Any) -> Any:
@@ -188,7 +188,7 @@ class Sweep(Model):
     """Where the next configuration comes from; `optuna` (TPE) learns from the trials before, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list)
     """Values to try first, by path; what a point does not say is drawn. They count among the configurations."""
-    scheduler: Annotated[Scheduler, BeforeValidator(_typed)] = Fifo()
+    scheduler: Annotated[Scheduler, BeforeValidator(_typed, json_schema_input_type=SchedulerName | Scheduler)] = Fifo()
     """Which trials go on: a name, or `type` and its parameters."""
     stop: Stop | None = None
     """When a trial ends before its time."""
@@ -214,6 +214,10 @@ class Sweep(Model):
     def metrics(self) -> list[str]:
         """What trials are judged by, as a list."""
         return [self.metric] if isinstance(self.metric, str) else self.metric
+
+    def judges(self, report: Mapping[str, Any]) -> bool:
+        """Whether a report holds all of the metrics."""
+        return all(metric in report for metric in self.metrics)
 
     @property
     def objectives(self) -> list[tuple[str, Mode]]:

@@ -15,34 +15,24 @@ from orchestrator.config.reader import join
 from orchestrator.errors import Problem, did_you_mean
 
 _WORDS = {
-    "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
-    "multiple_of": "must be a multiple of {multiple_of}",
-    "finite_number": "must be a finite number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "string_type": "must be text",
     "none_required": "must be null",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "set_type": "must be a list",
-    "iterable_type": "must be a list",
-    "dict_type": "must be a mapping",
-    "model_type": "must be a mapping",
-    "model_attributes_type": "must be a mapping",
-    "literal_error": "must be {expected}",
+    **dict.fromkeys(("list_type", "tuple_type", "set_type", "iterable_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a mapping"),
     "union_tag_invalid": "must have one of the types {expected_tags}",
     "union_tag_not_found": "must say its type",
-    "enum": "must be {expected}",
     "string_pattern_mismatch": "must match {pattern}",
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
     "needs_python_object": "must be an object that YAML cannot say",
 }
+"""What is told in other words than pydantic's, whose "Input should be" is "must be" here."""
 
 
 def problems_of(
@@ -108,7 +98,7 @@ def _wording(error: Mapping[str, Any]) -> str:
         return str(context["error"])
     template = _WORDS.get(error["type"])
     if template is None:
-        message = str(error["msg"])
+        message = str(error["msg"]).replace("Input should", "must", 1)
         return message[:1].lower() + message[1:]
     return template.format(
         **{key: _shown(value) if isinstance(value, float) else value for key, value in context.items()}

@@ -75,7 +75,7 @@ def _train(
     trial, begun, last = life.folder.name, monotonic() - training_seconds(life.folder), None
     while report := life.next():
         last, metrics = report, report.metrics
-        if not all(metric in metrics for metric, _ in settings.objectives):
+        if not settings.judges(metrics):
             continue
         made.append(metrics)
         announcer.reported(trial, metrics)

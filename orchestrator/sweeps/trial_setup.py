@@ -61,7 +61,7 @@ def _open_or_create(
 
 def unjudged(settings: Sweep, last: Report | None) -> RunError:
     """The failure of a trial that is over and has not reported the sweep's metrics."""
-    metrics = [metric for metric, _ in settings.objectives]
+    metrics = settings.metrics
     named = f"the sweep's metric '{metrics[0]}'" if len(metrics) == 1 else f"the sweep's metrics {metrics}"
     if last is None:
         return RunError(f"the trial ended without a report that holds {named}")

@@ -33,6 +33,11 @@ class Exploit:
     after: dict[str, Any]
     """The values the trial goes on with."""
 
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The values that are others than the source's."""
+        return {path: value for path, value in self.after.items() if path not in self.before or self.before[path] != value}
+
 
 class History:
     """The exploits of a sweep, in a file of its own as they happen. Driver."""

@@ -7,7 +7,6 @@ from orchestrator.config.load import experiment_of
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.population_history import History, lineage
-from orchestrator.sweeps.search.sampling import differences
 from orchestrator.sweeps.trial_setup import trial_source
 
 
@@ -23,9 +22,6 @@ def replay(sweep: RunFolder, experiment: Experiment, trial: str) -> Experiment:
     first = exploits[0].before if exploits else folder.metadata().values
     assert experiment.sweep is not None
     source = trial_source(experiment.source, experiment.sweep, first)
-    changes = [
-        {"at": f"{exploit.step} steps", "set": dict(differences(exploit.before, exploit.after))} for exploit in exploits
-    ]
-    changes = [change for change in changes if change["set"]]
+    changes = [{"at": f"{exploit.step} steps", "set": exploit.changes} for exploit in exploits if exploit.changes]
     written, _ = source.merged()
     return experiment_of(source.with_values({"name": f"{sweep.name}-{trial}", "changes": [*(written.get("changes") or []), *changes]}))

@@ -39,9 +39,7 @@ def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = F
 
 def judged_reports(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
     """A trial's reports that count and hold all of the sweep's metrics, oldest first."""
-    metrics = [metric for metric, _ in settings.objectives]
-    reports = counted_reports(folder.reports(), folder.attempts())
-    return [report for report in reports if all(metric in report for metric in metrics)]
+    return [report for report in counted_reports(folder.reports(), folder.attempts()) if settings.judges(report)]
 
 
 def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[int]:

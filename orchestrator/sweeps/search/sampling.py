@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,12 +41,8 @@ def suggested(sweep: Sweep, trial: optuna.Trial) -> dict[str, Any]:
 
 def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
     """A point as Optuna knows it: of a list the place, as in `suggest`. What the space does not hold (any more) is left out."""
-    domains = {name: sweep.space[name] for name in point if name in sweep.space}
-    return {
-        name: domain.values.index(point[name]) if domain.is_list else point[name]
-        for name, domain in domains.items()
-        if point[name] in domain
-    }
+    known = {name: value for name, value in point.items() if name in sweep.space and value in sweep.space[name]}
+    return {name: sweep.space[name].values.index(value) if sweep.space[name].is_list else value for name, value in known.items()}
 
 
 def _filled(sweep: Sweep, drawn: Callable[[str, Domain], Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,8 +113,3 @@ def clipped(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
 def bounds(sweep: Sweep) -> dict[str, list[float]]:
     """Both ends of each range that changes in flight."""
     return {name: list(sweep.space[name].ends) for name in mutated_paths(sweep)}
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The paths whose values differ, with the new ones."""
-    return ((name, value) for name, value in after.items() if name not in before or before[name] != value)

@@ -132,7 +132,7 @@ class OptunaTrials(Search):
 
     def _end(self, number: int, last: Mapping[str, Any] | None) -> None:
         """Keeps what a trial has reached, and tells Optuna when it is the last one of its suggestion."""
-        suggestion, metrics = number // self._settings.repeats, [metric for metric, _ in self._settings.objectives]
+        suggestion, metrics = number // self._settings.repeats, self._settings.metrics
         self._reached[suggestion].append(last)
         if len(self._reached[suggestion]) < self._settings.repeats:
             return

@@ -49,7 +49,6 @@ class Trial(tune.Trainable):
     ) -> None:
         """Starts the engine. `source` is the sweep's, with its settings and its trials' workers; `location` its folder."""
         self._source, self._settings, self._location = source, settings, location
-        self._metrics = [metric for metric, _ in settings.objectives]
         self._engine = ENGINES[settings.engine](workers)
         self._take_trial(config)
 
@@ -91,9 +90,9 @@ class Trial(tune.Trainable):
             if self._first:
                 self._count_earlier_reports(life.folder, report)
             report = report or self._last_report(life)
-            judged = all(metric in report.metrics for metric in self._metrics)
+            judged = self._settings.judges(report.metrics)
             if judged:
-                self._judged = {metric: report.metrics[metric] for metric in self._metrics}
+                self._judged = {metric: report.metrics[metric] for metric in self._settings.metrics}
             if report.final or judged:
                 return self._answer(life, report)
 
@@ -103,9 +102,9 @@ class Trial(tune.Trainable):
         if len(folder.attempts()) == 1 or self._checkpoint:
             return
         made = judged_reports(folder, self._settings)
-        new = report is not None and all(metric in report.metrics for metric in self._metrics)
+        new = report is not None and self._settings.judges(report.metrics)
         if made and not self._judged:
-            self._judged = {metric: made[-1][metric] for metric in self._metrics}
+            self._judged = {metric: made[-1][metric] for metric in self._settings.metrics}
         # Tune counts this step when it is over.
         count_from(self, len(made) - new, training_seconds(folder))
 
