@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,7 +74,7 @@ def _send(job: Job, address: str | None, detach: bool) -> None:
 def follow(jobs: Jobs, job: str) -> None:
     """Shows a job's log until it is over, and exits as it did. Ctrl-C asks whether to stop it or to look away."""
     try:
-        status = jobs.follow(job, _show)
+        status = jobs.follow(job, partial(typer.echo, nl=False))
     except KeyboardInterrupt:
         if not is_to_be_stopped(job):
             typer.echo(f"{job} goes on. Look again: hookyard logs {job} --follow --address {jobs.address}", err=True)
@@ -85,11 +86,6 @@ def follow(jobs: Jobs, job: str) -> None:
         raise typer.Exit(INTERRUPTED)
     if status.status == "FAILED":
         raise typer.Exit(status.exit_code or FAILED)
-
-
-def _show(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def is_to_be_stopped(job: str) -> bool:

@@ -53,8 +53,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     to tell. Runs may have different numbers of ranks and lengths. `not_known`: the metrics that have no best, as it is not
     known which way they are better.
     """
-    names = _metric_names(sides)
-    modes = {name: _mode(name, sides) for name in names}
+    modes = _modes(sides)
     return {
         "runs": [side.name for side in sides],
         "ranks": [int(side.rows["rank"].nunique()) if "rank" in side.rows else 0 for side in sides],
@@ -79,16 +78,13 @@ def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
     return [pair for key, inner in value.items() for pair in _flat(inner, f"{path}.{key}" if path else str(key))]
 
 
-def _metric_names(sides: Sequence[Side]) -> list[str]:
-    """The metrics of which some run has reported a number."""
-    reports = [report for side in sides for report in side.reports]
-    return list(dict.fromkeys(name for report in reports for name, value in report.items() if _is_metric(name) and is_number(value)))
-
-
-def _mode(name: str, sides: Sequence[Side]) -> str | None:
-    """Which way a metric is better; None where no run says it and its name does not tell, or runs say opposite things."""
-    told = {direction(name, side.modes) for side in sides} - {None}
-    return told.pop() if len(told) == 1 else None
+def _modes(sides: Sequence[Side]) -> dict[str, str | None]:
+    """The metrics of which some run has reported a number, and which way each is better; None where no run says it and
+    its name does not tell, or runs say opposite things."""
+    reported = [entry for side in sides for report in side.reports for entry in report.items()]
+    names = dict.fromkeys(name for name, value in reported if _is_metric(name) and is_number(value))
+    modes = {name: {direction(name, side.modes) for side in sides} - {None} for name in names}
+    return {name: next(iter(found)) if len(found) == 1 else None for name, found in modes.items()}
 
 
 def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, str | None]) -> dict[str, dict[str, list[Any]]]:

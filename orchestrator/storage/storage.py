@@ -99,7 +99,7 @@ class Storage:
         else:
             infos = self._remote.infos(self._path(folder))
         files = sorted((info for info in infos if info.is_file), key=lambda info: info.base_name)
-        return {info.base_name: FileState(info.size, _seconds(info.mtime_ns)) for info in files}
+        return {info.base_name: FileState(info.size, info.mtime and info.mtime.timestamp()) for info in files}
 
     def read(self, name: str, start: int = 0) -> bytes:
         """A file's bytes, from a place on; raises FileNotFoundError where there is none."""
@@ -192,10 +192,6 @@ class Storage:
             shutil.copytree(folder, self.local / to, dirs_exist_ok=True)
         else:
             self._remote.upload(folder, self._path(to))
-
-
-def _seconds(nanoseconds: int | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds / 1e9
 
 
 def _sync_folder(folder: Path) -> None:

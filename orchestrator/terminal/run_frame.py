@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.stats.quantities import duration, seconds, size
+from orchestrator.stats.quantities import duration, seconds, text
 from orchestrator.terminal.eta import RunProgress
 from orchestrator.terminal.run_status import RankView, RunView
 
@@ -44,14 +44,13 @@ def _parts(view: RunView) -> Iterator[RenderableType]:
         yield Text.assemble((f"{verdict.kind}: ", "bold magenta"), verdict.sentence)
     if len(view.verdicts) > MOST_VERDICTS:
         yield Text(f"and {len(view.verdicts) - MOST_VERDICTS} more: hookyard doctor {view.path}", "dim")
-    for text in (view.error, view.notice):
-        if text:
-            yield Text(text, "bold red")
+    for trouble in filter(None, (view.error, view.notice)):
+        yield Text(trouble, "bold red")
 
 
 def heading(path: str, status: str, *more: str) -> Text:
     """What is looked at, and how it is."""
-    return Text.assemble((path, "bold"), "  ", (status, STYLES.get(status, "")), *(f"  {text}" for text in more))
+    return Text.assemble((path, "bold"), "  ", (status, STYLES.get(status, "")), *(f"  {word}" for word in more))
 
 
 def bar_line(label: str, share: float | None, eta_s: float | None) -> RenderableType:
@@ -125,8 +124,8 @@ def _cells(rank: RankView) -> dict[str, str | Text]:
         "node": rank.node,
         "own work": seconds(rank_status.work_s) if rank_status else "",
         "waiting": seconds(rank_status.wait_s) if rank_status else "",
-        "memory": _size(rank.rss_bytes),
-        "GPU peak": _size(rank.peaks.get("cuda_peak_allocated_bytes")),
+        "memory": text("rss_bytes", rank.rss_bytes),
+        "GPU peak": text("cuda_peak_allocated_bytes", rank.peaks.get("cuda_peak_allocated_bytes")),
         "row age": "" if rank.row_age_s is None else duration(rank.row_age_s),
         "slowest": Text(slowness(rank), "bold magenta"),
     }
@@ -134,10 +133,6 @@ def _cells(rank: RankView) -> dict[str, str | Text]:
 
 def _work(rank: RankView) -> float:
     return rank.standing.work_s if rank.standing else 0.0
-
-
-def _size(value: float | None) -> str:
-    return "" if value is None else size(value)
 
 
 def slowness(rank: RankView) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from orchestrator.stats.quantities import duration
+from orchestrator.stats.quantities import duration, text
 from orchestrator.terminal.run_frame import STYLES, bar_line, heading, percent, slowness, table_of
 from orchestrator.terminal.sweep_status import SweepView, TrialView
 
@@ -31,9 +30,8 @@ def _parts(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     yield Text.assemble(told, *_best(view))
     if view.trials:
         yield from _trials(view, lines)
-    for text in (view.error, view.notice):
-        if text:
-            yield Text(text, "bold red")
+    for trouble in filter(None, (view.error, view.notice)):
+        yield Text(trouble, "bold red")
 
 
 def _best(view: SweepView) -> Iterator[str | tuple[str, str]]:
@@ -66,19 +64,11 @@ def _cells(trial: TrialView, names: Mapping[str, str], best: bool) -> dict[str, 
         "status": Text(trial.status, STYLES.get(trial.status, "")),
         "done": percent(progress.share) if progress else "",
         "eta": duration(progress.eta_s) if progress and progress.eta_s is not None else "",
-        "last": _number(trial.last),
-        "best": _number(trial.best),
-        "values": " ".join(f"{names[path]}={_short(value)}" for path, value in trial.values.items()),
+        "last": text("", trial.last),
+        "best": text("", trial.best),
+        "values": " ".join(f"{names[path]}={text('', value) or 'null'}" for path, value in trial.values.items()),
         "": Text.assemble((trouble, "red")) if trouble else Text(slowest or "; ".join(trial.stopped), "magenta" if slowest else ""),
     }
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:

@@ -18,18 +18,8 @@ from orchestrator.stats.insight.gradient_syncs import WAIT
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.summaries import by_span
 
-ORDER = (
-    "forward_s",
-    "loss_s",
-    "optimizer_s",
-    "data_wait_s",
-    "to_device_s",
-    "hooks_s",
-    "checkpoint_s",
-    "other_s",
-    "backward_s",
-    WAIT,
-)
+LAST = ("backward_s", WAIT)
+ORDER = (*(name for name in SPANS if name not in LAST), *LAST)
 """From the lowest part of a bar to the highest: the backward pass and the waiting for others come last."""
 KINDS = {name: place for place, name in enumerate(ORDER)}
 BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200

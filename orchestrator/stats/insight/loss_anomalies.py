@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.insight.robust_statistics import Floats
-from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.insight.verdict import Verdict, rank_names
 
 WINDOW = 51
 """Iterations around one that say what is usual there."""
@@ -49,7 +49,7 @@ def _not_finite(rows: pd.DataFrame) -> Iterator[Verdict]:
     ranks = sorted(int(rank) for rank in bad[bad["iteration"] == first]["rank"])
     yield Verdict(
         "loss",
-        f"the loss was not finite in {count} of {rows['iteration'].nunique()} iterations, first at iteration {first} on {_rank_names(ranks, rows['rank'].nunique())}",
+        f"the loss was not finite in {count} of {rows['iteration'].nunique()} iterations, first at iteration {first} on {rank_names(ranks, rows['rank'].nunique())}",
         {"problem": "not finite", "iteration": first, "ranks": ranks, "iterations": count},
         "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
         "nan_guard leaves such steps out; anomaly_detection finds the operation; a lower learning rate or bf16 may avoid it",
@@ -105,7 +105,7 @@ def _spikes(table: pd.DataFrame) -> Iterator[Verdict]:
     yield Verdict(
         "loss",
         f"the loss spiked {'once' if episodes == 1 else f'{episodes} times'}: to {height:.4g} at iteration {table.index[worst]}, "
-        f"where {usual_mean[worst]:.4g} was usual; it came from {_rank_names(ranks, table.shape[1])}",
+        f"where {usual_mean[worst]:.4g} was usual; it came from {rank_names(ranks, table.shape[1])}",
         {
             "problem": "spike",
             "iteration": int(table.index[worst]),
@@ -120,9 +120,3 @@ def _spikes(table: pd.DataFrame) -> Iterator[Verdict]:
         "gradient_clip bounds their effect" if len(ranks) < table.shape[1] else "a lower learning rate, a longer warm-up or gradient_clip",
         min(0.5, 0.05 * episodes),
     )
-
-
-def _rank_names(ranks: list[int], of: int) -> str:
-    if len(ranks) == of:
-        return "all ranks alike"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -14,7 +14,7 @@ from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
 from orchestrator.stats.insight.staircase import autocorrelation, rises
-from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.insight.verdict import Verdict, rank_names
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
 """Columns in which a leak shows; what torch's allocator holds in reserve grows without one."""
@@ -73,7 +73,7 @@ def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
         "memory",
         f"{column} grows and does not stop: {quantities.size(per_1000)} per 1000 iterations on rank {rank} "
         f"({quantities.size(low)} to {quantities.size(high)} with 95 % confidence), {share:.0%} since the first quarter of the "
-        f"run; it grows on {_ranks(growing, ranks)}",
+        f"run; it grows on {rank_names(growing, ranks)}",
         {
             "problem": "leak",
             "column": column,
@@ -132,12 +132,6 @@ def _moments(held: Floats) -> Floats:
     together = -(-held.shape[1] // MOST_MOMENTS)
     whole = held[:, held.shape[1] % together :]
     return np.asarray(whole.reshape(len(held), -1, together).mean(axis=2))
-
-
-def _ranks(ranks: list[int], of: int) -> str:
-    if len(ranks) == of:
-        return "every rank"
-    return f"rank {ranks[0]} alone" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} of {of}"
 
 
 def _imbalance(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:

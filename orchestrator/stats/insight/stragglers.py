@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hooks.hook import WITHIN_ITERATION
 from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, GradientSyncs
 from orchestrator.stats.insight.robust_statistics import (
@@ -258,15 +259,9 @@ def _scores(exchanges: GradientSyncs) -> dict[str, Floats]:
 
 def _more_than_others(costs: pd.DataFrame) -> pd.DataFrame | None:
     """What each rank paid beyond the median of the others, by hook and event within iterations; a column for each rank."""
-    inner = costs[costs["event"].isin(IN_ITERATION)]
+    inner = costs[costs["event"].isin(WITHIN_ITERATION)]
     table = inner.pivot_table(index=["hook", "event"], columns="rank", values="seconds", aggfunc="sum").fillna(0.0)
     if table.shape[1] < 2:
         return None
     paid = table.to_numpy(dtype=float)
     return pd.DataFrame(beyond_others(paid), table.index, table.columns)
-
-
-IN_ITERATION = (
-    "on_iteration_start", "on_batch", "on_forward", "on_loss", "on_backward", "on_gradients", "on_update", "on_step",
-)  # fmt: skip
-"""The events whose time is in `hooks_s`."""

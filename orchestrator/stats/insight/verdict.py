@@ -23,3 +23,10 @@ class Verdict:
     """What to try."""
     weight: float = 0.0
     """How much it matters, for sorting: for what costs time, its share of the run's time (0 to 1)."""
+
+
+def rank_names(ranks: list[int], of: int) -> str:
+    """Some ranks in words, of so many that there are."""
+    if len(ranks) == of:
+        return "every rank"
+    return f"rank {ranks[0]} alone" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} of {of}"

@@ -157,5 +157,5 @@ def test_in_a_folder_there_is_no_thread_and_nothing_to_send(tmp_path: Any, time:
     files.sync()
     write(files, 3)
     assert sent(Storage(tmp_path)) == [[1, 2, 3]]
-    assert threading.active_count() == before
+    assert threading.active_count() <= before, "one of an earlier test may still have been ending"
     files.close()

@@ -52,7 +52,7 @@ def test_each_trial_has_a_row() -> None:
     rows = {line.split()[0]: line for line in drawn(sweep_frame(VIEW), 160) if line.startswith("trial-")}
     assert list(rows) == ["trial-0003", "trial-0000", "trial-0001", "trial-0002"]
     assert rows["trial-0003"].split()[:7] == ["trial-0003", "running", "50%", "2", "min", "0.5", "0.5"]
-    assert rows["trial-0003"].endswith("lr=0.1235 ema=None  rank 1 +20 ms forward_s")
+    assert rows["trial-0003"].endswith("lr=0.1235 ema=null  rank 1 +20 ms forward_s")
     assert rows["trial-0001"].endswith("the scheduler ended the trial")
     assert rows["trial-0002"].endswith("rank 1: out of memory"), "the first line of the error"
 

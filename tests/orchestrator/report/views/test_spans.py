@@ -4,14 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, ORDER, own_work, spans
-from orchestrator.stats.spans import SPANS
+from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, own_work, spans
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import slower, training
-
-
-def test_every_span_has_a_place_in_the_bars() -> None:
-    assert set(ORDER) == set(SPANS)
 
 
 def test_own_work_is_all_but_the_waiting() -> None:

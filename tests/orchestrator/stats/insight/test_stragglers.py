@@ -15,11 +15,12 @@ import pytest
 from torch.utils.data import Dataset
 
 from hooks import Hook, State
+from hooks.hook import WITHIN_ITERATION
 from orchestrator.loop import iterations
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, OWN_WORK, WAIT, gradient_syncs
-from orchestrator.stats.insight.stragglers import IN_ITERATION, stragglers
+from orchestrator.stats.insight.stragglers import stragglers
 from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.spans import SPANS
 from tests.orchestrator.stats.insight.runs import costs, slower, training, unmeasured
@@ -338,4 +339,4 @@ def test_real_ranks_the_slow_one_is_named_with_its_span() -> None:
 
 def test_the_events_within_an_iteration_are_those_the_loop_charges_to_hooks() -> None:
     source = Path(iterations.__file__).read_text()
-    assert set(re.findall(r'fire\("(\w+)"', source)) == set(IN_ITERATION)
+    assert set(re.findall(r'fire\("(\w+)"', source)) == set(WITHIN_ITERATION)
