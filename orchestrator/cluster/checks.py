@@ -1,4 +1,4 @@
-"""The checks: what the nodes said, and what is wrong with it. Pure: data in, findings out."""
+"""The checks: what the nodes answered, and what is wrong with it. Pure: data in, findings out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.engines.ray_environment import Resources, with_unit
 DISK_BYTES = 5 * 2**30
 SHARED_MEMORY_BYTES = 2**30
 CLOCK_S = 1.0
-"""Below these, nothing is said: what a small run needs, and how far apart times may lie before their order misleads."""
+"""Limits of the warnings: what a small run needs, and how far apart times may lie before their order misleads."""
 
 
 class Level(StrEnum):

@@ -1,4 +1,4 @@
-"""What a job is told: the command that runs an experiment on a cluster. Pure; shared by Ray's jobs and KubeRay's."""
+"""A job: the command that runs an experiment on a cluster. Pure; shared by Ray's jobs and KubeRay's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.storage import without_credentials
 
 @dataclass(frozen=True)
 class Job:
-    """A run or a sweep, as a job's process on the cluster is told of it."""
+    """A run or a sweep, as a job's process on the cluster gets it."""
 
     experiment: Experiment
     config: str

@@ -58,7 +58,7 @@ class Jobs:
             from ray.job_submission import JobSubmissionClient
 
             self._client: Any = JobSubmissionClient(self.address)
-        # Ray tells of each upload and of each line that ends.
+        # Ray logs each upload and of each line that ends.
         logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
 
     @contextmanager
@@ -96,28 +96,26 @@ class Jobs:
 
     def _submitted(self, pause: Callable[[float], None], **job: Any) -> str:
         """The name of a job that was taken; a cluster that has just begun is asked again until its agents are there."""
-        for left in reversed(range(_AGENT_TIMES)):
+        for tried in range(_AGENT_TIMES):
+            if tried:
+                say(f"the cluster at {self.address} has no agent yet that takes jobs; asking again")
+                pause(_AGAIN_S)
             try:
-                name: str = self._client.submit_job(**job)
-                return name
+                return str(self._client.submit_job(**job))
             except RuntimeError as error:
                 if "No available agent" not in str(error):
                     raise RunError(f"the cluster at {self.address} does not take the job: {error}") from error
-                if not left:
-                    raise RunError(
-                        f"the cluster at {self.address} has no agent that takes jobs. Where another Ray runs on the head's machine, it "
-                        "may hold the agent's port: start this one with --dashboard-agent-listen-port. The head's "
-                        "dashboard_agent.log says what is wrong"
-                    ) from error
-                say(f"the cluster at {self.address} has no agent yet that takes jobs; asking again")
-                pause(_AGAIN_S)
-        raise AssertionError("the last try returns or raises")
+        raise RunError(
+            f"the cluster at {self.address} has no agent that takes jobs. Where another Ray runs on the head's machine, it "
+            "may hold the agent's port: start this one with --dashboard-agent-listen-port. The head's "
+            "dashboard_agent.log says what is wrong"
+        )
 
     def status(self, job: str) -> Status:
         """How a job fares; raises UsageError where the cluster knows none of that name."""
         with self._answers(), self._known(job):
-            told = self._client.get_job_info(job)
-            return Status(job, str(told.status.value), told.message or "", told.driver_exit_code, told.entrypoint)
+            info = self._client.get_job_info(job)
+            return Status(job, str(info.status.value), info.message or "", info.driver_exit_code, info.entrypoint)
 
     def log(self, job: str) -> str:
         """What a job has written so far."""

@@ -94,7 +94,7 @@ def _git(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise UsageError("git is not installed; it tells which files .gitignore leaves out") from None
+        raise UsageError("git is not installed; it is asked which files .gitignore leaves out") from None
 
 
 def _mib(size_bytes: float) -> str:

@@ -73,9 +73,9 @@ class Loader(Model):
     num_workers: Annotated[int, Ge(0)] = 0
     """Processes that fetch data for each rank; 0 fetches in the training process."""
     pin_memory: bool | None = None
-    """Page-locks batches, so that they are copied to a GPU beside its work; where it is not said, if there is a GPU."""
+    """Page-locks batches, so that they are copied to a GPU beside its work; by default, if there is a GPU."""
     eval_batch_size: Annotated[int, Ge(1)] | None = None
-    """Samples in a batch of val and test; the training batch size where it is not said."""
+    """Samples in a batch of val and test; by default those of a training batch."""
     drop_last: bool = False
     """Leaves out the last training batch of an epoch when it is smaller than the others."""
 
@@ -91,7 +91,7 @@ class Change(Model):
 
 
 def wrong_length(epochs: object, steps: object) -> str | None:
-    """What is wrong where the length of training is said twice or not at all."""
+    """What is wrong where the length of training is given twice or not at all."""
     if epochs is not None and steps is not None:
         return "has both epochs and steps; say one of them (epochs=null takes the other away)"
     return "has neither epochs nor steps; say how long to train" if epochs is None and steps is None else None
@@ -148,7 +148,7 @@ class Experiment(Model):
     """How to sweep, where this is a sweep."""
 
     _source: ExperimentSource | None = PrivateAttr(default=None)
-    _in_full: bool = PrivateAttr(default=False)
+    _is_resolved: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -169,7 +169,7 @@ class Experiment(Model):
         copied = super().model_copy(update=update, deep=deep)
         if update and self._source is not None:
             copied._source = self._source.with_values(copied.model_dump(mode="json", include=set(update)))
-            copied._in_full = False
+            copied._is_resolved = False
         return copied
 
     @property

@@ -45,10 +45,10 @@ def experiment_of(source: ExperimentSource) -> Experiment:
     return _checked(source, Document({}))
 
 
-def in_full(experiment: Experiment) -> Experiment:
+def checked_experiment(experiment: Experiment) -> Experiment:
     """An experiment that was made or copied in Python, checked and filled in; one that was read is so already. Raises
     ConfigError."""
-    return experiment if experiment._in_full else experiment_of(experiment.source)
+    return experiment if experiment._is_resolved else experiment_of(experiment.source)
 
 
 def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
@@ -126,9 +126,6 @@ def _checked(source: ExperimentSource, document: Document) -> Experiment:
     resolved = collect_problems(problems, resolve, source)
     problems.extend(sweep_problems(source, problems))
     if problems or resolved is None:
-        raise ConfigError(sorted((document.locate(problem) for problem in problems), key=_position))
+        located = map(document.locate, problems)
+        raise ConfigError(sorted(located, key=lambda problem: (problem.file or "", problem.line or 0)))
     return resolved.experiment
-
-
-def _position(problem: Problem) -> tuple[str, int]:
-    return problem.file or "", problem.line or 0

@@ -38,14 +38,14 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | No
     try:
         instance = cls(**given)
     except Exception as error:  # a __post_init__ of the user's may raise anything
-        said = str(error) if isinstance(error, ValueError) and str(error) else f"{type(error).__name__}: {error}"
-        raise ConfigError([Problem(path, said)]) from error
+        message = str(error) if isinstance(error, ValueError) and str(error) else f"{type(error).__name__}: {error}"
+        raise ConfigError([Problem(path, message)]) from error
     return instance, checked.model_dump(mode="json", warnings=False, fallback=str)
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None = None) -> M:
     """Validates as a config means it: a number in quotes is text, `true` is no number; raises ConfigError. `kind`
-    says which hook is checked, or `experiment`, so that names of other systems are told with what to write."""
+    says which hook is checked, or `experiment`, so that for names of other systems the problem suggests what to write."""
     try:
         text = json.dumps(values, default=plain)
     except (TypeError, ValueError) as error:

@@ -40,7 +40,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     resolved = collect_problems(problems, build, data)
     if problems or resolved is None:
         raise ConfigError(problems)
-    resolved.experiment._source, resolved.experiment._in_full = source, True
+    resolved.experiment._source, resolved.experiment._is_resolved = source, True
     return resolved
 
 
@@ -90,12 +90,12 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
     experiment says it of their metrics, and what it says. `sweep` is that of which the experiment is a trial."""
     if sweep is not None:
         data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
-    said, inferred = stated(data), {}
+    modes_by_metric, inferred = stated(data), {}
     for judge in judges(data):
         kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
         silent = judge.entry.get("mode") is None and judge.entry.get("rule") is None
-        modes = [direction(metric, said) for metric in judge.metrics]
-        if silent and kind in ("sweep", "checkpoint", "early_stopping") and said.keys() & {*judge.metrics} and all(modes):
+        modes = [direction(metric, modes_by_metric) for metric in judge.metrics]
+        if silent and kind in ("sweep", "checkpoint", "early_stopping") and modes_by_metric.keys() & {*judge.metrics} and all(modes):
             inferred[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
     return inferred
 

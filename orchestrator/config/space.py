@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.config.domain import Domain
+from orchestrator.config.experiment import Workers
 from orchestrator.config.reader import join
 from orchestrator.config.sweep import PB2, Population, Sweep
 from orchestrator.errors import Problem, did_you_mean
-
-if TYPE_CHECKING:
-    from orchestrator.config.experiment import Workers
 
 # Checking
 
 
 def unsearchable(sweep: Sweep) -> Iterator[Problem]:
     """A problem for each domain that the search cannot draw from."""
-    reasons = {"grid": "is gone through whole, which Optuna does not; write choice", "normal": "is no distribution that Optuna draws from; write uniform"}
+    not_for_optuna = {
+        "grid": "is gone through whole, which Optuna does not; write choice",
+        "normal": "is no distribution that Optuna draws from; write uniform",
+    }
     for name, domain in sweep.space.items():
         path = join("sweep.space", f"{name}.{domain.kind}")
         if sweep.search == "grid" and not domain.is_list:
             yield Problem(path, "cannot be searched by grid; give its values as choice or grid, or search: random")
-        if sweep.search == "optuna" and domain.kind in reasons:
-            yield Problem(path, reasons[domain.kind])
+        if sweep.search == "optuna" and domain.kind in not_for_optuna:
+            yield Problem(path, not_for_optuna[domain.kind])
 
 
 def overlaps(sweep: Sweep) -> list[Problem]:

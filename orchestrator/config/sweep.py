@@ -52,7 +52,7 @@ class Asha(Model):
     reduction_factor: Annotated[float, Gt(1)] = 2
     """One in this many goes on at each rung, and each rung is this much later than the one before."""
     max_t: Annotated[int, Ge(1)] | None = None
-    """Reports after which a trial is stopped in any case; it runs to its own end where it is not said."""
+    """Reports after which a trial is stopped in any case; by default it runs to its own end."""
     brackets: Annotated[int, Ge(1)] = 1
     """How many ladders of rungs trials are dealt out to, each beginning later than the one before."""
 
@@ -93,7 +93,7 @@ class Population(Model):
     synch: bool = True
     """Whether trials wait for each other at each look, so that the same seed gives the same sweep."""
     mutate: list[str] | None = None
-    """Which paths of the space change in flight: fields of hooks, numbers of the optimizer. All such where not said."""
+    """Which paths of the space change in flight: fields of hooks, numbers of the optimizer. By default all such."""
 
 
 class PBT(Population):
@@ -178,10 +178,10 @@ class Sweep(Model):
     """What trials are judged by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a column of the rows;
     several with Optuna, the first of which names the best."""
     mode: Mode | list[Mode] | None = None
-    """Whether more (`max`) or less (`min`) of it is better, one for all metrics or one for each; where it is not said, as the
-    checkpoint or another hook says of the metric, or as its name tells."""
+    """Whether more (`max`) or less (`min`) of it is better, one for all metrics or one for each; by default as the
+    checkpoint or another hook has it for the metric, or as its name implies."""
     trials: Annotated[int, Ge(1)] | None = None
-    """How many trials there are; where it is not said, those of the grid, or of one configuration."""
+    """How many trials there are; by default those of the grid, or of one configuration."""
     repeats: Annotated[int, Ge(1)] = 1
     """Trials of each configuration: with the experiment's `seed`, with the next whole number, and so on."""
     search: Literal["grid", "random", "optuna"] = "random"
@@ -195,7 +195,7 @@ class Sweep(Model):
     budget: Budget | None = None
     """What the whole sweep may use."""
     max_concurrent: Annotated[int, Ge(1)] | None = None
-    """Trials at a time; as many as the cluster holds where it is not said."""
+    """Trials at a time; by default as many as the cluster holds."""
     engine: Literal["gang", "train"] = "gang"
     """What trains a trial: a `gang` of processes that stay warm for the next one, or a Ray `train` job of its own."""
     seed: int = 0
@@ -226,7 +226,7 @@ class Sweep(Model):
 
     @property
     def row_stats(self) -> list[str]:
-        """The metrics that are statistics of rows, as the hook `row_stats` is told them: `step_s/p95`."""
+        """The metrics that are statistics of rows, as the hook `row_stats` takes them: `step_s/p95`."""
         return [metric.removeprefix(PREFIX) for metric in self.metrics if metric.startswith(PREFIX)]
 
 

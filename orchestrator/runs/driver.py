@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import experiment_of, in_full, resumed_experiment, to_yaml
+from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.ray_environment import (
@@ -58,7 +58,7 @@ def run(
     """
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
-    experiment = in_full(experiment)
+    experiment = checked_experiment(experiment)
     engine = _chosen(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import in_full, read_again, to_yaml
+from orchestrator.config.load import checked_experiment, read_again, to_yaml
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import HyperBand, Population
 from orchestrator.config.sweep import Sweep as Settings
@@ -66,7 +66,7 @@ def sweep(
     Raises UsageError where the name is taken, an extra is missing or not even one trial fits, before anything is
     started; RunError where the sweep itself failed.
     """
-    experiment = in_full(experiment)
+    experiment = checked_experiment(experiment)
     settings = experiment.sweep
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")

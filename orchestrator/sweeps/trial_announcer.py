@@ -1,4 +1,4 @@
-"""The announcer: tells how the trials of a sweep fare, in a line for each event and in a table that lives. Driver."""
+"""The announcer: shows how the trials of a sweep fare, in a line for each event and in a live table. Driver."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _chosen(values: Mapping[str, Any]) -> str:
 
 
 class LiveTable:
-    """The frame of a sweep as its files tell it, drawn for a display; looks no more often than is worth it."""
+    """The frame of a sweep as its files show it, drawn for a display; reads them no more often than they change."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._live, self._every_s = LiveSweep(folder), look_every_s(folder.storage)

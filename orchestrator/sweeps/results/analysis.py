@@ -1,4 +1,4 @@
-"""What a sweep's table of trials tells: which trials no other one beats, and which parameters mattered."""
+"""What a sweep's table of trials shows: which trials no other one beats, and which parameters mattered."""
 
 from __future__ import annotations
 
@@ -126,4 +126,4 @@ def _encoded(values: pd.Series) -> tuple[pd.Series, Any]:
 
 
 METHODS = {"ped_anova": _ped_anova, "variance": _variance}
-"""How importance is told."""
+"""How importance is measured, by name."""

@@ -141,10 +141,10 @@ class Sweep(Result):
         return (max if mode == "max" else min)(judged, key=lambda entry: entry[0])[1]
 
     def pareto(self, *columns: str, modes: Mapping[str, str] | None = None) -> pd.DataFrame:
-        """The trials that no other one beats in these columns of `trials`: the sweep's metrics where none are said.
+        """The trials that no other one beats in these columns of `trials`: the sweep's metrics where none are given.
 
         Equal trials stay together; a trial without a number in one of the columns is left out. `modes` is column to
-        `max` or `min`; those of the sweep's metrics, and of a column whose name tells, need not be said.
+        `max` or `min`; those of the sweep's metrics, and of a column whose name implies it, need not be given.
         Raises UsageError for a column that is not there and one whose mode is not known.
         """
         trials, objectives = self.trials, dict(self.objectives)
@@ -161,7 +161,7 @@ class Sweep(Result):
         """How much each parameter mattered for a metric (the sweep's first), the most first, as shares of 1.
 
         `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
-        far the values of a parameter tell the ranks of all trials. Raises UsageError where fewer than 10 trials have the metric.
+        far the values of a parameter explain the ranks of all trials. Raises UsageError where fewer than 10 trials have the metric.
         """
         trials, (first, _) = self.trials, self.objective
         metric = metric or first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -25,7 +25,7 @@ def trial_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> Search:
-    """The search that the settings name, told what an earlier life of the sweep has left; `seed` is that of first repeats."""
+    """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of first repeats."""
     kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
     return kind(settings, seed, previous)
 
@@ -65,10 +65,10 @@ class DrawnTrials(Search):
 
 
 class OptunaTrials(Search):
-    """Optuna, told what an earlier life of the sweep has found. Trials that are not over are handed out again first.
+    """Optuna, which hears what an earlier life of the sweep has found. Trials that are not over are handed out again first.
 
     Optuna counts its suggestions, and a trial keeps its number: what was suggested but never begun is suggested anew. Of
-    trials that repeat one suggestion Optuna is told the mean, when the last of them is over, without those that failed.
+    trials that repeat one suggestion Optuna hears the mean, when the last of them is over, without those that failed.
     """
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> None:
@@ -92,7 +92,7 @@ class OptunaTrials(Search):
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         return OptunaSearch(
-            _Suggest(self._settings),
+            partial(_suggest, self._settings),
             metric=self.metric,
             mode=self.mode,
             points_to_evaluate=_first_points(self._settings, previous),
@@ -131,7 +131,7 @@ class OptunaTrials(Search):
         self._end(self._numbers.pop(trial_id), None if error else result or reported)
 
     def _end(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """Keeps what a trial has reached, and tells Optuna when it is the last one of its suggestion."""
+        """Keeps what a trial has reached, and reports it to Optuna when it is the last one of its suggestion."""
         suggestion, metrics = number // self._settings.repeats, self._settings.metrics
         self._reached[suggestion].append(last)
         if len(self._reached[suggestion]) < self._settings.repeats:
@@ -141,14 +141,9 @@ class OptunaTrials(Search):
         self._optuna.on_trial_complete(str(suggestion), mean, error=mean is None)
 
 
-@dataclass(frozen=True)
-class _Suggest:
-    """The space as a function for Optuna; a class, as Tune keeps the search in a file."""
-
-    settings: Sweep
-
-    def __call__(self, trial: Any) -> dict[str, Any]:
-        return {"values": suggested(self.settings, trial)}
+def _suggest(settings: Sweep, trial: Any) -> dict[str, Any]:
+    """The space as a function for Optuna."""
+    return {"values": suggested(settings, trial)}
 
 
 def _begun(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> int:
@@ -157,7 +152,7 @@ def _begun(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> int:
 
 
 def _first_points(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[dict[str, Any]]:
-    """What Optuna is told to suggest first: what was begun, and the points that were not; {} is its own choice."""
+    """What Optuna is to suggest first: what was begun, and the points that were not; {} is its own choice."""
     given = dict(enumerate(settings.points))
     given |= {number // settings.repeats: trial.values for number, trial in previous.items()}
     count = max(_begun(settings, previous), len(settings.points))

@@ -50,7 +50,7 @@ def launch(
         tune_config=_tune_config(settings, search, sweep, previous, at_once),
         run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, announcer, rules), experiment.max_failures),
     )
-    # A trial that fails is told by the announcer, in its own words and without Tune's traceback.
+    # The announcer reports a trial that fails, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
         with seeded(settings.seed + len(previous)), forgetting_trials():
@@ -169,12 +169,12 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
 
     @staticmethod
     def _error(folder: RunFolder) -> str:
-        said = folder.metadata().error if folder.exists() else None
-        return said or f"the trial's process {DIED}"
+        error = folder.metadata().error if folder.exists() else None
+        return error or f"the trial's process {DIED}"
 
 
 class _Silence(_OfThisDriver, TrialProgressCallback):
-    """Stands in for Tune's own, which keeps every trial and prints a line of some; the announcer tells of them."""
+    """Stands in for Tune's own, which keeps every trial and prints a line of some; the announcer reports them."""
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Nothing."""

@@ -28,7 +28,7 @@ from orchestrator.sweeps.trial_setup import begin_trial, unjudged
 
 _POINTER = "checkpoint.json"
 _COUNTERS = ("epoch", "step", "samples")
-"""What Tune is told of a report beside the sweep's metrics: it keeps all that it is told, of every trial."""
+"""What Tune gets of a report beside the sweep's metrics: it keeps all that it gets, of every trial."""
 
 
 class Trial(tune.Trainable):
@@ -117,7 +117,7 @@ class Trial(tune.Trainable):
         return Report(metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True)
 
     def _answer(self, life: Lifecycle, report: Report) -> dict[str, Any]:
-        """What Tune is told; a last report without the metrics, such as one of a test phase, keeps those before."""
+        """What Tune gets; a last report without the metrics, such as one of a test phase, keeps those before."""
         if not self._judged:
             life.leave()
             raise unjudged(self._settings, report)
