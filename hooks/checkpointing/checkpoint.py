@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.metric_direction import MODES, Mode, Rule, directions, stated
+from hooks.parts.metric_direction import MODES, Mode, Rule, declared_modes, directions
 from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm
 from hooks.state import State
@@ -181,7 +181,7 @@ class Checkpoint(Hook):
     def _judge(self, state: State) -> None:
         """Looks for metrics that are better than ever, and gives them a checkpoint of this step."""
         if self._auto and not self._bests and state.phase == "val":
-            self._judge_by([_first_of_val(state.metrics)], stated(state.config))
+            self._judge_by([_first_of_val(state.metrics)], declared_modes(state.config))
         better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
         if not better:
             return
@@ -195,8 +195,8 @@ class Checkpoint(Hook):
             self._pending = metrics
             self._request(state, "best")
 
-    def _judge_by(self, metrics: Sequence[str], said: Mapping[str, str] | None = None) -> None:
-        modes = directions(metrics, self.mode, self.rule, said)
+    def _judge_by(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
+        modes = directions(metrics, self.mode, self.rule, declared)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _saved_at(self, state: State) -> str | None:

@@ -7,6 +7,7 @@ one. MMEngine's `rule: greater` or `less` is read as the same.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -33,14 +34,15 @@ _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
 """Ends of names, the first that fits: of speed more is better, of seconds and bytes less."""
 
 
-def direction(metric: str, said: Mapping[str, str] | None = None) -> Mode | None:
-    """`max` where more of a metric is better, `min` where less is, None where that is not known; `said` is as from `stated`."""
-    return MODES.get((said or {}).get(metric, "")) or _of_unit(metric) or _of_words(metric)
+def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
+    """`max` where more of a metric is better, `min` where less is, None where that is not known. `declared` is what an
+    experiment says, as `declared_modes` gives it."""
+    return MODES.get((declared or {}).get(metric, "")) or _of_unit(metric) or _of_words(metric)
 
 
-def known_direction(metric: str, said: Mapping[str, str] | None = None) -> Mode:
+def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode:
     """As `direction`; raises ValueError where it is not known."""
-    found = direction(metric, said)
+    found = direction(metric, declared)
     if found is None:
         raise ValueError(f"cannot tell whether more or less of '{metric}' is better; {HOW_TO_SAY}")
     return found
@@ -55,7 +57,7 @@ def not_known(metrics: Sequence[str]) -> str:
 
 
 def directions(
-    metrics: Sequence[str], mode: str | Sequence[str] | None, rule: str | Sequence[str] | None = None, said: Mapping[str, str] | None = None
+    metrics: Sequence[str], mode: str | Sequence[str] | None, rule: str | Sequence[str] | None = None, declared: Mapping[str, str] | None = None
 ) -> dict[str, Mode]:
     """Each metric with what is better of it: as `mode` or `rule` says, one for all or one for each, else as `direction`.
 
@@ -66,15 +68,12 @@ def directions(
     given = _modes({"mode": mode, "rule": rule}, len(metrics))
     if len(given) != len(metrics):
         raise ValueError(f"{len(given)} modes are said for {len(metrics)} metrics ({', '.join(metrics)}); say one for all, or one for each")
-    return {metric: one or known_direction(metric, said) for metric, one in zip(metrics, given, strict=True)}
+    return {metric: one or known_direction(metric, declared) for metric, one in zip(metrics, given, strict=True)}
 
 
-def stated(config: Mapping[str, Any]) -> dict[str, Mode]:
-    """What an experiment, as plain data, says of its metrics: its sweep before its hooks."""
-    found: dict[str, Mode] = {}
-    for judge in judges(config):
-        found = {**judge.modes, **found}
-    return found
+def declared_modes(config: Mapping[str, Any]) -> dict[str, Mode]:
+    """`max` or `min` of each metric of which an experiment, as plain data, says it: its sweep before its hooks."""
+    return dict(ChainMap(*(judge.modes for judge in judges(config))))
 
 
 class Judge(NamedTuple):
@@ -97,8 +96,8 @@ def judges(config: Mapping[str, Any]) -> Iterator[Judge]:
         named = entry.get("metric" if path == "sweep" else "best") or entry.get("monitor")
         metrics: list[Any] = named if isinstance(named, list) else [named]
         if metrics and all(isinstance(metric, str) for metric in metrics):
-            said = zip(metrics, _modes(entry, len(metrics)), strict=False)
-            yield Judge(path, entry, metrics, {metric: mode for metric, mode in said if mode})
+            modes = zip(metrics, _modes(entry, len(metrics)), strict=False)
+            yield Judge(path, entry, metrics, {metric: mode for metric, mode in modes if mode})
 
 
 def _modes(entry: Mapping[str, Any], count: int) -> list[Mode | None]:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks.hook import Hook, Priority
-from hooks.parts.metric_direction import direction, stated
+from hooks.parts.metric_direction import declared_modes, direction
 from hooks.rhythm import Rhythm
 from hooks.state import State
 
@@ -42,7 +42,7 @@ class ParamScheduler(Hook):
         kind = type(state.scheduler).__name__
         if plateau and self.monitor is None:
             raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
-        better = direction(self.monitor, stated(state.config)) if plateau and self.monitor else None
+        better = direction(self.monitor, declared_modes(state.config)) if plateau and self.monitor else None
         if better not in (None, getattr(state.scheduler, "mode", None)):
             raise ValueError(f"{kind} has mode={state.scheduler.mode}, and {better} of {self.monitor} is better; write mode: {better} in scheduler")
         if self.monitor and isinstance(state.scheduler, LRScheduler) and not plateau:

@@ -88,7 +88,7 @@ def _lines(plan: dict[str, Any]) -> list[str]:
     where = f"at {resources['address']}: not asked" if present is None else f"on this machine: {_amounts(present)}"
     lines = [f"asks for  {_amounts(asked)}; {where}", f"writes to {plan['path']}"]
     missing = [kind for kind, amount in asked.items() if present is not None and amount > present[kind]]
-    if missing and not resources["address"]:
+    if missing:
         lines.insert(1, f"does not fit: {', '.join(missing)} asked for is more than there is on this machine")
     if "sweep" in plan:
         at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]

@@ -14,10 +14,10 @@ def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> 
     """Says how a job fares that was sent to a cluster."""
     from orchestrator.cluster.jobs import Jobs
 
-    told = Jobs(address).status(job)
+    found = Jobs(address).status(job)
     if as_json:
-        return print_json(asdict(told))
-    ended = "" if told.exit_code is None else f", exit code {told.exit_code}"
-    typer.echo(f"{told.job}: {told.status}{ended}")
-    typer.echo(f"runs {told.entrypoint}")
-    return typer.echo(told.message) if told.message else None
+        return print_json(asdict(found))
+    ended = "" if found.exit_code is None else f", exit code {found.exit_code}"
+    typer.echo(f"{found.job}: {found.status}{ended}")
+    typer.echo(f"runs {found.entrypoint}")
+    return typer.echo(found.message) if found.message else None

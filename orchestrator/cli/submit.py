@@ -49,8 +49,8 @@ def _print_manifest(job: Job, image: str) -> None:
 
     typer.echo(dump_yaml(manifest(job, image, version("ray"))), nl=False)
     if job.experiment.environment:
-        told = " ".join(f"--from-literal={name}=..." for name in job.experiment.environment)
-        typer.echo(f"It reads its environment from a secret: kubectl create secret generic {SECRET} {told}", err=True)
+        literals = " ".join(f"--from-literal={name}=..." for name in job.experiment.environment)
+        typer.echo(f"It reads its environment from a secret: kubectl create secret generic {SECRET} {literals}", err=True)
 
 
 def _send(job: Job, address: str | None, detach: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hooks import Hook
 from hooks.parts.import_path import extend_import_path
-from hooks.parts.metric_direction import Judge, direction, judges, stated
+from hooks.parts.metric_direction import Judge, declared_modes, direction, judges
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, wrong_length
@@ -90,12 +90,12 @@ def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[
     experiment says it of their metrics, and what it says. `sweep` is that of which the experiment is a trial."""
     if sweep is not None:
         data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
-    modes_by_metric, inferred = stated(data), {}
+    declared, inferred = declared_modes(data), {}
     for judge in judges(data):
         kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
         silent = judge.entry.get("mode") is None and judge.entry.get("rule") is None
-        modes = [direction(metric, modes_by_metric) for metric in judge.metrics]
-        if silent and kind in ("sweep", "checkpoint", "early_stopping") and modes_by_metric.keys() & {*judge.metrics} and all(modes):
+        modes = [direction(metric, declared) for metric in judge.metrics]
+        if silent and kind in ("sweep", "checkpoint", "early_stopping") and declared.keys() & {*judge.metrics} and all(modes):
             inferred[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
     return inferred
 

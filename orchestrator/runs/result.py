@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hooks.parts.metric_direction import stated
+from hooks.parts.metric_direction import declared_modes
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.quantities import is_number
@@ -60,7 +60,7 @@ class Run(Result):
     @property
     def modes(self) -> dict[str, str]:
         """`max` or `min`, whichever is better, of each metric of which the experiment or the trial's sweep says it."""
-        return {**stated(self.config or {}), **self.folder.metadata().modes}
+        return {**declared_modes(self.config or {}), **self.folder.metadata().modes}
 
     @property
     def stats(self) -> pd.DataFrame:

@@ -118,8 +118,8 @@ def _files(storage: Storage, table: str, conditions: Sequence[Condition] = ()) -
         if rank.startswith("rank=")
     ]
     ranks = pa.table({"rank": sorted({int(rank.removeprefix("rank=")) for _, rank in folders})})
-    about_ranks = [one for one in conditions if one.columns == {"rank"}]
-    wanted = set((ranks.filter(joint_condition(about_ranks)) if about_ranks else ranks)["rank"].to_pylist())
+    rank_conditions = [one for one in conditions if one.columns == {"rank"}]
+    wanted = set((ranks.filter(joint_condition(rank_conditions)) if rank_conditions else ranks)["rank"].to_pylist())
     return [
         f"stats/{attempt}/{rank}/{file}"
         for attempt, rank in folders

@@ -118,12 +118,12 @@ def table_of(rows: Sequence[Mapping[str, str | Text]], left: Sequence[str], cut:
 
 
 def _cells(rank: RankView) -> dict[str, str | Text]:
-    rank_status = rank.standing
+    status = rank.standing
     return {
         "rank": str(rank.rank),
         "node": rank.node,
-        "own work": seconds(rank_status.work_s) if rank_status else "",
-        "waiting": seconds(rank_status.wait_s) if rank_status else "",
+        "own work": seconds(status.work_s) if status else "",
+        "waiting": seconds(status.wait_s) if status else "",
         "memory": text("rss_bytes", rank.rss_bytes),
         "GPU peak": text("cuda_peak_allocated_bytes", rank.peaks.get("cuda_peak_allocated_bytes")),
         "row age": "" if rank.row_age_s is None else duration(rank.row_age_s),

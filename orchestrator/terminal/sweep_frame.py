@@ -26,8 +26,8 @@ def _parts(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     over = sum(trial.status != "running" for trial in view.trials)
     yield bar_line(f"{over} of {view.total} trials over", view.share, view.eta_s)
     counts = {**view.counts, "to come": view.total - len(view.trials)}
-    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    yield Text.assemble(told, *_best(view))
+    summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    yield Text.assemble(summary, *_best(view))
     if view.trials:
         yield from _trials(view, lines)
     for trouble in filter(None, (view.error, view.notice)):

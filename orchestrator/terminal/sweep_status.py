@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.run_folder import ENDED, RunFolder, seconds_at, status_of
 from orchestrator.stats.quantities import is_number
 from orchestrator.terminal.run_status import LiveRun, RunView
@@ -110,7 +109,7 @@ class LiveSweep:
             share=done / total,
             eta_s=self._eta(trials, total - done, lives[-1]) if status == "running" else None,
             trials=tuple(trials),
-            notice=_notice(metadata) if status == "lost" else None,
+            notice=f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone" if status == "lost" else None,
         )
 
     def _begun_trials(self) -> list[str]:
@@ -169,7 +168,3 @@ def _sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
     if trial.status == "running":
         return 0, 0.0, trial.name
     return 2 if trial.status in ("failed", "lost") else 1, _merit(trial, mode), trial.name
-
-
-def _notice(metadata: RunMetadata) -> str:
-    return f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.report import page
@@ -28,15 +27,11 @@ def experiment(config: str, run: RunMetadata, attempts: Sequence[Attempt] = ()) 
         **run.environment,
         **{f"known of it: {name}": str(value) for name, value in run.info.items()},
     }
+    lives = [(str(one.number), one.started, one.checkpoint or "the beginning") for one in attempts]
     content = [
         page.preformatted("experiment.yaml", config, opened=True),
         facts("Environment", entries),
-        _attempts(attempts) if len(attempts) > 1 else None,
+        table("Lives of the worker group", ("attempt", "started", "from"), lives) if len(lives) > 1 else None,
         page.preformatted("Changes to the commit", git["diff"]) if git.get("diff") else None,
     ]
     return page.Section("experiment", "Experiment", joined(content))
-
-
-def _attempts(attempts: Sequence[Attempt]) -> Any:
-    rows = [(str(one.number), one.started, one.checkpoint or "the beginning") for one in attempts]
-    return table("Lives of the worker group", ("attempt", "started", "from"), rows)

@@ -81,18 +81,15 @@ def _loss(rows: pd.DataFrame, phases: Mapping[str, str], reports: Reports) -> Ma
     if len(training):
         found = envelope(training["step"], training["loss"], BINS)
         each = int(training["step"].nunique()) // max(len(found.at), 1)
-        ranks = int(training["rank"].nunique())
+        ranks = training["rank"].nunique()
         steps = "a step" if each <= 1 else f"about {each} steps"
-        note = f"The band is from the smallest to the largest of {steps} on {_ranks(ranks)}, the line their mean."
+        on = "one rank" if ranks == 1 else f"all {ranks:,} ranks"
+        note = f"The band is from the smallest to the largest of {steps} on {on}, the line their mean."
         if found.left_out:
             note += f" Not drawn: {found.left_out:,} of {len(training):,} values, which are not finite."
         if len(found.at):
             drawn = [line_of("train, by step", found, kind=palette.BACK), *drawn]
     return lines("loss", "loss", drawn, "step", note) if drawn else None
-
-
-def _ranks(count: int) -> str:
-    return "one rank" if count == 1 else f"all {count:,} ranks"
 
 
 def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:

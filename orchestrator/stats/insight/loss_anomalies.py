@@ -1,4 +1,4 @@
-"""Losses: values out of line and the ranks they came from, and losses that rose or never moved."""
+"""Loss anomalies: values out of line and the ranks they came from, and losses that rose or never moved."""
 
 from __future__ import annotations
 

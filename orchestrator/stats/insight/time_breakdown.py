@@ -1,4 +1,4 @@
-"""Spending: time that goes to data, to hooks, to checkpoints, and to nothing that has a name."""
+"""Time breakdown: what goes to data, to hooks, to checkpoints, and to nothing that has a name."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hooks.parts.metric_direction import direction, directions, judges, stated
+from hooks.parts.metric_direction import declared_modes, direction, directions, judges
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,20 @@ def test_the_sweep_comes_before_the_checkpoint_and_that_before_words() -> None:
     checkpoint = {"best": ["val/accuracy", "val/score"], "rule": ["less", "greater"]}
     early = {"type": "early_stopping", "monitor": "val/fit", "mode": "min"}
     hooks = {"checkpoint": checkpoint, "ema": None, "patience": early, "console": True, "wandb": {"mode": "offline"}}
-    said = stated({"sweep": {"metric": ["val/accuracy", "val/cost"], "mode": ["max", "min"]}, "hooks": hooks})
-    assert said == {"val/accuracy": "max", "val/cost": "min", "val/score": "max", "val/fit": "min"}
-    assert direction("val/score", said) == "max"
-    assert direction("val/accuracy", stated({"hooks": hooks})) == "min"
+    modes = declared_modes({"sweep": {"metric": ["val/accuracy", "val/cost"], "mode": ["max", "min"]}, "hooks": hooks})
+    assert modes == {"val/accuracy": "max", "val/cost": "min", "val/score": "max", "val/fit": "min"}
+    assert direction("val/score", modes) == "max"
+    assert direction("val/accuracy", declared_modes({"hooks": hooks})) == "min"
 
 
 @pytest.mark.parametrize("config", [{}, {"hooks": 3}, {"hooks": {"checkpoint": {"best": [1], "mode": {}}}}, {"sweep": {"metric": "val/x", "mode": [{}]}}])
 def test_what_is_written_wrong_says_nothing(config: dict[str, object]) -> None:
-    assert stated(config) == {}
+    assert declared_modes(config) == {}
 
 
 def test_one_mode_for_all_or_one_for_each() -> None:
     assert directions(["a", "b"], "min") == {"a": "min", "b": "min"}
-    assert directions(["a", "val/loss"], None, said={"a": "max"}) == {"a": "max", "val/loss": "min"}
+    assert directions(["a", "val/loss"], None, declared={"a": "max"}) == {"a": "max", "val/loss": "min"}
     with pytest.raises(ValueError, match="3 modes are said for 1 metrics"):
         directions(["a"], ["max", "min", "max"])
 
