@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,15 +66,11 @@ def pack(folder: Path) -> Pack:
     The folder need not be a repository: its .gitignore counts all the same. Raises UsageError where git is missing.
     """
     names = [name for name in _not_ignored(folder) if (folder / name).is_file() and not name.startswith(".git/")]
-    no_code = dict.fromkeys([*_AT_THE_TOP, *_folders_of(names)])
+    signed = (Path(name).parent.as_posix() for name in names if Path(name).name in _SIGNS)
+    no_code = dict.fromkeys([*_AT_THE_TOP, *signed])
     left_out = [out for out in no_code if any(name.startswith(f"{out}/") for name in names)]
     kept = [name for name in names if not any(name.startswith(f"{out}/") for out in left_out)]
     return Pack(folder, {name: (folder / name).stat().st_size for name in sorted(kept)}, tuple(left_out))
-
-
-def _folders_of(names: Iterable[str]) -> list[str]:
-    """Folders that hold a sign of what is no code."""
-    return [parent for name in names for parent, _, last in [name.rpartition("/")] if last in _SIGNS and parent]
 
 
 def _not_ignored(folder: Path) -> list[str]:

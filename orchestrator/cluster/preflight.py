@@ -118,7 +118,7 @@ class _Gathering:
         facts = self._ask(lambda node, probe: probe.facts.remote())
         clocks = self._clocks()
         storages = self._ask(lambda node, probe: probe.wrong_with_storage.remote(location, folder, node))
-        imports = self._imports(experiment)
+        imports = self._imports(experiment) if experiment else {}
         gpus = self._ask(lambda node, probe: probe.wrong_with_gpus.remote()) if asked.gpus else {}
         neighbours, connections = self._connections()
         for probe in self._probes.values():
@@ -168,9 +168,7 @@ class _Gathering:
                 trips[node] = min(trips.get(node, (math.inf, 0.0)), ((back - asked) / 2, there - (asked + back) / 2))
         return {node: (offset, error) for node, (error, offset) in trips.items()}
 
-    def _imports(self, experiment: Experiment | None) -> dict[str, str | None]:
-        if experiment is None:
-            return {}
+    def _imports(self, experiment: Experiment) -> dict[str, str | None]:
         from orchestrator.cluster.packages import needed_packages
 
         source, packages = experiment.source, needed_packages(experiment)

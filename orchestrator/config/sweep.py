@@ -234,6 +234,7 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
     """What does not go together in a sweep, beside its space."""
     several = len(sweep.metrics) > 1
     kind, population = sweep.scheduler.type, isinstance(sweep.scheduler, Population)
+    synchronous = population or kind == "hyperband"
     for written in sweep.row_stats:
         try:
             column_and_statistic(written)
@@ -251,9 +252,9 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
         yield f"{kind} changes values itself; its population comes from search: random or grid"
     if population and sweep.repeats > 1:
         yield f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials for a larger population"
-    if sweep.max_concurrent is not None and (population or kind == "hyperband"):
+    if sweep.max_concurrent is not None and synchronous:
         yield f"max_concurrent does not go with {kind}, whose trials wait for each other"
-    if sweep.engine == "train" and (population or kind == "hyperband"):
+    if sweep.engine == "train" and synchronous:
         yield (
             f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray Train job "
             "would be started anew. Use engine: gang, or one of the schedulers fifo, asha and median"

@@ -150,6 +150,16 @@ def test_a_path_inside_a_choice_is_tried_with_what_turns_it_on() -> None:
     assert problems(space=space) == ["sweep.space.hooks.other.decay: must be at most 1, got 1.9"]
 
 
+def test_a_wrong_domain_hides_no_other_mistake() -> None:
+    space = {"hooks.shadow.decay": {"unifrom": [0, 1]}, "name": {"choice": ["a"]}, "task_args.width": {"choice": [0]}}
+    found = [
+        "sweep.space.hooks.shadow.decay.unifrom: unknown key (did you mean 'uniform'?)",
+        "sweep.space.name: cannot be swept: the trials of a sweep share their name",
+    ]
+    assert problems(space=space) == [*found, "sweep.space.task_args.width: must be greater than 0, got 0"]
+    assert problems(space=space, search="grid", points=[{}]) == [*found, "sweep: points do not go with search: grid, which has its own"]
+
+
 def test_points_are_of_the_space_and_of_their_domains() -> None:
     space = {"hooks.shadow.decay": {"uniform": [0.5, 0.9]}, "task_args.width": {"choice": [1, 2]}}
     points = [{"hooks.shadow.decay": 0.95}, {"task_args.widht": 1}, {"task_args.width": 3}]

@@ -29,6 +29,7 @@ class Outer(BaseModel):
     several: Annotated[list[float], Len(1, 2)] = [1]
     by_name: dict[str, int] = {}
     flag: bool = False
+    parts: list[Inner] = []
 
 
 def said(**values: Any) -> dict[str, str]:
@@ -59,7 +60,8 @@ def said(**values: Any) -> dict[str, str]:
         ({"several": []}, "several", "several: must have at least 1 entries, got []"),
         ({"several": [1, "x"]}, "several.1", "several.1: must be a number, got 'x'"),
         ({"by_name": {"a.b": "x"}}, "by_name.a.b", "by_name.a.b: must be a whole number, got 'x'"),
-        ({"qqq": 1}, "qqq", "qqq: unknown key (known: low, high, even, either, inner, kind, several, by_name, flag)"),
+        ({"qqq": 1}, "qqq", "qqq: unknown key (known: low, high, even, either, inner, kind, several, by_name, flag, parts)"),
+        ({"parts": [{"depht": 3}]}, "parts.0.depht", "parts.0.depht: unknown key (did you mean 'depth'?)"),
     ],
 )
 def test_each_mistake_has_its_words(values: dict[str, Any], path: str, message: str) -> None:
