@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator.config.components import check_optimizer, hook_class, make_hook
 from orchestrator.config.experiment import Component, Experiment
+from orchestrator.config.source import with_value
 from orchestrator.errors import Problem, collect_problems
 
 
@@ -42,15 +43,12 @@ def change_problems(experiment: Experiment) -> list[Problem]:
 def _refused(path: str, value: Any, experiment: Experiment) -> list[Problem]:
     """What the component says to a value that may change in flight."""
     problems: list[Problem] = []
-    group, _, rest = path.partition(".")
+    group, name, *_ = path.split(".")
+    changed = with_value({"optimizer": experiment.optimizer.model_dump(), "hooks": experiment.hooks}, path, value)
     if group == "optimizer":
-        optimizer = experiment.optimizer
-        collect_problems(problems, check_optimizer, Component(**{"type": optimizer.type, **optimizer.arguments, rest: value}), None)
+        collect_problems(problems, check_optimizer, Component(**changed["optimizer"]), None)
     else:
-        name, _, field = rest.partition(".")
-        entry = experiment.hooks[name]
-        assert isinstance(entry, dict)
-        collect_problems(problems, make_hook, name, {**entry, field: value})
+        collect_problems(problems, make_hook, name, changed["hooks"][name])
     return problems
 
 

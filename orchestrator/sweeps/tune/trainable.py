@@ -44,9 +44,7 @@ class Trial(tune.Trainable):
     it goes on from the newest whole checkpoint of its folder; so does one that an earlier life of the sweep has left.
     """
 
-    def setup(
-        self, config: dict[str, Any], source: ExperimentSource, settings: Sweep, workers: Workers, location: str
-    ) -> None:
+    def setup(self, config: dict[str, Any], source: ExperimentSource, settings: Sweep, workers: Workers, location: str) -> None:
         """Starts the engine. `source` is the sweep's, with its settings and its trials' workers; `location` its folder."""
         self._source, self._settings, self._location = source, settings, location
         self._engine = ENGINES[settings.engine](workers)
