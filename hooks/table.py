@@ -1,4 +1,4 @@
-"""HOOKS: the one table of the hooks that ship, name to class; and what else `hooks` offers."""
+"""HOOKS: the hooks that ship, those imported here, by the name of their file; and what else `hooks` offers."""
 
 from hooks.checkpointing.checkpoint import Checkpoint as Checkpoint
 from hooks.checkpointing.export import Export as Export
@@ -56,54 +56,7 @@ from hooks.training.sync_buffers import SyncBuffers as SyncBuffers
 from hooks.training.time_limit import TimeLimit as TimeLimit
 
 HOOKS: dict[str, type[Hook]] = {
-    # training
-    "anomaly_detection": AnomalyDetection,
-    "early_stopping": EarlyStopping,
-    "ema": EMA,
-    "empty_cache": EmptyCache,
-    "freeze_parameters": FreezeParameters,
-    "garbage_collection": GarbageCollection,
-    "gradient_clip": GradientClip,
-    "loss_spike": LossSpike,
-    "nan_guard": NanGuard,
-    "output_mask": OutputMask,
-    "param_scheduler": ParamScheduler,
-    "precise_batch_norm": PreciseBatchNorm,
-    "sampler_seed": DistSamplerSeed,
-    "sync_buffers": SyncBuffers,
-    "time_limit": TimeLimit,
-    # stats
-    "activation_stats": ActivationStats,
-    "device_stats": DeviceStats,
-    "layer_memory": LayerMemory,
-    "memory_snapshot": MemorySnapshot,
-    "memory_stats": MemoryStats,
-    "model_complexity": ModelComplexity,
-    "optimizer_stats": OptimizerStats,
-    "perf_stats": PerfStats,
-    "profiler": Profiler,
-    "row_stats": RowStats,
-    "runtime_info": RuntimeInfo,
-    "throughput": Throughput,
-    # logs
-    "console": Console,
-    "json_lines": JsonLines,
-    "mlflow": MLflow,
-    "output_csv": OutputCSV,
-    "progress_bar": ProgressBar,
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    # checkpointing
-    "checkpoint": Checkpoint,
-    "export": Export,
-    # self_supervised
-    "byol": BYOL,
-    "deepcluster": DeepCluster,
-    "dino": DINO,
-    "distillation": Distillation,
-    "feature_probe": FeatureProbe,
-    "ibot": IBOT,
-    "moco": MoCo,
-    "swav": SwAV,
-    "swav_momentum": SwAVMomentum,
+    cls.__module__.rpartition(".")[2]: cls
+    for cls in list(vars().values())
+    if isinstance(cls, type) and issubclass(cls, Hook) and cls is not Hook
 }

@@ -84,7 +84,7 @@ class CheckpointStore:
         if self.master:
             self.storage.delete(self._staging(name))
 
-    def commit(self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, about: Mapping[str, Any]) -> None:
+    def commit(self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]) -> None:
         """Verifies the files of all ranks, writes the manifest and puts the checkpoint in its place."""
         manifest = {
             "format": FORMAT,
@@ -92,7 +92,7 @@ class CheckpointStore:
             "position": {**asdict(position), "stage": position.stage.name.lower()},
             "files": dict(sorted(entries.items())),
             "torch": torch.__version__,
-            **about,
+            **details,
         }
         self._finish(name, manifest)
 
@@ -274,21 +274,21 @@ class CheckpointStore:
                 raise CheckpointError(f"cannot publish {part} of '{name}'; it holds {', '.join(available)}")
             loaded = self.load(name, available[part])
             content[key] = loaded[entry] if entry else loaded
-        content = self._whole(name, content)
+        content = self.with_shards(name, content)
         buffer = BytesIO()
         torch.save(content, buffer)
         target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
         self.storage.write(target, buffer.getvalue())
         return self.path(target)
 
-    def _whole(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
-        """What files of a checkpoint hold, with the tensors that lie there in shards."""
+    def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
+        """What files of a checkpoint hold, with its sharded tensors: this rank's shards of them on a mesh, or else the whole."""
         keys = placeholders.keys_in(content)
         if not keys:
             return content
         from orchestrator.checkpoint import sharded_tensors as shards
 
-        filled: dict[str, Any] = placeholders.filled(content, shards.read(self, name, keys))
+        filled: dict[str, Any] = placeholders.filled(content, shards.read(self, name, keys, mesh))
         return filled
 
     def _write_index(self, index: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import os
 import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -93,15 +93,9 @@ def _is_own(frame: traceback.FrameSummary) -> bool:
 
 def _first(error: BaseException) -> BaseException:
     """The error that others were raised for or after."""
-    return list(_chain(error))[-1]
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those it was raised for or after, the first of them last."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    while before := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        error = before
+    return error
 
 
 def _raised_in_python(traceback: TracebackType | None) -> bool:

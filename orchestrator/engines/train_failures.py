@@ -1,12 +1,38 @@
-"""Failures as Ray Train gathers them: whose it was, in that rank's own words. Driver, and the controller of Ray Train."""
+"""Failures as Ray Train gathers them: whose it was, in that rank's own words, and what follows. Driver, and the controller
+of Ray Train."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
-from orchestrator.engines.rank_failures import RankFailed, culprit
-from orchestrator.errors import RunError
+import ray
+from ray.train import UserCallback
+
+from orchestrator.engines.rank_failures import RankFailed, culprit, loss_line
+from orchestrator.errors import HookyardError, RunError
 from orchestrator.private_api.ray_train import unwrapped
+from orchestrator.records.run_folder import RunFolder
+
+
+class OnFailure(UserCallback):
+    """Ends a run whose rank failed by a mistake in the experiment, as new workers would only make it again; tells the driver
+    of any other loss, in one line in its mailbox, and leaves it to Ray Train to start another attempt."""
+
+    def __init__(self, mailbox: str | None, location: str) -> None:
+        self._mailbox, self._location = mailbox, location
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Raises the rank's failure where it is a mistake. The line is not waited for, and a run goes on without it."""
+        failure = first_of(worker_exceptions)
+        if failure.mistake:
+            raise failure
+        if self._mailbox is None:
+            return
+        with suppress(HookyardError, OSError, ValueError):
+            line = loss_line(failure, RunFolder(self._location).attempts())
+            ray.get_actor(self._mailbox).post.remote(("line", line))
 
 
 def first_failure(error: BaseException) -> RunError:

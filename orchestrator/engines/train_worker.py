@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+import ray.train
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+
+from orchestrator.config.experiment import Experiment
 from orchestrator.engines.session import Assignment
-from orchestrator.engines.train_failures import first_failure
+from orchestrator.engines.train_failures import OnFailure, first_failure
+from orchestrator.loop.world import World
+from orchestrator.private_api.ray_train import without_extra_actors
 from orchestrator.records.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from orchestrator.config.experiment import Experiment
-    from orchestrator.loop.world import World
 
 SCRATCH = ".ray"
 """What Ray Train keeps while a run goes on, in the run's folder."""
@@ -23,10 +24,7 @@ _STARTS = 60
 
 def this_rank() -> World:
     """Where this worker stands in its group. Ray Train worker."""
-    import ray.train
     from ray.train.torch import get_device
-
-    from orchestrator.loop.world import World
 
     context = ray.train.get_context()
     return World(
@@ -44,12 +42,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
     `lean` is for those who see themselves to what a lost driver leaves: Ray's own actors for that are not started.
     Raises RunError with the first failing rank's own words; at once where it failed by a mistake in the experiment.
     """
-    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchTrainer
-
-    from orchestrator.engines.fail_fast import EndOnMistake
-    from orchestrator.engines.lost_attempts import TellLoss
-    from orchestrator.private_api.ray_train import without_extra_actors
 
     workers = experiment.workers
     folder = RunFolder(assignment.location)
@@ -66,7 +59,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
             name=f"ray-{uuid.uuid4().hex[:8]}",
             storage_path=f"{folder.storage.root}/{SCRATCH}",
             storage_filesystem=folder.storage.filesystem,
-            callbacks=[EndOnMistake(), *([TellLoss(assignment.mailbox, assignment.location)] if assignment.mailbox else [])],
+            callbacks=[OnFailure(assignment.mailbox, assignment.location)],
             failure_config=FailureConfig(max_failures=experiment.max_failures, controller_failure_limit=3 if lean else _STARTS),
         ),
     )

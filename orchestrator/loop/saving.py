@@ -124,7 +124,8 @@ class Saving:
         state, hooks, means, world = self._state, self._plan.hooks, self._iterations.means, self._world
         files = self.store.files(name)
         shared = dict.fromkeys([*(f"{key}.pt" for key in _PARTS), *self.store.shared_files(name)])
-        checkpoint = self._with_shards(name, {file.removesuffix(".pt"): self.store.load(name, file) for file in shared})
+        stored = {file.removesuffix(".pt"): self.store.load(name, file) for file in shared}
+        checkpoint = self.store.with_shards(name, stored, mesh_of(state.module))
         self._restore_training(name, checkpoint)
         manifest = self.store.manifest(name)
         saved_world_size = int(manifest["world_size"])
@@ -144,18 +145,6 @@ class Saving:
                 hook.load_rank_state_dict(rank_state["hooks"][hook_name])
         self.last_path, self.last_step = self.store.path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
-
-    def _with_shards(self, name: str, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """A checkpoint with its sharded tensors: this rank's shards of them, or the whole where this run shards nothing."""
-        keys = placeholders.keys_in(checkpoint)
-        if not keys:
-            return checkpoint
-        from orchestrator.checkpoint import sharded_tensors as shards
-
-        assert self.store is not None
-        tensors = shards.read(self.store, name, keys, mesh_of(self._state.module))
-        filled: dict[str, Any] = placeholders.filled(checkpoint, tensors)
-        return filled
 
     def _restore_training(self, name: str, checkpoint: dict[str, Any]) -> None:
         state = self._state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -38,6 +40,12 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_torch_has_it(name: str) -> None:
     assert_there(name, "hooks/private_torch.py", NAMES[name])
+
+
+def test_the_compiler_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
+    with pytest.raises(ImportError):
+        private_torch.import_compiler()
 
 
 @pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="a torch for the CPU has none")

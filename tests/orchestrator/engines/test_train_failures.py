@@ -1,19 +1,33 @@
-"""What a run's log says of an attempt that was lost."""
+"""Which failures end a run on Ray Train at once, and what its log says of an attempt that was lost."""
 
 from __future__ import annotations
 
 import pytest
 import ray
+from ray.train import ControllerError
 
-from orchestrator.engines.lost_attempts import TellLoss
 from orchestrator.engines.rank_failures import DIED, RankFailed, loss_line
+from orchestrator.engines.train_failures import OnFailure, first_failure
 from orchestrator.records.metadata import Attempt, Host
 
+MISTAKE = RankFailed.from_error(1, TypeError("no"))
+LOST = RankFailed.from_error(0, ConnectionError("peer gone"))
 GONE = RankFailed.died(1)
 ATTEMPTS = [
     Attempt(0, hosts=(Host(0, "alpha"), Host(1, "beta"))),
     Attempt(1, hosts=(Host(0, "alpha"), Host(1, "gamma"))),
 ]
+
+
+def test_a_mistake_ends_the_run_and_is_told_in_its_own_words() -> None:
+    with pytest.raises(RankFailed) as raised:
+        OnFailure(None, "nowhere").after_exception(None, {0: LOST, 1: MISTAKE})
+    assert str(first_failure(ControllerError(raised.value))) == "rank 1: TypeError: no"
+
+
+def test_what_need_not_come_again_is_left_to_ray_train() -> None:
+    OnFailure(None, "nowhere").after_exception(None, {0: LOST})
+    OnFailure(None, "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
 
 
 def test_the_line_names_the_attempt_and_the_rank_and_its_node() -> None:
@@ -30,4 +44,4 @@ def test_a_run_does_not_end_because_its_loss_cannot_be_told(monkeypatch: pytest.
         raise ValueError(f"Failed to look up actor with name '{name}'")
 
     monkeypatch.setattr(ray, "get_actor", refuse)
-    TellLoss("nobody", "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
+    OnFailure("nobody", "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
