@@ -14,6 +14,7 @@ from hooks.hook import Hook, Priority, Ranks
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.model_graph import add_graph
+from hooks.parts.logs.readings import under_way
 from hooks.parts.logs.window_statistics import Size, Statistic
 from hooks.recent_rows import RECENT
 from hooks.rhythm import Rhythm, paced_by
@@ -103,7 +104,7 @@ class TensorBoard(Hook):
         if state.phase != "train":
             return
         if self.axis == "epoch":
-            self._curves.catch_up(state)
+            self._curves.catch_up(under_way(state))
         else:
             self._add(self._curves.point(state), self._axis_value(state))
 

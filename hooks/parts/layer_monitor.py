@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from hooks.hook import Priority
-from hooks.parts.layer_measurement import LayerMeasurement
+from hooks.parts.layer_table import LayerMeasurement
 from hooks.parts.leaf_modules import leaf_modules, uncompiled
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State

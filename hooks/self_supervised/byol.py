@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
+from hooks.parts.self_supervised.teacher import MomentumTeacher
 from hooks.state import State
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from hooks.hook import Hook
 from hooks.parts.batch_norm_statistics import BatchNorm
 from hooks.parts.self_supervised.gather import batch_sizes, gather
-from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
+from hooks.parts.self_supervised.teacher import MomentumTeacher
 from hooks.state import State
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from hooks.hook import Hook
 from hooks.parts.self_supervised import prototypes
-from hooks.parts.self_supervised.swapped_prediction import SwappedPrediction
+from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.state import State
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from hooks.hook import Hook
 from hooks.parts.self_supervised import prototypes
-from hooks.parts.self_supervised.swapped_prediction import SwappedPrediction
+from hooks.parts.self_supervised.prototypes import SwappedPrediction
 from hooks.parts.self_supervised.teacher import Teacher
 from hooks.state import State
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.parts.layer_measurement import LayerMeasurement
+from hooks.parts.layer_table import LayerMeasurement
 from hooks.private_torch import foreach_norm, foreach_sub_
 from hooks.rhythm import paced_by
 from hooks.state import State

@@ -12,8 +12,8 @@ from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.state import State
 
 
-class Curves:
-    """Gathers what one tracker draws. Runs in the worker, on the ranks that run the tracker; no communication.
+class Curves(Windows):
+    """What one tracker draws, from its windows. Runs in the worker, on the ranks that run the tracker; no communication.
 
     A point of training holds the mean of `train/loss`, of gradient norms and of times (`perf/...`) over a window, and
     the newest of every other numeric column: `train/lr`, sizes as `memory/...`. What a hook leaves in `state.info` as a
@@ -22,16 +22,8 @@ class Curves:
     """
 
     def __init__(self, window: Size, statistics: Mapping[str, Statistic]) -> None:
-        self._windows = Windows(window, statistics)
+        super().__init__(window, statistics)
         self._drawn: dict[str, Mapping[str, Tensor]] = {}
-
-    def start_phase(self, state: State) -> None:
-        """A phase begins."""
-        self._windows.start_phase(state)
-
-    def catch_up(self, state: State) -> None:
-        """Takes what there is, for a later point; at most RECENT iterations may lie between two looks."""
-        self._windows.catch_up(under_way(state))
 
     def point(self, state: State) -> dict[str, float]:
         """A point within an iteration of training."""
@@ -39,7 +31,7 @@ class Curves:
 
     def rest(self, state: State) -> dict[str, float]:
         """A last point, as a phase ends: of the iterations of training that are in no point yet, if there are any."""
-        return self._values(state, {}) if state.phase == "train" and self._windows.unwritten() else {}
+        return self._values(state, {}) if state.phase == "train" and self.unwritten() else {}
 
     def metrics(self, state: State) -> dict[str, float]:
         """The values of the phase that ended."""
@@ -49,14 +41,8 @@ class Curves:
         """What hooks have added to a report, such as `train/samples_per_s`."""
         return named(numbers({name: value for name, value in metrics.items() if "/" in name and name not in state.metrics}))
 
-    def state_dict(self) -> dict[str, Any]:
-        return self._windows.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._windows.load_state_dict(state)
-
     def _values(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
-        values = {**learning_rates(state), **self._windows.look(row)}
+        values = {**learning_rates(state), **self.look(row)}
         return {**{_curve(column): value for column, value in values.items()}, **self._info(state)}
 
     def _info(self, state: State) -> dict[str, float]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks.parts.self_supervised.momentum_teacher import MomentumTeacher
+from hooks.parts.self_supervised.teacher import MomentumTeacher
 
 
 class Centre:
