@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, overload
 
@@ -54,11 +54,6 @@ class KeptRows(Recent):
         """Takes a row that is closed."""
         self._rows.append(row)
         self._total += 1
-
-    def extend(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Takes rows that are closed."""
-        for row in rows:
-            self.append(row)
 
     @property
     def total(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from hooks.parts import sharded_tensors as shards
 from hooks.parts.metric_direction import judges
 from hooks.private_torch import foreach_norm
 from hooks.recent_rows import KeptRows, Recent
+
+logger = logging.getLogger("hookyard")
 
 
 class Checkpoints(Protocol):
@@ -187,6 +190,13 @@ class State:
     def record(self, **columns: Any) -> None:
         """Adds columns to this iteration's row: numbers, or tensors of one element, which stay on their device."""
         self.row.update(columns)
+
+    def show(self, line: str) -> None:
+        """Shows a line of plain text on the display; where there is none, the logger `hookyard` has it."""
+        if self.display is None:
+            logger.info("%s", line)
+        else:
+            self.display.line(line)
 
     def request_checkpoint(self, reason: str) -> None:
         """Asks for a checkpoint at the loop's next place for one. Every rank must ask alike (decide from the counters

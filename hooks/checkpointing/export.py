@@ -234,15 +234,13 @@ def _write_trace(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], A
     """A trace leaves the number of samples open by itself; not strict, so that outputs may be dicts and lists."""
     named = dict(inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments)
     example = {"example_kwarg_inputs": named} if call.named else {"example_inputs": call.arguments}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         traced = torch.jit.trace(call.module, **example, strict=False)
         return _saved(traced, call, path)
 
 
 def _write_script(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         return _saved(torch.jit.script(call.module), call, path)
 
 

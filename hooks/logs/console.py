@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,6 @@ from hooks.parts.logs.window_statistics import Size, Statistic, Windows
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
-
-logger = logging.getLogger("hookyard")
 
 _RATE = re.compile(r"lr(_\d+)?")
 _SHOWN = ("loss", "lr", "lr_1", "lr_2", "lr_3", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
@@ -80,7 +77,7 @@ class Console(Hook):
         self._windows.catch_up()
         metrics = [f"{name.partition('/')[2]} {value:.4g}" for name, value in phase_metrics(state).items()]
         seconds = perf_counter() - self._phase_began
-        self._print(state, "  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
+        state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._remaining.saving()
@@ -111,7 +108,7 @@ class Console(Hook):
             parts.append(f"eta {timedelta(seconds=round(remaining))}")
         if self._memory is not None:
             parts.append(f"memory {self._memory / 2**20:.0f} MiB")
-        self._print(state, "  ".join(parts))
+        state.show("  ".join(parts))
 
     def _of_training(self, state: State, values: Mapping[str, float]) -> list[str]:
         """The step, where the run's length is in steps, and the learning rates that differ; many are a range."""
@@ -123,12 +120,6 @@ class Console(Hook):
         if len(rates) > _MOST_RATES:
             return [*step, f"lr {min(rates):.4g} to {max(rates):.4g}"]
         return [*step, f"lr {', '.join(f'{rate:.4g}' for rate in rates)}"]
-
-    def _print(self, state: State, line: str) -> None:
-        if state.display is None:
-            logger.info("%s", line)
-        else:
-            state.display.line(line)
 
 
 def _epoch(state: State) -> int:

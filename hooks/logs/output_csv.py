@@ -117,16 +117,12 @@ def _lines(ranks: Sequence[Mapping[str, list[Any]]]) -> Iterator[list[Any]]:
 
 
 def _of_rank(columns: Mapping[str, list[Any]], rank: int, world_size: int) -> Iterator[list[Any]]:
-    values = {name: chain.from_iterable(_plain(piece) for piece in pieces) for name, pieces in columns.items()}
+    values = {name: chain.from_iterable(piece.tolist() if isinstance(piece, Tensor) else piece for piece in pieces) for name, pieces in columns.items()}
     scores = values.pop("scores", None)
     names = [name for name in ("predicted", "target") if name in values]
     for place, line in enumerate(zip(*(values[name] for name in names), strict=True)):
         identity = next(values["id"]) if "id" in values else rank + world_size * place
         yield [identity, *line, *(next(scores) if scores else ())]
-
-
-def _plain(piece: Any) -> Any:
-    return piece.tolist() if isinstance(piece, Tensor) else piece
 
 
 def _entry(batch: Any, key: int | str, parameter: str) -> Any:

@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.parts.cleanup import Cleanup
 from hooks.parts.logs.curve_names import Curves
 from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.model_graph import add_graph
@@ -33,7 +34,7 @@ _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "sample
 
 
 @dataclass
-class TensorBoard(Hook):
+class TensorBoard(Cleanup, Hook):
     """Writes curves, phase metrics and the experiment's hyperparameters for TensorBoard, under `tensorboard/`.
 
     Runs on the master. Each point of training holds the mean of `train/loss`, of gradient norms and of times (under
@@ -92,7 +93,9 @@ class TensorBoard(Hook):
         self._points = {}
         # The purge also takes the points at x itself; those that led up to the checkpoint are written again.
         self._add(known, x)
-        self._start_session(state)
+        # At once, for a run that is killed.
+        _, start, _ = _session(state, ())
+        self._write_summaries(start)
         if self.graph:
             self._draw_graph(self._writer, state)
 
@@ -125,11 +128,10 @@ class TensorBoard(Hook):
         self._add_metrics(self._curves.reported(state, metrics), state)
 
     def on_end(self, state: State) -> None:
-        self._end_session(state)
-        self._close()
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self._close()
+        # Only now it is known which metrics there are.
+        experiment, _, end = _session(state, self._named)
+        self._write_summaries(experiment, end)
+        super().on_end(state)
 
     def state_dict(self) -> dict[str, Any]:
         return {"x": self._x, "points": dict(self._points), "curves": self._curves.state_dict()}
@@ -176,16 +178,6 @@ class TensorBoard(Hook):
                 self._points[tag] = value
                 self._writer.add_scalar(tag, value, x)
 
-    def _start_session(self, state: State) -> None:
-        """Says at once what this run's hyperparameters are, for a run that is killed."""
-        _, start, _ = _session(state, ())
-        self._write_summaries(start)
-
-    def _end_session(self, state: State) -> None:
-        """Says which metrics there are, now that they are known, and that the run has ended."""
-        experiment, _, end = _session(state, self._named)
-        self._write_summaries(experiment, end)
-
     def _write_summaries(self, *summaries: Any) -> None:
         # SummaryWriter.add_hparams would open a second file, behind which TensorBoard no longer reads the first.
         if self._writer is None:
@@ -194,7 +186,7 @@ class TensorBoard(Hook):
             self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]  # torch declares it as None
         self._writer.flush()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -48,8 +48,7 @@ def recompute(state: State, batches: Iterable[Any] | None = None) -> None:
     with _observing(layers, sums), evaluating(state):
         for batch in state.fresh_batches("train", shuffled=True) if batches is None else batches:
             state.forward(state.module, batch)
-    if state.world_size > 1:
-        coalesced.total(sums)
+    coalesced.total(sums)
     for layer, layer_sums in zip(layers, sums, strict=True):
         _set_statistics(layer, layer_sums)
 

@@ -1,4 +1,4 @@
-"""Collectives over many tensors at once: one call for each dtype."""
+"""Collectives over many tensors at once: one call for each dtype, and none where a process trains alone."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 
 
 def _in_one_call(tensors: Iterable[Tensor], collective: Callable[[Tensor], None]) -> None:
+    if not dist.is_initialized():
+        return
     by_dtype: dict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         by_dtype[tensor.dtype].append(tensor)

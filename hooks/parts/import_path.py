@@ -28,7 +28,7 @@ def extend_import_path(paths: Iterable[str | Path]) -> None:
             sys.path.append(path)
 
 
-def module_called(name: str) -> ModuleType:
+def import_named(name: str) -> ModuleType:
     """Imports the module of a dotted name; one that begins with the name of a user's folder is found from above that folder.
 
     Raises NoSuchModule where there is none, or where the user's lies behind another of that name; else whatever the module
@@ -43,7 +43,7 @@ def module_called(name: str) -> ModuleType:
         above = [folder for folder in _folders_above(missing) if str(folder) not in sys.path]
         if above:
             extend_import_path(above)
-            return module_called(name)
+            return import_named(name)
         if hidden := hidden_module(missing):
             raise NoSuchModule(f"{error}: {hidden}") from None
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{missing}."):
@@ -69,7 +69,7 @@ def hidden_module(name: str) -> str | None:
     own = folder / top if (folder / top).is_dir() else file
     whose = "Hookyard's own package" if top in _HOOKYARDS else "a module from elsewhere"
     return (
-        f"'{top}' is {whose} ({_place(taken)}), which comes before {file}; "
+        f"'{top}' is {whose} ({_origin(taken)}), which comes before {file}; "
         f"give {own} another name, such as my_{own.name}, and write my_{name}"
     )
 
@@ -78,7 +78,7 @@ def callable_at(path: str, field: str) -> Callable[..., Any]:
     """What `module:name` names; raises ValueError, with the hook's field, where it cannot be imported or called."""
     module, _, name = path.partition(":")
     try:
-        found: Any = getattr(module_called(module), name)
+        found: Any = getattr(import_named(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{field}: '{path}' cannot be imported ({error}); write module:callable") from error
     if not callable(found):
@@ -109,7 +109,7 @@ def _parents(module: ModuleType) -> set[Path]:
     return {Path(place).resolve().parent for place in [*getattr(module, "__path__", ()), getattr(module, "__file__", None)] if place}
 
 
-def _place(module: ModuleType) -> str:
+def _origin(module: ModuleType) -> str:
     places = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None) or "built into Python"]
     return ", ".join(places)
 

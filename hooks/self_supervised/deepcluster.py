@@ -150,7 +150,7 @@ class DeepCluster(Hook):
         remembered = self._remembered[:-1]
         own = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
         known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, own, 1)
-        self._add_up([known], state)
+        coalesced.total([known])
         starts = self._draw(known.nonzero().squeeze(1), state)
         self._centroids = self._look_up(starts, state)
         assignments = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=device)
@@ -159,7 +159,7 @@ class DeepCluster(Hook):
             across = state.world_size > 1
             self._centroids[head], nearest = spherical_kmeans.cluster(samples, centroids, self.iterations, across_ranks=across)
             assignments[head, own] = nearest + 1
-        self._add_up([assignments], state)
+        coalesced.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 
     def _draw(self, known: Tensor, state: State) -> list[Tensor]:
@@ -175,7 +175,7 @@ class DeepCluster(Hook):
         for head, indices in enumerate(starts):
             own = indices % state.world_size == state.rank
             found[head][own] = self._memory[self._view(head), indices[own] // state.world_size]
-        self._add_up(found, state)
+        coalesced.total(found)
         return found
 
     def _nearest(self, embeddings: Tensor) -> Tensor:
@@ -186,10 +186,6 @@ class DeepCluster(Hook):
 
     def _view(self, head: int) -> int:
         return head % len(self.assigned_views)
-
-    def _add_up(self, tensors: list[Tensor], state: State) -> None:
-        if state.world_size > 1:
-            coalesced.total(tensors)
 
 
 def _samples(state: State) -> int:

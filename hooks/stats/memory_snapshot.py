@@ -16,6 +16,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from hooks.hook import Hook, Priority
+from hooks.parts.cleanup import Cleanup
 from hooks.private_torch import dump_memory_snapshot, record_memory_history, when_out_of_memory
 from hooks.state import State
 
@@ -25,7 +26,7 @@ LINES = 200
 
 
 @dataclass
-class MemorySnapshot(Hook):
+class MemorySnapshot(Cleanup, Hook):
     """Writes down what is in memory: after the steps that were asked for, and when the run fails.
 
     Every rank writes files of its own under `memory/`, named as in `rank=0-step=12`, followed by the error that led to
@@ -63,16 +64,13 @@ class MemorySnapshot(Hook):
         if state.stepped and state.step in self.steps:
             self._write(state)
 
-    def on_end(self, state: State) -> None:
-        self._stop()
-
     def on_exception(self, state: State, error: BaseException) -> None:
         try:
             lack = _out_of_memory(error)
             if self.failures == "any" or (self.failures == "out_of_memory" and lack is not None):
                 self._write(state, f"-{type(lack or error.__cause__ or error).__name__}")
         finally:
-            self._stop()
+            self.close()
 
     def _write(self, state: State, reason: str = "") -> None:
         with warnings.catch_warnings(action="ignore"):  # torch warns of tensors that have no address, and so do proxies
@@ -87,7 +85,7 @@ class MemorySnapshot(Hook):
             self._ran_out = True
             dump_memory_snapshot(_path(state, "-OutOfMemoryError", "pickle"))
 
-    def _stop(self) -> None:
+    def close(self) -> None:
         if self._recording:
             self._recording = False
             record_memory_history(enabled=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +17,6 @@ from hooks.hook import Hook, Ranks
 from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.private_torch import CPU_ATTENTION
 from hooks.state import State
-
-logger = logging.getLogger("hookyard")
 
 FILE = "model_complexity.csv"
 
@@ -49,7 +46,7 @@ class ModelComplexity(Hook):
         try:
             self._count(state)
         except Exception as error:  # a model may refuse to be counted for any reason, and trains all the same
-            _show(state, f"model_complexity: the model cannot be counted further: {type(error).__name__}: {error}")
+            state.show(f"model_complexity: the model cannot be counted further: {type(error).__name__}: {error}")
 
     def _count(self, state: State) -> None:
         module = state.module
@@ -62,7 +59,7 @@ class ModelComplexity(Hook):
         samples = state.samples_in(batch)
         state.info |= costs[""].per_sample(samples)
         self._write(state, costs, samples)
-        _show(state, _summary(state.info))
+        state.show(_summary(state.info))
 
     def _write(self, state: State, costs: dict[str, _Cost], samples: int) -> None:
         columns = ("module", "type", "parameters", "trainable_parameters", *costs[""].per_sample(samples))
@@ -132,12 +129,8 @@ def _without_fused_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _attention_on_cpu(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    """The FLOPs of an operator that torch's table lacks."""
-    return int(sdpa_flop_count(query, key, value))
-
-
-_MISSING = {CPU_ATTENTION: _attention_on_cpu}
+_MISSING = {CPU_ATTENTION: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}
+"""The FLOPs of an operator that torch's table lacks."""
 
 
 def _parameters(module: nn.Module) -> tuple[int, int]:
@@ -166,10 +159,3 @@ def readable(value: float) -> str:
             return f"{value:.3g}{prefix}"
         value /= 1000
     return f"{value:.3g} P"
-
-
-def _show(state: State, line: str) -> None:
-    if state.display is None:
-        logger.info("%s", line)
-    else:
-        state.display.line(line)

@@ -97,9 +97,7 @@ class Profiler(Cleanup, Hook):
 
     def on_step(self, state: State) -> None:
         self._mark("")
-        if self._profile is None:
-            return
-        if state.phase != "train":
+        if self._profile is None or state.phase != "train":
             return
         if state.iteration < self._end:
             self._profile.step()

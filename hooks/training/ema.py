@@ -69,8 +69,7 @@ class EMA(Hook):
             torch.device(self.device)  # raises where torch knows none of that name
         self._updates = 0
         self._in_use = False
-        self._names: list[str] = []
-        self._parameters: list[nn.Parameter] = []
+        self._parameters: dict[str, nn.Parameter] = {}
         self._averages: list[Tensor] = []
         """Of a sharded parameter, that of this rank's shard."""
         self._alike: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -112,7 +111,7 @@ class EMA(Hook):
 
     def on_phase_end(self, state: State) -> None:
         """Averages the buffers' averages over ranks, as each rank's are of its own batches."""
-        if state.phase == "train" and state.world_size > 1:
+        if state.phase == "train":
             coalesced.average(average for _, average in self._buffers.values())
 
     def needs_whole_model(self) -> str:
@@ -131,9 +130,8 @@ class EMA(Hook):
 
     def _exact(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The averages that are kept in another type than the weights."""
-        parameters = dict(zip(self._names, self._parameters, strict=True))
         exact = {name: average for name, average in self._named_averages() if average.dtype != model[name].dtype}
-        return {name: shards.of_parts(average, parameters.get(name, average)) for name, average in exact.items()}
+        return {name: shards.of_parts(average, self._parameters.get(name, average)) for name, average in exact.items()}
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"buffers": {name: average for name, (_, average) in self._buffers.items()}} if self._buffers else {}
@@ -168,9 +166,8 @@ class EMA(Hook):
 
     def _copy_weights(self, module: nn.Module) -> None:
         """The first update; from here on the same lists of tensors are averaged."""
-        named = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
-        self._names, self._parameters = list(named), list(named.values())
-        weights = [shards.local(parameter) for parameter in self._parameters]
+        self._parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
+        weights = [shards.local(parameter) for parameter in self._parameters.values()]
         self._averages = [self._copy(weight) for weight in weights]
         pairs = list(zip(self._averages, weights, strict=True))
         alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
@@ -184,14 +181,13 @@ class EMA(Hook):
         return tensor.detach().to(device=self.device or tensor.device, dtype=wide, copy=True)
 
     def _named_averages(self) -> Iterator[tuple[str, Tensor]]:
-        yield from zip(self._names, self._averages, strict=True)
+        yield from zip(self._parameters, self._averages, strict=True)
         for name, (_, average) in self._buffers.items():
             yield name, average
 
     def _restore(self, values: Mapping[str, Tensor]) -> None:
-        parameters = dict(zip(self._names, self._parameters, strict=True))
         for name, average in self._named_averages():
-            whole = parameters.get(name, average)
+            whole = self._parameters.get(name, average)
             if name not in values or values[name].shape != whole.shape:
                 found = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
                 raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(whole.shape)}")
@@ -212,16 +208,16 @@ class EMA(Hook):
             yield
             return
         self._in_use = True
-        slots = self._exchanged_buffers(state.module)
-        raw_weights = [_raw(parameter) for parameter in self._parameters]
+        parameters, slots = list(self._parameters.values()), self._exchanged_buffers(state.module)
+        raw_weights = [_raw(parameter) for parameter in parameters]
         raw_buffers = [getattr(*slot) for slot in slots]
         try:
-            for parameter, average in zip(self._parameters, self._averages, strict=True):
+            for parameter, average in zip(parameters, self._averages, strict=True):
                 _put(parameter, average)
             self._put_buffers(state, slots)
             yield
         finally:
-            for parameter, raw in zip(self._parameters, raw_weights, strict=True):
+            for parameter, raw in zip(parameters, raw_weights, strict=True):
                 _put(parameter, raw)
             for slot, raw in zip(slots, raw_buffers, strict=True):
                 setattr(*slot, raw)

@@ -66,8 +66,7 @@ class LossSpike(Hook):
     def on_gradients(self, state: State) -> None:
         own = torch.stack(self._parts).double().mean()
         loss = own.clone()
-        if state.world_size > 1:
-            coalesced.average([loss])
+        coalesced.average([loss])
         value = loss.item()
         if self._is_spike(value):
             self._leave_out(state, value, own.item())

@@ -23,7 +23,7 @@ class SyncBuffers(Hook):
     collective: ClassVar[bool] = True
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase != "train" or state.world_size == 1:
+        if state.phase != "train":
             return
         buffers = list(state.module.buffers())
         coalesced.average(buffer for buffer in buffers if buffer.is_floating_point())

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any, TypeVar
 
-from hooks.parts.import_path import NoSuchModule, hidden_module, module_called
+from hooks.parts.import_path import NoSuchModule, hidden_module, import_named
 from orchestrator.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, o
 
 def _module(name: str, path: str) -> ModuleType:
     try:
-        return module_called(name)
+        return import_named(name)
     except NoSuchModule as error:
         raise _wrong(path, str(error)) from None
     except Exception as error:  # importing runs the user's code

@@ -146,7 +146,7 @@ def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
     been torn down for another's failure, but not for an echo. Of several alike the earliest. A rank that fails keeps
     its connections until it has told, so that an echo is later by more than clocks differ.
     """
-    return min(failures.values(), key=lambda failure: (_order(failure), failure.at, failure.rank))
+    return min(failures.values(), key=lambda failure: (failure.may_be_echo, failure.words == DIED, failure.at, failure.rank))
 
 
 def loss_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
@@ -156,9 +156,3 @@ def loss_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
         return f"lost before it began: rank {failure.rank}: {words}"
     places = {host.rank: host.node for host in attempts[-1].hosts}
     return f"attempt {attempts[-1].number} lost: rank {failure.rank} on {places.get(failure.rank, 'no node')}: {words}"
-
-
-def _order(failure: RankFailed) -> int:
-    if failure.may_be_echo:
-        return 2
-    return 1 if failure.words == DIED else 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
 from typing import Any
 
-import ray
+import ray.train
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 
 from orchestrator.config.experiment import Experiment, Workers
@@ -16,19 +19,25 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.relay import Relay, ReportOrdinal
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.engines.train_worker import fit, this_rank
+from orchestrator.engines.train_failures import OnFailure, first_failure
 from orchestrator.loop.report import Report
+from orchestrator.loop.world import World
+from orchestrator.private_api.ray_train import without_extra_actors
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 
 _GROUP = ".ray_placement_group"
 """Names, in the run's folder, the places that its job holds."""
 
+SCRATCH = ".ray"
+"""What Ray Train keeps while a run goes on, in the run's folder."""
+
+_STARTS = 60
+"""How often Ray Train waits a minute for room on a cluster, where a host may come back and an autoscaler takes its time."""
+
 
 def train_and_relay(relay: Any, assignment: Assignment) -> None:
     """Trains as one rank of a run's job, and asks after each report whether to go on. Ray Train worker."""
-    from ray import train
-
     if not ray.get(relay.wanted.remote()):
         return
     world, folder = this_rank(), RunFolder(assignment.location)
@@ -38,10 +47,11 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
     try:
         with closing(Session(assignment, world).reports()) as training:
             for number, report in enumerate(training):
-                train.report(report.metrics)
+                ray.train.report(report.metrics)
                 written = not report.cut_short
                 if number == 0:
-                    before = world.broadcast(partial(_count, folder)) - written
+                    counted = world.broadcast(lambda: len(counted_reports(folder.reports(), folder.attempts())))
+                    before = counted - written
                 place = before + number + written, report.final
                 # All ranks wait with rank 0, and end with it.
                 if not world.broadcast(partial(_go_on, relay, place, report)):
@@ -50,8 +60,17 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
         raise RankFailed.from_error(world.rank, error) from error
 
 
-def _count(folder: RunFolder) -> int:
-    return len(counted_reports(folder.reports(), folder.attempts()))
+def this_rank() -> World:
+    """Where this worker stands in its group. Ray Train worker."""
+    from ray.train.torch import get_device
+
+    context = ray.train.get_context()
+    return World(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        local_rank=context.get_local_rank(),
+        device=get_device(),
+    )
 
 
 def _go_on(relay: Any, ordinal: ReportOrdinal, report: Report) -> bool:
@@ -110,6 +129,42 @@ class TrainJobs:
         ray.get(self._relay.end.remote())
         wait([self._job])
         self._job = self._relay = None
+
+
+def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment: Experiment, *, lean: bool) -> None:
+    """Starts the worker group, and starts it again from its last checkpoint when a worker dies; blocks. Driver, or the
+    process of a sweep's trial.
+
+    `lean` is for those who see themselves to what a lost driver leaves: Ray's own actors for that are not started.
+    Raises RunError with the first failing rank's own words; at once where it failed by a mistake in the experiment.
+    """
+    from ray.train.torch import TorchTrainer
+
+    workers = experiment.workers
+    folder = RunFolder(assignment.location)
+    trainer = (without_extra_actors(TorchTrainer) if lean else TorchTrainer)(
+        train,
+        train_loop_config=assignment,
+        scaling_config=ScalingConfig(
+            num_workers=(workers.least, workers.most) if workers.least < workers.most else workers.most,
+            use_gpu=workers.gpu,
+            resources_per_worker=workers.resources(),
+        ),
+        run_config=RunConfig(
+            # A name of its own for each driver: Ray would take up its own notes of an earlier one, and ours decide.
+            name=f"ray-{uuid.uuid4().hex[:8]}",
+            storage_path=f"{folder.storage.root}/{SCRATCH}",
+            storage_filesystem=folder.storage.filesystem,
+            callbacks=[OnFailure(assignment.mailbox, assignment.location)],
+            failure_config=FailureConfig(max_failures=experiment.max_failures, controller_failure_limit=3 if lean else _STARTS),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        raise first_failure(error) from error
+    finally:
+        folder.storage.delete(SCRATCH)
 
 
 def give_back(run: RunFolder) -> None:

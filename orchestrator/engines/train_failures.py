@@ -40,24 +40,20 @@ def first_failure(error: BaseException) -> RunError:
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
         return first_of(failures)
-    told = next((one for one in unwrapped(error) if isinstance(one, RankFailed)), None)
-    return told or RunError(_own_words(error))
+    return _words(error) or RunError(_innermost_line(error))
 
 
 def first_of(failures: Mapping[int, BaseException]) -> RankFailed:
     """The failure that the others followed from, of those that Ray Train has gathered by rank."""
-    return culprit({rank: _rank_failure(rank, failure) for rank, failure in failures.items()})
+    return culprit({rank: _words(failure) or RankFailed.died(rank) for rank, failure in failures.items()})
 
 
-def _rank_failure(rank: int, failure: BaseException) -> RankFailed:
-    """What a rank said of its failure; where it did not come to that, its process is gone."""
-    for error in unwrapped(failure):
-        if isinstance(error, RankFailed):
-            return error
-    return RankFailed.died(rank)
+def _words(error: BaseException) -> RankFailed | None:
+    """What a rank said of its failure; None where it did not come to that."""
+    return next((one for one in unwrapped(error) if isinstance(one, RankFailed)), None)
 
 
-def _own_words(error: BaseException) -> str:
+def _innermost_line(error: BaseException) -> str:
     innermost = list(unwrapped(error))[-1]
     lines = [line for line in str(innermost).strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(innermost).__name__

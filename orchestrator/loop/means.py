@@ -30,14 +30,9 @@ class Means:
         return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
 
     def include(self, state: dict[str, list[float]]) -> None:
-        """Adds what another rank's `state_dict` gave."""
+        """Adds what a `state_dict` gave, of this rank or of another."""
         for name, (total, count) in state.items():
             self.add(name, total, int(count))
-
-    def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Takes back what `state_dict` gave."""
-        self._totals, self._counts = {}, {}
-        self.include(state)
 
     def reduce(self, world: World) -> dict[str, float]:
         """The means over all ranks, the same on each; collective. Ranks without a sample take part."""

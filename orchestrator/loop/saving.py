@@ -68,7 +68,9 @@ class Saving:
             files |= {f"{key}.pt": value for key, value in checkpoint.items()}
         entries = store.write_files(name, files)
         if sharded:
-            entries |= self._write_shards(name, sharded)
+            from orchestrator.checkpoint import sharded_tensors as shards
+
+            entries |= shards.write(store, name, sharded, world.rank, world.world_size, world.gather)
         written = world.gather(entries)
         if world.is_master:
             entries = {file: entry for one in written for file, entry in one.items()}
@@ -80,12 +82,6 @@ class Saving:
         self._seconds.append(perf_counter() - begun)
         self._plan.fire("on_saved", state, self.last_path)
         return self.last_path
-
-    def _write_shards(self, name: str, sharded: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        from orchestrator.checkpoint import sharded_tensors as shards
-
-        assert self.store is not None
-        return shards.write(self.store, name, sharded, self._world.rank, self._world.world_size, self._world.gather)
 
     def drain_costs(self) -> list[dict[str, Any]]:
         """What saving cost since the last drain, as a row of the hooks' ledger."""
@@ -164,7 +160,7 @@ class Saving:
         for name, value in rank_state["buffers"].items():
             if name in buffers:
                 buffers[name].copy_(value)
-        self._iterations.means.load_state_dict(rank_state.get("means", {}))
+        self._iterations.means.include(rank_state.get("means", {}))
         self._random_state = rank_state.get("random")
 
     def restore_randomness(self) -> None:

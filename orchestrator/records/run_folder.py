@@ -254,18 +254,10 @@ def status_of(run: RunMetadata) -> str:
     """A run's status from its `run.json`; `lost` where its driver is gone."""
     if run.status != "running" or run.host != socket.gethostname() or run.pid is None:
         return run.status
+    import psutil
+
     restarted = run.boot is not None and run.boot != _boot()
-    return "running" if not restarted and _alive(run.pid) else "lost"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return "running" if not restarted and psutil.pid_exists(run.pid) else "lost"
 
 
 def run_folders(around: Storage) -> list[RunFolder]:

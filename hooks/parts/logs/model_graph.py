@@ -45,6 +45,5 @@ def add_graph(writer: SummaryWriter, state: State) -> None:
     """
     traced = Forward(state, one_batch(state))
     # torch warns of each value that tracing makes a constant, and prints what it raises, too.
-    with evaluating(state), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+    with evaluating(state), warnings.catch_warnings(action="ignore"), redirect_stdout(io.StringIO()):
         writer.add_graph(traced, traced.tensors(), use_strict_trace=False)

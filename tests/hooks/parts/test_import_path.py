@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import hooks
-from hooks.parts.import_path import NoSuchModule, callable_at, extend_import_path, module_called
+from hooks.parts.import_path import NoSuchModule, callable_at, extend_import_path, import_named
 
 HOOKYARDS = os.path.dirname(hooks.__file__)
 
@@ -41,7 +41,7 @@ def test_folders_are_appended_once_and_never_put_in_front(folder: Path) -> None:
     extend_import_path([folder])
     assert sys.path[-1] == str(folder)
     assert sys.path.count(str(folder)) == 1
-    assert module_called("math") is math
+    assert import_named("math") is math
 
 
 @pytest.mark.parametrize("package", [True, False])
@@ -49,7 +49,7 @@ def test_a_folder_of_the_user_s_is_found_with_and_without_an_init_file(folder: P
     file = written(folder / "my_studies/t.py")
     if package:
         written(folder / "my_studies/__init__.py")
-    assert where(module_called("my_studies.t")) == str(file)
+    assert where(import_named("my_studies.t")) == str(file)
 
 
 @pytest.mark.parametrize("package", [True, False])
@@ -63,9 +63,9 @@ def test_a_name_that_begins_with_the_folder_s_own_is_found_from_above_it(
         written(tmp_path / name / "__init__.py")
     monkeypatch.setattr(sys, "path", list(sys.path))
     extend_import_path([tmp_path / name])
-    assert where(module_called(f"{name}.t")) == str(file)
+    assert where(import_named(f"{name}.t")) == str(file)
     with pytest.raises(NoSuchModule, match=f"no module '{name}.u' in {tmp_path / name}$"):
-        module_called(f"{name}.u")
+        import_named(f"{name}.u")
 
 
 @pytest.mark.parametrize("name", ["hooks.mine", "hooks.training.mine", "hooks.training.ema", "hooks", "orchestrator.mine"])
@@ -77,7 +77,7 @@ def test_hookyard_s_own_names_are_no_user_s(folder: Path, name: str, package: bo
     top = name.partition(".")[0]
     called = f"my_{top}" if package or "." in name else f"my_{top}.py"
     with pytest.raises(NoSuchModule) as told:
-        module_called(name)
+        import_named(name)
     assert f"'{top}' is Hookyard's own package ({os.path.dirname(HOOKYARDS)}/{top}), which comes before {file}" in str(told.value)
     assert f"such as {called}, and write my_{name}" in str(told.value)
 
@@ -87,16 +87,16 @@ def test_a_user_s_module_that_imports_from_such_a_folder_is_told_the_same(folder
     written(folder / "circle_task.py", "from hooks.mine import X")
     written(folder / "square_task.py", "from hooks import X")
     with pytest.raises(NoSuchModule, match=r"No module named 'hooks.mine': 'hooks' is Hookyard's own package .* before .*/hooks/mine.py"):
-        module_called("circle_task")
+        import_named("circle_task")
     with pytest.raises(ImportError, match="cannot import name 'X' from 'hooks'"):
-        module_called("square_task")
+        import_named("square_task")
 
 
 @pytest.mark.parametrize("name", ["torch.mine", "tests.mine", "json.mine"])
 def test_so_is_one_whose_folder_has_the_name_of_an_installed_package(folder: Path, name: str) -> None:
     file, top = written(folder / f"{name.replace('.', '/')}.py"), name.partition(".")[0]
     with pytest.raises(NoSuchModule) as told:
-        module_called(name)
+        import_named(name)
     assert f"'{top}' is a module from elsewhere ({os.path.dirname(str(sys.modules[top].__file__))}), which comes before {file}" in str(told.value)
     assert f"give {folder / top} another name, such as my_{top}, and write my_{name}" in str(told.value)
 
@@ -106,27 +106,27 @@ def test_so_is_one_whose_file_lies_in_that_folder_itself(tmp_path: Path, monkeyp
     monkeypatch.setattr(sys, "path", list(sys.path))
     extend_import_path([tmp_path / "json"])
     with pytest.raises(NoSuchModule, match=f"comes before {file}"):
-        module_called("json.mine")
+        import_named("json.mine")
 
 
 def test_an_installed_package_that_a_user_has_a_copy_of_is_taken_as_it_is(folder: Path) -> None:
     written(folder / "json/decoder.py", "raise RuntimeError('the copy')")
-    assert module_called("json.decoder") is sys.modules["json.decoder"]
+    assert import_named("json.decoder") is sys.modules["json.decoder"]
 
 
 def test_a_module_that_is_nowhere_says_where_it_was_looked_for(folder: Path) -> None:
     written(folder / "pack/__init__.py")
     with pytest.raises(NoSuchModule, match=f"no module 'nosuchmodule' in .*{folder}"):
-        module_called("nosuchmodule.deeper")
+        import_named("nosuchmodule.deeper")
     with pytest.raises(NoSuchModule, match=f"no module 'pack.inner' in {folder / 'pack'}$"):
-        module_called("pack.inner")
+        import_named("pack.inner")
 
 
 def test_a_module_that_fails_is_not_hidden(folder: Path) -> None:
     written(folder / "pack_two/__init__.py")
     written(folder / "pack_two/inner.py", "from pack_two import nothing")
     with pytest.raises(ImportError, match="cannot import name 'nothing' from 'pack_two'"):
-        module_called("pack_two.inner")
+        import_named("pack_two.inner")
 
 
 def test_a_path_names_a_callable() -> None:

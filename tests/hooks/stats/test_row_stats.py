@@ -77,7 +77,8 @@ def test_more_iterations_than_are_remembered_all_count() -> None:
         state.iteration = state.phase_iteration = iteration
         plan.fire("on_step", state)
         recent.append({"phase": "train", "iteration": iteration})
-    recent.extend([{"phase": "val", "iteration": iteration} for iteration in range(1, 40)])
+    for iteration in range(1, 40):
+        recent.append({"phase": "val", "iteration": iteration})
     hook.on_report(state, metrics)
     assert metrics == {"stats/iteration/sum": 1300 * 1301 / 2}
 
@@ -103,7 +104,8 @@ def test_values_that_lie_on_a_device_are_read() -> None:
     hook, state, metrics = RowStats(["forward_s/max", "loss/mean"]), State(phase="train"), {}
     values = [(0.25, 1.0), (0.5, 4.0)]
     rows = [{"phase": "train", "iteration": i, "forward_s": _Span(s), "loss": torch.tensor([x])} for i, (s, x) in enumerate(values, 1)]
-    state.recent.extend(rows)
+    for row in rows:
+        state.recent.append(row)
     hook.on_report(state, metrics)
     assert metrics == {"stats/forward_s/max": 0.5, "stats/loss/mean": 2.5}
 

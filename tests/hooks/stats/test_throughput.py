@@ -28,7 +28,8 @@ def measured(state: State, hook: Throughput) -> dict[str, Any]:
 def test_samples_are_counted_over_the_window_and_times_the_ranks() -> None:
     """A short batch counts as what it was, an older row and a validation not at all: (8 + 8 + 2) / (0.5 + 0.25 + 0.25)."""
     state = State(world_size=4)
-    state.recent.extend([row(1000, 0.001), row(8, 0.5), row(500, 9, "val"), row(8, 0.25), row(2, 0.25)])
+    for one in (row(1000, 0.001), row(8, 0.5), row(500, 9, "val"), row(8, 0.25), row(2, 0.25)):
+        state.recent.append(one)
     assert measured(state, Throughput(window=3)) == {"samples_per_s": 18.0, "world_samples_per_s": 72.0}
 
 
@@ -63,7 +64,8 @@ def test_a_report_has_what_training_ended_with() -> None:
     state.recent.append(row(10, 0.5))
     hook.on_phase_end(state)
     state.phase = "val"
-    state.recent.extend([row(1, 1, "val")] * 2000)
+    for _ in range(2000):
+        state.recent.append(row(1, 1, "val"))
     hook.on_phase_end(state)
     metrics: dict[str, Any] = {"step": 3}
     hook.on_report(state, metrics)

@@ -68,6 +68,7 @@ def test_is_one_collective_for_each_dtype(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
     monkeypatch.setattr("torch.distributed.broadcast", broadcast)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     module = nn.Sequential(Buffered(0), nn.BatchNorm1d(2), nn.BatchNorm1d(5))
     SyncBuffers().on_phase_end(State(module=module, world_size=2, phase="train"))

@@ -77,7 +77,7 @@ def test_the_sums_of_another_rank_are_taken_in() -> None:
 def test_its_state_goes_on_where_it_was_taken() -> None:
     first = filled(("loss", 0.1, 1), ("loss", 0.7, 2))
     second = Means()
-    second.load_state_dict(first.state_dict())
+    second.include(first.state_dict())
     for means in (first, second):
         means.add("loss", 0.3, 1)
     assert second.state_dict() == first.state_dict() == {"loss": [0.1 + 0.7 + 0.3, 4]}
