@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from hooks.rhythm import Rhythm
 from orchestrator.config.model import Model
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.modes import inferred_modes
+from orchestrator.config.other_systems import EXPERIMENT
+from orchestrator.config.parameters import check
+from orchestrator.config.python_objects import as_written, folders_of, task_as_written
+from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.sweep import Sweep
+from orchestrator.errors import ConfigError, Problem, collect_problems
 
 
 class Component(Model):
@@ -90,6 +98,20 @@ class Change(Model):
     optimizer, such as `optimizer.lr`, whose schedule is scaled with it."""
 
 
+def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data without what is null at the top, which is as good as not said."""
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def with_default_optimizer(data: dict[str, Any]) -> dict[str, Any]:
+    """Arguments without a `type` are those of the default optimizer: `optimizer: {lr: 0.5}`."""
+    given = data.get("optimizer", {})
+    if not isinstance(given, dict) or "type" in given:
+        return data
+    default: Component = Experiment.model_fields["optimizer"].default
+    return {**data, "optimizer": {"type": default.type, **default.arguments, **given}}
+
+
 def wrong_length(epochs: object, steps: object) -> str | None:
     """What is wrong where the length of training is given twice or not at all."""
     if epochs is not None and steps is not None:
@@ -97,8 +119,38 @@ def wrong_length(epochs: object, steps: object) -> str | None:
     return "has neither epochs nor steps; say how long to train" if epochs is None and steps is None else None
 
 
+def _as_written(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file would say of values given in Python; of a task that is an object, its fields are the arguments."""
+    problems: list[Problem] = []
+    rest = {name: value for name, value in given.items() if name != "task"}
+    written: dict[str, Any] = collect_problems(problems, as_written, rest) or {}
+    task = collect_problems(problems, task_as_written, given["task"]) if given.get("task") is not None else {}
+    if task and "task_args" in task and "task_args" in given:
+        problems.append(Problem("task_args", "are the fields of the task that is given, and said beside it too; say them once"))
+    if problems:
+        raise ConfigError(problems)
+    return {**(task or {}), **written}
+
+
+def _in_shape(written: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written as the experiment's own fields say it, before what it names is looked at."""
+    data = with_default_optimizer(without_nulls(written))
+    for path, mode in inferred_modes(data).items():
+        data = with_value(data, path, mode)
+    return data
+
+
+def _snake_case(name: str) -> str:
+    """`DigitsByHand` as `digits_by_hand`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
 class Experiment(Model):
-    """One experiment: task, training, hooks, workers."""
+    """One experiment: task, training, hooks, workers.
+
+    In Python `task` may be a class or an object of it, hooks are classes, objects or mappings, the optimizer's `type` is a class
+    or its name; where the name is not said, it is that of the task's class.
+    """
 
     name: Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
     """Names the run's folder: letters, digits, `_`, `-` and `.`."""
@@ -148,7 +200,13 @@ class Experiment(Model):
     """How to sweep, where this is a sweep."""
 
     _source: ExperimentSource | None = PrivateAttr(default=None)
+    """What was written of it; None while it is being resolved."""
     _is_resolved: bool = PrivateAttr(default=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **given: Any) -> None:
+            """Fields take what stands for them in Python, too, such as classes."""
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -164,17 +222,30 @@ class Experiment(Model):
     # As for any class with an `__eq__`; pydantic would give a frozen one a hash, of fields that have none.
     __hash__ = None  # type: ignore[assignment]
 
+    @classmethod
+    def from_python(cls, given: Mapping[str, Any]) -> Self:
+        """The experiment that has these values, as far as it is right by itself; its classes are found among those that are
+        imported, in the folders of these, and from where it is called. Raises ConfigError."""
+        written = _as_written(given)
+        task = written.get("task", "experiment")
+        written = {"name": _snake_case(task.rpartition(":")[2]), **written}
+        made = check(cls, _in_shape(written), "", EXPERIMENT)
+        made._source = ExperimentSource.from_data(written, [Path.cwd(), *folders_of(written)])
+        return made
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As any model's; what is updated goes over what was written."""
-        copied = super().model_copy(update=update, deep=deep)
-        if update and self._source is not None:
-            copied._source = self._source.with_values(copied.model_dump(mode="json", include=set(update)))
-            copied._is_resolved = False
+        """Another experiment, with these values over what was written; raises ConfigError."""
+        if not update or self._source is None:
+            return super().model_copy(update=update, deep=deep)
+        written = _as_written(update)
+        copied = check(type(self), _in_shape({**self.model_dump(mode="json"), **written}), "", EXPERIMENT)
+        folders = [*self._source.import_paths, *map(str, folders_of(written))]
+        copied._source = replace(self._source.with_values(written), import_paths=tuple(dict.fromkeys(folders)))
         return copied
 
     @property
     def source(self) -> ExperimentSource:
-        """What was written of it; of one made in Python, what that was given."""
+        """What was written of it; of one that pydantic made, what that was given."""
         return self._source or ExperimentSource(self.model_dump(mode="json", exclude_unset=True))
 
     @property

@@ -14,6 +14,9 @@ from orchestrator.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
 
+MAIN = "__main__"
+"""The module of a script and of a notebook, by which no other process knows it."""
+
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
 
 
@@ -58,6 +61,8 @@ def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, o
         classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
         message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
         has = f"it has {', '.join(classes)}" if classes else None
+        if module_name == MAIN:
+            has = "what a script or a notebook defines is known in its own process alone: go on from there"
         raise _wrong(path, message, hidden_module(module_name) or did_you_mean(class_name, classes) or has)
     return getattr(module, class_name)
 

@@ -13,7 +13,7 @@ from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, re
 from orchestrator.config.resolve import resolve
 from orchestrator.config.source import ExperimentSource, plain_copy
 from orchestrator.config.sweep_check import sweep_problems
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -45,9 +45,12 @@ def experiment_of(source: ExperimentSource) -> Experiment:
     return _checked(source, Document({}))
 
 
-def checked_experiment(experiment: Experiment) -> Experiment:
+def checked_experiment(experiment: object) -> Experiment:
     """An experiment that was made or copied in Python, checked and filled in; one that was read is so already. Raises
-    ConfigError."""
+    ConfigError, and UsageError for what is no experiment."""
+    if not isinstance(experiment, Experiment):
+        given = type(experiment).__name__
+        raise UsageError(f"must be an Experiment, got {given}; load_experiment(FILE) reads one, Experiment(task=..., epochs=...) makes one")
     return experiment if experiment._is_resolved else experiment_of(experiment.source)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from hooks import Hook
 from hooks.parts.import_path import extend_import_path
-from hooks.parts.metric_direction import Judge, declared_modes, direction, judges
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
-from orchestrator.config.experiment import Component, Experiment, wrong_length
+from orchestrator.config.experiment import Component, Experiment, with_default_optimizer, without_nulls, wrong_length
+from orchestrator.config.modes import contradicting_modes, inferred_modes
 from orchestrator.config.other_systems import EXPERIMENT
 from orchestrator.config.parameters import check
 from orchestrator.config.source import ExperimentSource, with_value
-from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
@@ -46,10 +45,10 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
 
 def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """As `resolve`, for data whose classes can be found."""
-    data = _with_default_optimizer({key: value for key, value in data.items() if value is not None})
+    data = with_default_optimizer(without_nulls(data))
     for path, mode in inferred_modes(data).items():
         data = with_value(data, path, mode)
-    problems = _contradictions(data)
+    problems = contradicting_modes(data)
     experiment = collect_problems(problems, check, Experiment, data, "", EXPERIMENT)
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
@@ -85,34 +84,6 @@ def _components(
     return task, task_args, hooks
 
 
-def inferred_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
-    """The path of each `mode` that the sweep, a checkpoint or early stopping leaves unsaid though another part of the
-    experiment says it of their metrics, and what it says. `sweep` is that of which the experiment is a trial."""
-    if sweep is not None:
-        data = {**data, "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}}
-    declared, inferred = declared_modes(data), {}
-    for judge in judges(data):
-        kind = judge.entry.get("type", judge.path.removeprefix("hooks."))
-        silent = judge.entry.get("mode") is None and judge.entry.get("rule") is None
-        modes = [direction(metric, declared) for metric in judge.metrics]
-        if silent and kind in ("sweep", "checkpoint", "early_stopping") and declared.keys() & {*judge.metrics} and all(modes):
-            inferred[f"{judge.path}.mode"] = modes if len(modes) > 1 else modes[0]
-    return inferred
-
-
-def _contradictions(data: Mapping[str, Any]) -> list[Problem]:
-    """Parts of an experiment that say opposite things of a metric."""
-    problems: list[Problem] = []
-    first: dict[str, Judge] = {}
-    for judge in judges(data):
-        for metric, mode in judge.modes.items():
-            other = first.setdefault(metric, judge)
-            if other.modes[metric] != mode:
-                message = f"says that {mode} of {metric} is better, and {other.path} says {other.modes[metric]}"
-                problems.append(Problem(judge.path, message))
-    return problems
-
-
 def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | None]) -> list[Problem]:
     """What cannot be where ranks share out the model among them."""
     workers = data.get("workers")
@@ -126,15 +97,6 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     if data.get("compile"):
         reasons["compile"] = "torch's compiler stops at the calls that gather each unit's parameters"
     return [Problem(path, f"cannot be with workers.strategy: fsdp: {reason}") for path, reason in reasons.items() if reason]
-
-
-def _with_default_optimizer(data: dict[str, Any]) -> dict[str, Any]:
-    """Arguments without a `type` are those of the default optimizer: `optimizer: {lr: 0.5}`."""
-    given = data.get("optimizer", {})
-    if not isinstance(given, dict) or "type" in given:
-        return data
-    default: Component = Experiment.model_fields["optimizer"].default
-    return {**data, "optimizer": {"type": default.type, **default.arguments, **given}}
 
 
 def _component(value: Any) -> Component | None:

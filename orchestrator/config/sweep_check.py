@@ -10,9 +10,10 @@ from pydantic import OnErrorOmit
 
 from orchestrator.config.changes import seen_from
 from orchestrator.config.domain import Domain
+from orchestrator.config.modes import inferred_modes
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
-from orchestrator.config.resolve import build, inferred_modes
+from orchestrator.config.resolve import build
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.space import (
     is_drawn,

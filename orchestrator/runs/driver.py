@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_yaml
+from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
+from orchestrator.config.python_objects import refuse_classes_of_main
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.ray_environment import (
@@ -56,9 +57,9 @@ def run(
     Raises UsageError where the name is taken or the machine is too small, before anything is started; RunError where
     the run failed. A run that was interrupted is returned with the status `interrupted`.
     """
+    experiment = checked_experiment(experiment)
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
-    experiment = checked_experiment(experiment)
     engine = _chosen(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
@@ -121,6 +122,8 @@ def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: 
             f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say workers.count={workers.most}, "
             "or use the engine train, which makes do with fewer"
         )
+    if engine != "in-process":
+        refuse_classes_of_main(to_dict(experiment))
     if engine != "in-process" and starts_ray(address):
         refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")
 

@@ -12,7 +12,8 @@ from time import monotonic, sleep
 from typing import Any
 
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import checked_experiment, read_again, to_yaml
+from orchestrator.config.load import checked_experiment, read_again, to_dict, to_yaml
+from orchestrator.config.python_objects import refuse_classes_of_main
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import HyperBand, Population
 from orchestrator.config.sweep import Sweep as Settings
@@ -73,6 +74,8 @@ def sweep(
     address = chosen_address(address, local=local)
     Storage(storage).reach()
     _refuse_what_is_missing(settings, local)
+    if not local:
+        refuse_classes_of_main(to_dict(experiment))
     if starts_ray(address) and not local:
         refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
     metadata = {

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.config.load import to_yaml
-from orchestrator.config.resolve import ResolvedExperiment, inferred_modes, resolve
+from orchestrator.config.modes import inferred_modes
+from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError, RunError
