@@ -33,9 +33,10 @@ def watch(
     from rich.console import Console
 
     from orchestrator.records.run_folder import RunFolder
+    from orchestrator.terminal.live_frame import looked_at
 
     folder = RunFolder.open(run)
-    look, frame = _live(folder)
+    look, frame = looked_at(folder)
     view = look()
     if as_json:
         print_json(asdict(view))
@@ -48,18 +49,6 @@ def watch(
             typer.echo(f"{folder} goes on without being watched", err=True)
             raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(_code(view))
-
-
-def _live(folder: RunFolder) -> tuple[Callable[[], Any], Callable[[Any, int | None], RenderableType]]:
-    """What looks at a run or a sweep, and what draws what was seen in so many lines."""
-    from orchestrator.terminal.run_frame import run_frame
-    from orchestrator.terminal.run_status import LiveRun
-    from orchestrator.terminal.sweep_frame import sweep_frame
-    from orchestrator.terminal.sweep_status import LiveSweep
-
-    if folder.metadata().sweep:
-        return LiveSweep(folder).look, sweep_frame
-    return LiveRun(folder).look, lambda view, lines: run_frame(view)
 
 
 def _watch(

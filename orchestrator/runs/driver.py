@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hooks.state import Display
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
 from orchestrator.config.python_objects import refuse_classes_of_main
@@ -33,6 +34,7 @@ from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
+from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
@@ -131,7 +133,7 @@ def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: 
 def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, address: str | None) -> Run:
     assignment = Assignment(experiment.source, folder.location)
     how = resume_command(folder)
-    with failing(folder), TerminalDisplay(folder.storage) as display, Interrupts(how) as interrupts:
+    with failing(folder), _display(folder) as display, Interrupts(how) as interrupts:
         resolved = resolve(experiment.source)
         if engine == "in-process":
             from orchestrator.engines.in_process import InProcess
@@ -148,11 +150,20 @@ def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, addres
     return done
 
 
+def _display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
+    """What shows the run here: lines and bars on a terminal, a frame that lives in a notebook."""
+    if not in_notebook():
+        return TerminalDisplay(folder.storage)
+    from orchestrator.terminal.live_frame import LiveFrame
+
+    return NotebookDisplay(folder.storage, LiveFrame(folder))
+
+
 def _on_ray(
     engine: EngineName,
     assignment: Assignment,
     resolved: ResolvedExperiment,
-    display: TerminalDisplay,
+    display: Display,
     interrupts: Interrupts,
     address: str | None,
 ) -> None:
@@ -187,7 +198,7 @@ def _on_ray(
         _watch(ray, mailbox, work, display, interrupts)
 
 
-def _watch(ray: Any, mailbox: Any, work: Future[None], display: TerminalDisplay, interrupts: Interrupts) -> None:
+def _watch(ray: Any, mailbox: Any, work: Future[None], display: Display, interrupts: Interrupts) -> None:
     """Shows what rank 0 has to show until the work is over, and hands on a wish to stop; raises what the work raised."""
     asked: list[Any] = []
     over = False

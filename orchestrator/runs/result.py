@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,10 @@ from orchestrator.stats.quantities import is_number
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_LAST_REPORTS = 8
+"""Reports in a notebook's table of a run."""
 
 
 class Result:
@@ -45,6 +49,19 @@ class Result:
 
 class Run(Result):
     """One run, under way or over. Each table is read when it is asked for."""
+
+    def _repr_html_(self) -> str:
+        """How it is, its best report, and what the last ones say of the model; for notebooks."""
+        from orchestrator.terminal.notebook import result_html
+
+        metrics = self.metrics
+        told = [name for name in metrics if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))]
+        return result_html(self.path, self.status, [*self._bests(), self.error], metrics[told].tail(_LAST_REPORTS))
+
+    def _bests(self) -> Iterator[str]:
+        for metric, mode in self.modes.items():
+            if report := best_report(self.reports(), metric, mode):
+                yield f"best {metric} {report[metric]:.4g}, in epoch {report['epoch']}"
 
     @property
     def error(self) -> str | None:

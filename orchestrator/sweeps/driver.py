@@ -40,9 +40,11 @@ from orchestrator.sweeps.results.population_replay import replay
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.trial_announcer import LiveTable, TrialAnnouncer
+from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
+from orchestrator.terminal.live_frame import LiveFrame
+from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
 
 REPLAY = "replay.yaml"
 """A population's best trial as a single run."""
@@ -179,7 +181,8 @@ def _carry_out(folder: RunFolder, experiment: Experiment, previous: Mapping[int,
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     how = resume_command(folder)
     words = "Each trial ends at its next report; it will go on from its newest checkpoint."
-    with failing(folder), TerminalDisplay(folder.storage, LiveTable(folder)) as display, Interrupts(how, words) as interrupts:
+    shown = NotebookDisplay if in_notebook() else TerminalDisplay
+    with failing(folder), shown(folder.storage, LiveFrame(folder)) as display, Interrupts(how, words) as interrupts:
         announcer = TrialAnnouncer(display, settings, previous)
         ranks = 1 if metadata.local else experiment.workers.most
         rules = StoppingRules(settings, ranks, asked=lambda: interrupts.asked, fail_fast=metadata.fail_fast)

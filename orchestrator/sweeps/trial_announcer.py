@@ -1,29 +1,21 @@
-"""The announcer: shows how the trials of a sweep fare, in a line for each event and in a live table. Driver."""
+"""The announcer: shows how the trials of a sweep fare, in a line for each event. Driver."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from time import monotonic
 from typing import Any
 
-from rich.console import RenderableType
-
+from hooks.state import Display
 from orchestrator.config.sweep import Sweep
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
-from orchestrator.terminal.display import TerminalDisplay
-from orchestrator.terminal.run_status import look_every_s
-from orchestrator.terminal.sweep_frame import sweep_frame
-from orchestrator.terminal.sweep_status import LiveSweep, SweepView
 
 
 class TrialAnnouncer:
     """Hears of each trial when it begins, reports, recovers and ends, and shows lines of that and how far all are."""
 
-    def __init__(self, display: TerminalDisplay, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
+    def __init__(self, display: Display, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
         self._ended = sum(trial.over for trial in previous.values())
         self._display, self._total = display, self._ended + len(remaining_trials(settings, previous))
         self._metric, mode = settings.objectives[0]
@@ -68,21 +60,3 @@ class TrialAnnouncer:
 
 def _chosen(values: Mapping[str, Any]) -> str:
     return " ".join(f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items())
-
-
-class LiveTable:
-    """The frame of a sweep as its files show it, drawn for a display; reads them no more often than they change."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._live, self._every_s = LiveSweep(folder), look_every_s(folder.storage)
-        self._view: SweepView | None = None
-        self._looked_at = -math.inf
-
-    def __call__(self, lines: int) -> RenderableType:
-        """The sweep in so many lines."""
-        if monotonic() - self._looked_at >= self._every_s:
-            # Whatever is wrong with what is shown, it must not end what is trained; the next look may be better.
-            with suppress(Exception):
-                self._view = self._live.look()
-            self._looked_at = monotonic()
-        return sweep_frame(self._view, lines) if self._view else ""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.storage import Storage
+from orchestrator.terminal.driver_log import DriverLog
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,8 +37,7 @@ class TerminalDisplay:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._log, self._clock = log, clock
-        self._pending: list[str] = []
+        self._log, self._clock = DriverLog(log), clock
         self._last_plain: dict[str, float] = {}
         self._bars: dict[str, Any] = {}
         self._progress = Progress(
@@ -63,7 +63,7 @@ class TerminalDisplay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._live is not None:
             self._live.stop()
-        self.flush()
+        self._log.flush()
 
     def _drawn(self) -> RenderableType:
         return self._progress.get_renderable() if self._frame is None else self._frame(self._console.height)
@@ -71,9 +71,7 @@ class TerminalDisplay:
     def line(self, text: str) -> None:
         """One line on stderr and in the log."""
         self._console.print(text, markup=False)
-        self._pending.append(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
-        if len(self._pending) >= 20:
-            self.flush()
+        self._log.add(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
         """A bar on a terminal; elsewhere a plain line now and then."""
@@ -93,12 +91,6 @@ class TerminalDisplay:
         if self._clock() - last >= PLAIN_EVERY_S:
             self._last_plain[label] = self._clock()
             self.line(f"{label} {completed}/{total} {text}".rstrip())
-
-    def flush(self) -> None:
-        """Writes pending lines to the log."""
-        if self._log is not None and self._pending:
-            self._log.append("log.txt", "".join(self._pending))
-        self._pending = []
 
 
 def say(text: str) -> None:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, Self
 
 from orchestrator.terminal.display import say
+from orchestrator.terminal.notebook import in_notebook
 
 
 class Interrupts:
@@ -32,6 +33,8 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             say(f"Leaving at once. To go on from the last checkpoint: {self._how}")
+            if in_notebook():  # whose kernel holds more than this
+                raise KeyboardInterrupt
             os._exit(130)
         self.asked = True
         say(f"{self._next} Ctrl-C again leaves at once.")

@@ -89,6 +89,8 @@ def _run_config(sweep: RunFolder, stopper: _Stopper, events: _TrialEvents, max_f
         failure_config=tune.FailureConfig(max_failures=max_failures),
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         verbose=0,
+        # Without a word at this verbosity; the one for notebooks, which Tune finds there itself, takes the cell's output away.
+        progress_reporter=tune.CLIReporter(),
     )
 
 

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.config.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.trial_announcer import LiveTable, TrialAnnouncer
+from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.terminal.display import TerminalDisplay
-from tests.orchestrator.terminal.test_run_frame import drawn
-from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
 
 SETTINGS = Sweep(metric="val/accuracy", trials=3, space={"optimizer.lr": {"uniform": [0.0, 1.0]}})
 
@@ -47,18 +44,3 @@ def test_what_an_earlier_life_reported_counts(lines: Any) -> None:
         announcer.reported("trial-0001", {"val/accuracy": 0.5})
         announcer.ended("trial-0001", {"optimizer.lr": 0.2})
     assert lines() == ["trial-0001 [2/3] optimizer.lr=0.2: val/accuracy 0.6"]
-
-
-def test_the_live_table_is_the_frame_of_the_files(tmp_path: Path) -> None:
-    sweep = written_sweep(tmp_path)
-    trial(sweep, 0, 0.5)
-    lines = drawn(LiveTable(sweep)(24))
-    assert lines[1].startswith("0 of 8 trials over")
-    assert lines[-1].startswith("trial-0000")
-
-
-def test_a_table_that_cannot_be_read_ends_nothing(tmp_path: Path) -> None:
-    sweep = written_sweep(tmp_path)
-    table = LiveTable(sweep)
-    (tmp_path / "sweep/run.json").write_text('{"half')
-    assert table(24) == ""

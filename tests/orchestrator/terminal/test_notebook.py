@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.text import Text
+
+from orchestrator import Run, Sweep, run, sweep
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.storage import Storage
+from orchestrator.terminal import notebook
+from orchestrator.terminal.interrupts import Interrupts
+from orchestrator.terminal.notebook import NotebookDisplay, frame_html, in_notebook, result_html
+from tests.orchestrator.runs.written import written_run
+from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
+from tests.tasks import experiment
+
+
+class Output:
+    """What a kernel gives for an output: it can be written anew."""
+
+    def __init__(self, html: str) -> None:
+        self.shown = [html]
+
+    def update(self, html: str) -> None:
+        self.shown.append(html)
+
+
+@pytest.fixture
+def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Output]:
+    """The outputs of the cells of a notebook that this process is the kernel of."""
+    made: list[Output] = []
+
+    def display(html: str, display_id: bool) -> Output:
+        assert display_id
+        made.append(Output(html))
+        return made[-1]
+
+    ipython, shown = ModuleType("IPython"), ModuleType("IPython.display")
+    shell = SimpleNamespace(kernel=object(), events=SimpleNamespace(register=lambda event, callback: None))
+    vars(ipython).update(get_ipython=lambda: shell, display=shown)
+    vars(shown).update(HTML=str, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(notebook, "_EVERY_S", 0.005)
+    return made
+
+
+def test_a_kernel_makes_a_notebook_and_a_shell_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not in_notebook()
+    shell = ModuleType("IPython")
+    vars(shell)["get_ipython"] = lambda: None
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    assert not in_notebook()
+    vars(shell)["get_ipython"] = lambda: SimpleNamespace(kernel=object())
+    assert in_notebook()
+
+
+def wait_for(output: Output, text: str) -> str:
+    return next(html for _ in iter(int, 1) if text in (html := output.shown[-1]))
+
+
+def test_one_output_is_written_anew_and_ends_with_the_lines(outputs: list[Output], tmp_path: Path) -> None:
+    with NotebookDisplay(Storage(tmp_path), lambda lines: Text(f"in {lines} lines: <b> 3 of 8")) as display:
+        (output,) = outputs
+        display.line("epoch 0 <script>alert(1)</script>")
+        display.progress("train", 3, 10, "<now>")
+        html = wait_for(output, "train 3/10")
+        assert "in 30 lines: &lt;b&gt; 3 of 8" in html
+        assert '<progress value="3" max="10"></progress> train 3/10 &lt;now&gt;' in html
+        assert "epoch 0 &lt;script&gt;alert(1)&lt;/script&gt;" in html
+        display.progress("train", 10, 10)
+        display.line("epoch 1")
+        assert "<progress" not in wait_for(output, "epoch 1")
+    assert len(outputs) == 1
+    assert output.shown[-1].startswith("<details><summary>epoch 1</summary>")
+    assert "3 of 8" not in output.shown[-1]
+    assert [line.split(" ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()][1] == "epoch 1"
+
+
+def test_a_frame_that_fails_ends_nothing(outputs: list[Output]) -> None:
+    with NotebookDisplay(None, lambda lines: 1 / 0) as display:  # type: ignore[arg-type,return-value]
+        display.line("one")
+    assert "one" in outputs[0].shown[-1]
+
+
+def test_frames_are_drawn_as_on_a_terminal() -> None:
+    assert ">running</span> of &lt;i&gt;" in frame_html(Text.assemble(("running", "bold red"), " of <i>"))
+
+
+def test_the_second_interrupt_leaves_the_kernel_alive(outputs: list[Output], capsys: pytest.CaptureFixture[str]) -> None:
+    with Interrupts("hookyard resume x") as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_run_and_a_sweep_show_themselves_below_the_cell(outputs: list[Output], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    described = experiment(epochs=1, task_args={"train": 8, "val": 4})
+    run(described, tmp_path, "one", local=True)
+    space = {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [0.1]}}, "search": "grid"}
+    sweep(described.model_copy(update={"sweep": space}), tmp_path, "all", local=True)
+    assert len(outputs) == 2
+    assert "val done  epoch 0" in outputs[0].shown[-1]
+    assert "trial-0000 [1/1] optimizer.lr=0.1: val/accuracy" in outputs[1].shown[-1]
+    shown = capfd.readouterr()
+    assert shown.out + shown.err == ""
+
+
+# Results
+
+
+def table_of(html: str) -> pd.DataFrame:
+    """The table of an HTML, its names as they are read."""
+    from xml.etree import ElementTree
+
+    rows = ElementTree.fromstring(html[html.index("<table") : html.index("</table>") + len("</table>")]).iter("tr")
+    cells: list[list[Any]] = [[cell.text for cell in row] for row in rows]
+    return pd.DataFrame(cells[1:], columns=cells[0])
+
+
+def test_whatever_stands_in_a_result_is_escaped() -> None:
+    table = pd.DataFrame({"<b>x</b>": ["<script>"]}, index=["<i>"])
+    html = result_html("runs/<u>", "<em>", ["<a>", None, ""], table)
+    assert not [part for part in ("<script>", "<b>x", "<i>", "<u>", "<em>", "<a>") if part in html]
+    assert "runs/&lt;u&gt;" in html
+
+
+def test_a_run_shows_its_status_its_best_and_its_reports(tmp_path: Path) -> None:
+    folder = written_run(tmp_path, hooks={"checkpoint": {"best": "val/accuracy", "mode": "max"}})
+    for epoch in range(12):
+        folder.append_metrics({"attempt": 0, "epoch": epoch, "step": epoch, "iteration": epoch, "val/accuracy": 0.5 - epoch / 100, "train/samples_per_s": 5.0, "perf/step_s": 1.0})
+    folder.end("failed", error="rank 0: <b>bang</b>")
+    html = Run(folder)._repr_html_()
+    table = table_of(html)
+    assert [*table.columns[1:]] == ["epoch", "step", "val/accuracy"]
+    assert table["epoch"].tolist() == [str(epoch) for epoch in range(4, 12)]
+    assert f"<b>{tmp_path}/points</b>&ensp;failed" in html
+    assert "best val/accuracy 0.5" in html
+    assert "rank 0: &lt;b&gt;bang&lt;/b&gt;" in html
+
+
+def test_a_run_that_has_reported_nothing_shows_its_status(tmp_path: Path) -> None:
+    assert Run(written_run(tmp_path))._repr_html_() == f"<div><b>{tmp_path}/points</b>&ensp;running</div>"
+
+
+@pytest.mark.parametrize(("mode", "order"), [("max", ["trial-0001", "trial-0000", "trial-0002"]), ("min", ["trial-0000", "trial-0001", "trial-0002"])])
+def test_a_sweep_shows_its_trials_the_best_first(tmp_path: Path, mode: str, order: list[str]) -> None:
+    folder = written_sweep(tmp_path, mode)
+    trial(folder, 0, 0.25)
+    trial(folder, 1, 0.5)
+    trial(folder, 2)
+    html = Sweep(folder)._repr_html_()
+    assert table_of(html).iloc[:, 0].tolist()[1:] == order
+    assert f"best val/accuracy {0.5 if mode == 'max' else 0.25} in {order[0]}" in html
+    assert "3 running" in html
+
+
+def test_a_sweep_without_a_trial_says_so(tmp_path: Path) -> None:
+    folder: RunFolder = written_sweep(tmp_path)
+    assert "no trial has begun yet" in Sweep(folder)._repr_html_()
