@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -166,6 +167,15 @@ def test_the_page_on_experiments_types_overrides_that_hold(folder: Path) -> None
     assert typed[2]["optimizer"] == {"type": "SGD", "lr": 0.1}
     assert typed[2]["hooks"]["ema"]["decay"] == 0.99
     assert typed[2]["hooks"]["throughput"] is None
+
+
+def test_the_page_on_experiments_runs_what_it_makes_in_python(folder: Path) -> None:
+    page = ROOT / "docs" / "experiment.md"
+    write_files(page, folder)
+    made = runpy.run_path(str(folder / "study" / "by_hand.py"))
+    assert (made["done"].status, made["outcome"].status) == ("finished", "finished")
+    assert made["done"].config["task"] == "experiments.digits:Digits"
+    assert len(made["outcome"].trials) == 2
 
 
 def test_the_page_on_tasks_has_every_method() -> None:

@@ -51,12 +51,12 @@ class Run(Result):
     """One run, under way or over. Each table is read when it is asked for."""
 
     def _repr_html_(self) -> str:
-        """How it is, its best report, and what the last ones say of the model; for notebooks."""
+        """Its status, its best report, and the metrics of the last ones; for notebooks."""
         from orchestrator.terminal.notebook import result_html
 
         metrics = self.metrics
-        told = [name for name in metrics if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))]
-        return result_html(self.path, self.status, [*self._bests(), self.error], metrics[told].tail(_LAST_REPORTS))
+        shown = [name for name in map(str, metrics) if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))]
+        return result_html(self.path, self.status, [*self._bests(), self.error], metrics[shown].tail(_LAST_REPORTS))
 
     def _bests(self) -> Iterator[str]:
         for metric, mode in self.modes.items():

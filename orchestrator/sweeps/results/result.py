@@ -35,7 +35,7 @@ class Sweep(Result):
     """One sweep, under way or over. Each table is read when it is asked for."""
 
     def _repr_html_(self) -> str:
-        """How it is, its best trial, and what the best trials chose and reached; for notebooks."""
+        """Its status, its best trial, and the values and metrics of the best trials; for notebooks."""
         from orchestrator.terminal.notebook import result_html
 
         trials, (metric, mode) = self.trials, self.objective
@@ -44,7 +44,7 @@ class Sweep(Result):
         first = trials.sort_values(metric, ascending=mode == "min", kind="stable")
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
-        chosen = [name for name in trials if name == "status" or name.startswith("config/") or name in dict(self.objectives)]
+        chosen = [name for name in map(str, trials) if name == "status" or name.startswith("config/") or name in dict(self.objectives)]
         rest = f"and {len(trials) - _BEST_TRIALS} more trials" if len(trials) > _BEST_TRIALS else None
         return result_html(self.path, self.status, [counts, best, rest], first[chosen].head(_BEST_TRIALS))
 
