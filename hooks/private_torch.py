@@ -64,14 +64,20 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
 
 
 def compile_in_place(module: nn.Module) -> None:
-    """As torch's `module.compile()`: calls are compiled, and the module stays the same object with the same names."""
+    """As torch's `module.compile()`, for the module and each part of it, of which the outermost that is called is compiled:
+    they stay the same objects with the same names."""
+    for part in module.modules():
+        part._compiled_call_impl = torch.compile(_call_of(part))
+
+
+def _call_of(module: nn.Module) -> Callable[..., Any]:
     call: Any = module._call_impl
 
+    # torch compiles no frame of its own code, as the call of a `Sequential` is one, but what it finds below another.
     def called(*arguments: Any, **named: Any) -> Any:
         return call(*arguments, **named)
 
-    # torch compiles no frame of its own code, as the call of a `Sequential` is one, but what it finds below another.
-    module._compiled_call_impl = torch.compile(called)
+    return called
 
 
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:

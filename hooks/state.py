@@ -84,7 +84,7 @@ class State:
 
     # What is trained
     model: nn.Module = field(default_factory=nn.Module)
-    """The model as the training step calls it (wrapped for data parallelism)."""
+    """What shares the model among ranks, or the model itself where nothing does: `state.forward` calls it in training."""
     module: nn.Module = field(default_factory=nn.Module)
     """The task's own model, unwrapped: parameters, buffers and names as the task made them."""
     optimizer: torch.optim.Optimizer | None = None

@@ -32,7 +32,8 @@ class Task(ABC):
         """A scalar: the mean over the batch's samples."""
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
-        """Runs the model on a batch."""
+        """Runs the model on a batch. `model` is the task's own, whose parts may be called one by one; with `strategy: fsdp` it is
+        called as a whole."""
         return model(batch[0])
 
     def metrics(self, output: Any, batch: Any) -> Mapping[str, Tensor]:

@@ -173,7 +173,7 @@ class Experiment(Model):
     channels_last: bool = False
     """Keeps the weights of convolutions, and with them all images, in the order that GPUs with tensor cores compute in."""
     compile: bool = False
-    """Compiles the model (torch.compile), in place: names of parameters and checkpoints stay as they are."""
+    """Compiles the model (torch.compile), or the parts of it that the task calls, in place: names of parameters and checkpoints stay as they are."""
     accumulate: Annotated[int, Ge(1)] = 1
     """Micro-batches in one optimizer step."""
     validate_every: Rhythm = Rhythm(1)

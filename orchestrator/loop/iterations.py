@@ -23,7 +23,7 @@ from orchestrator.loop.clock import Clock, spans
 from orchestrator.loop.data import mover
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
-from orchestrator.loop.strategy import exchange_gradients
+from orchestrator.loop.strategy import check_exchanged, exchange_gradients
 from orchestrator.loop.task_errors import wrong_loss, wrong_metric
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
@@ -64,13 +64,13 @@ class Iterations:
         """Trains on a micro-batch at each `next`, and makes the optimizer step where it is the last of its group."""
         state, task, clock, precision, optimizer = self.state, self.task, self.clock, self.precision, self.state.optimizer
         assert optimizer is not None
-        forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
+        forward, loss_of = state.forward, precision.autocasting(task.loss)
         fire, mark, record, means, on_cpu = self.plan.fire, clock.mark, self.recorder.append, self.means, self._on_cpu
         (on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step) = self._calls()
         scaler, groups, clear_gradients = precision.scaler, optimizer.param_groups, clearing(optimizer)
         own_backward, to_device = self._own_backward, self._to_device
         self._begin_rows(state.epoch, "loss", "lr")
-        position, group, ended = 1, 1, clock.restart()
+        position, group, unchecked, ended = 1, 1, True, clock.restart()
         while True:
             t_begun = t_started = mark()
             if on_iteration_start:
@@ -120,6 +120,9 @@ class Iterations:
                 self._record_rates(optimizer)
             state.stepped = False
             if position == group:
+                if unchecked:
+                    check_exchanged(state.model)
+                    unchecked = False
                 if scaler is not None:
                     precision.unscale(optimizer)
                     t_unscaled = t_measured = mark()
@@ -167,7 +170,7 @@ class Iterations:
         """Evaluates a batch of val or test at each `next`, by the unwrapped module; `begun` iterations of this epoch's
         evaluation came before the phase."""
         state, task, clock, precision = self.state, self.task, self.clock, self.precision
-        forward, loss_of = precision.autocasting(task.forward), precision.autocasting(task.loss)
+        forward, loss_of = state.forward, precision.autocasting(task.loss)
         fire, mark, record, to_device = self.plan.fire, clock.mark, self.recorder.append, self._to_device
         on_iteration_start, on_batch, on_forward, on_loss, *_, on_step = self._calls()
         self._begin_rows(epoch, "loss")

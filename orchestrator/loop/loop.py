@@ -27,7 +27,7 @@ from orchestrator.loop.randomness import seed_all
 from orchestrator.loop.report import Report
 from orchestrator.loop.saving import Saving
 from orchestrator.loop.stopping import Stopping
-from orchestrator.loop.strategy import shared
+from orchestrator.loop.strategy import forward_pass, shared
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
@@ -109,7 +109,7 @@ class Loop:
             scaler=self.precision.scaler,
             loaders=self.data.loaders,
             fresh_batches=self.data.fresh_batches,
-            forward=self.precision.autocasting(self.task.forward),
+            forward=self.precision.autocasting(forward_pass(self.task, model, module)),
             samples_in=self.task.batch_size,
             max_epochs=self.experiment.epochs,
             max_steps=self.experiment.steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any
 
@@ -14,6 +14,8 @@ from hooks.parts import sharded_tensors as shards
 from hooks.parts.batch_norm_statistics import RunningNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.config.experiment import Experiment
+from orchestrator.errors import RunError
+from orchestrator.loop.task_errors import place_of
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -30,7 +32,71 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         return sharded(module, task.fsdp_units(module), world, experiment.precision)
     devices = [world.device] if world.device.type == "cuda" else None
     # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass.
-    return DistributedDataParallel(module.to(world.device), device_ids=devices, broadcast_buffers=False)
+    return DistributedDataParallel(WithinOneCall(module.to(world.device)), device_ids=devices, broadcast_buffers=False)
+
+
+class WithinOneCall(nn.Module):
+    """A model around which DDP lies: called as the model is, or with what to do with it, parts of it called one by one too.
+
+    DDP makes ready for the backward pass where it is called itself. A part that is called past it would be trained by each rank
+    on its own, and nothing would say so.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, run: Callable[[nn.Module], Any] | None = None, **named: Any) -> Any:
+        return run(self.module) if run else self.module(*inputs, **named)
+
+
+def forward_pass(task: Task, model: nn.Module, module: nn.Module) -> Callable[[nn.Module, Any], Any]:
+    """The task's forward pass, which is given the task's own `module` also where it is to run by `model`, which shares it.
+
+    Raises RunError where each rank has but a part of the module, and the pass does not call it as a whole, which gathers them.
+    """
+    if is_sharded(module):
+        return _calling_the_whole(task, module)
+    if model is module:
+        return task.forward
+
+    def forward(called: nn.Module, batch: Any) -> Any:
+        return model(run=lambda own: task.forward(own, batch)) if called is model else task.forward(called, batch)
+
+    return forward
+
+
+def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, Any], Any]:
+    under_way = within = False
+
+    def entered(module: nn.Module, inputs: Any) -> None:
+        nonlocal within
+        within = True
+
+    def left(module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal within
+        within = False
+
+    def check_part(part: nn.Module, inputs: Any) -> None:
+        if under_way and not within:
+            raise RunError(
+                f"{type(task).__name__}.forward() calls a part of the model ({type(part).__name__}) and not the model, and with strategy: "
+                "fsdp a part alone has nothing gathered. Do it in the model's own forward() and call that, model(batch), or write "
+                f"strategy: ddp{place_of(task.forward)}"
+            )
+
+    def forward(called: nn.Module, batch: Any) -> Any:
+        nonlocal under_way
+        under_way = called is module
+        try:
+            return task.forward(called, batch)
+        finally:
+            under_way = False
+
+    for part in module.modules():
+        part.register_forward_pre_hook(entered if part is module else check_part)
+    module.register_forward_hook(left, always_call=True)
+    return forward
 
 
 def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precision: str) -> nn.Module:
@@ -72,6 +138,23 @@ def exchange_gradients(model: nn.Module, now: bool) -> None:
         model.require_backward_grad_sync = now
     elif callable(exchange := getattr(model, "set_requires_gradient_sync", None)):
         exchange(now)
+
+
+def check_exchanged(model: nn.Module) -> None:
+    """Raises RunError where ranks have not exchanged all gradients in a backward pass, as the loss depends on no such parameter.
+
+    What is left over of its bucket would stay each rank's own; torch says so in the next iteration, by number.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return
+    trained = {name: p for name, p in model.module.module.named_parameters() if p.requires_grad}
+    left = [name for name, parameter in trained.items() if parameter.grad is None]
+    if left:
+        shown = f"{', '.join(left[:4])}{' ...' if len(left) > 4 else ''}"
+        raise RunError(
+            f"the loss does not depend on {len(left)} of the model's {len(trained)} parameters ({shown}), so ranks cannot exchange their "
+            "gradients. Use them in forward() in every iteration, or write requires_grad_(False) for them in model()"
+        )
 
 
 def mesh_of(module: nn.Module) -> Any:

@@ -87,7 +87,7 @@ def test_a_module_that_is_compiled_in_place_stays_the_same_object(monkeypatch: p
     expected = module(torch.ones(1, 2))
     compile_in_place(module)
     assert torch.equal(module(torch.ones(1, 2)), expected)
-    assert len(calls) == 1
+    assert len(calls) == 3  # the model and its two layers; torch makes one of what is called within another
     assert list(module.state_dict()) == ["0.weight", "0.bias"]
 
 

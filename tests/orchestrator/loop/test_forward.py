@@ -1,0 +1,148 @@
+"""What a task's forward pass may do with its model: call it, call parts of it, and look at what it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks.training.ema import EMA
+from orchestrator.config.experiment import Workers
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.strategy import is_sharded
+from orchestrator.loop.world import World
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, experiment, numbers
+
+
+class InParts(nn.Module):
+    """A body and a head, and what is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+        self.temperature = 2.0
+
+    def forward(self, points: Tensor) -> Tensor:
+        return self.head(self.body(points)) * self.scale / self.temperature
+
+
+@dataclass
+class OfParts(Points):
+    """Calls the model, or its parts one by one, which comes to the same."""
+
+    whole: bool = False
+    seen: list[type] = field(default_factory=list)
+
+    def model(self) -> nn.Module:
+        return InParts()
+
+    def forward(self, model: Any, batch: Any) -> Tensor:
+        self.seen.append(type(model))
+        if self.whole:
+            return model(batch[0])
+        hidden = model.body(batch[0])
+        batch.append(hidden)  # what forward leaves in the batch, loss finds there
+        return model.head(hidden) * model.scale / model.temperature
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        assert self.whole or batch[-1].shape[1] == 8
+        return super().loss(output, batch)
+
+
+@dataclass
+class OfTheBody(OfParts):
+    """Leaves out the head, on which the loss does not depend then."""
+
+    def forward(self, model: Any, batch: Any) -> Tensor:
+        return model.body(batch[0])[:, :3] * model.scale
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        return Points.loss(self, output, batch)
+
+
+def lived(task: OfParts, world: World | None = None, **fields: Any) -> dict[str, Any]:
+    """A run, with averaged weights in validation."""
+    world = world or World()
+    rows = Rows()
+    fields = {"batch_size": 8 // world.world_size, "workers": Workers(count=world.world_size), **fields}
+    loop = Loop(task, experiment(**fields), {"ema": EMA(decay=0.5)}, world=world, recorder=rows)
+    reports = [report.metrics for report in loop.run()]
+    weights = {} if is_sharded(loop.state.module) else numbers(loop.state.module)
+    return {"weights": weights, "reports": reports, "rows": rows.columns("phase", "loss"), "types": set(task.seen)}
+
+
+def _on_two(rank: int, world_size: int) -> dict[str, Any]:
+    world = World(rank, world_size, rank)
+    sharded = partial(lived, world=world, workers=Workers(count=2, strategy="fsdp"))
+    with pytest.raises(RunError) as refused:
+        sharded(OfParts(train=48))
+    with pytest.raises(RunError) as unused:
+        lived(OfTheBody(train=48), world)
+    return {
+        "unused": str(unused.value),
+        "parts": lived(OfParts(train=48), world),
+        "whole": lived(OfParts(train=48, whole=True), world),
+        "accumulated": [lived(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)],
+        "sharded": sharded(OfParts(train=48, whole=True))["reports"],
+        "refused": str(refused.value),
+    }
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
+    return on_ranks(_on_two)
+
+
+def test_ranks_that_call_parts_of_the_model_train_as_one_process_does(two: list[dict[str, Any]]) -> None:
+    alone = lived(OfParts(train=48))
+    for found in two:
+        assert found["parts"]["weights"] == two[0]["parts"]["weights"]
+        for name, value in alone["weights"].items():
+            torch.testing.assert_close(torch.tensor(found["parts"]["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
+        for one, other in zip(alone["reports"], found["parts"]["reports"], strict=True):
+            assert other == pytest.approx({**one, "samples": one["samples"] / 2}, abs=1e-5)
+
+
+def test_and_bit_for_bit_as_with_the_whole(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        parts, whole = found["parts"], found["whole"]
+        assert (parts["weights"], parts["reports"], parts["rows"]) == (whole["weights"], whole["reports"], whole["rows"])
+        assert found["accumulated"][0] == found["accumulated"][1]
+
+
+def test_the_forward_pass_is_given_the_task_s_own_model(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        assert found["parts"]["types"] == found["whole"]["types"] == {InParts}
+
+
+def test_where_ranks_have_parts_of_it_the_error_says_what_to_write(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        assert "OfParts.forward() calls a part of the model (Sequential) and not the model" in found["refused"]
+        assert "strategy: ddp" in found["refused"]
+        for one, other in zip(found["sharded"], found["whole"]["reports"], strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_what_the_loss_does_not_depend_on_is_named_before_anything_is_trained_without_exchange(two: list[dict[str, Any]]) -> None:
+    assert len(lived(OfTheBody(train=48))["reports"]) == 2
+    for found in two:
+        assert "does not depend on 2 of the model's 5 parameters (head.weight, head.bias)" in found["unused"]
+
+
+def test_parts_of_a_compiled_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    counters.clear()
+    compiled = lived(OfParts(train=16, val=8), compile=True, epochs=1)
+    assert counters["stats"]["unique_graphs"] == 4  # body and head, each for training and for evaluation
+    expected = lived(OfParts(train=16, val=8), epochs=1)
+    assert [loss for _, loss in compiled["rows"]] == pytest.approx([loss for _, loss in expected["rows"]], rel=1e-5)
