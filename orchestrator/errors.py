@@ -6,6 +6,7 @@ HookyardError
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
 ├── StorageError        a storage stays away or refuses (exit code 1)
 └── RunError            a run failed (exit code 1)
+    ├── MetricMissing   a trial's reports lack the sweep's metric
     └── WorkersDisagree the ranks do not run the same plan
 """
 
@@ -82,6 +83,10 @@ class StorageError(HookyardError):
 
 class RunError(HookyardError):
     """A run failed."""
+
+
+class MetricMissing(RunError):
+    """A trial's reports lack the sweep's metric, and so will those of every other."""
 
 
 class WorkersDisagree(RunError):

@@ -17,6 +17,7 @@ from torch import Tensor
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.metric_direction import MODES, Mode, Rule, declared_modes, directions
+from hooks.parts.metric_names import phase_of, there_are
 from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm
 from hooks.state import State
@@ -237,14 +238,10 @@ class Checkpoint(Hook):
 
 def _value(best: _Best, state: State) -> float:
     """The metric's value where this phase gives it, else NaN; raises ValueError when the first such phase does not."""
-    phase = best.metric.partition("/")[0]
-    if state.phase != (phase if phase in ("train", "test") else "val"):
+    if state.phase != (phase_of(best.metric) or "val"):
         return math.nan
     if best.metric not in state.metrics and best.score is None:
-        raise ValueError(
-            f"best: there is no metric '{best.metric}' after the {state.phase} phase; "
-            f"there are: {', '.join(state.metrics) or 'none'}"
-        )
+        raise ValueError(f"best: there is no metric '{best.metric}' after the {state.phase} phase; {there_are(state.metrics, best.metric)}")
     return state.metrics.get(best.metric, math.nan)
 
 
@@ -252,7 +249,7 @@ def _first_of_val(metrics: Mapping[str, float]) -> str:
     """The first metric of val that is not its loss, and that where there is no other."""
     of_val = [name for name in metrics if name.startswith("val/")]
     if not of_val:
-        raise ValueError(f"best: auto found no metric of val; there are: {', '.join(metrics) or 'none'}")
+        raise ValueError(f"best: auto found no metric of val; {there_are(metrics)}")
     return next((name for name in of_val if not name.endswith("/loss")), of_val[0])
 
 

@@ -80,6 +80,8 @@ class Judge(NamedTuple):
     """A part of an experiment that judges by metrics: its sweep, or a hook."""
 
     path: str
+    key: str
+    """Under which its metrics stand: `metric`, `best` or `monitor`."""
     entry: dict[str, Any]
     metrics: list[str]
     modes: dict[str, Mode]
@@ -93,11 +95,12 @@ def judges(config: Mapping[str, Any]) -> Iterator[Judge]:
     for path, entry in {"sweep": config.get("sweep"), **entries}.items():
         if not isinstance(entry, dict):
             continue
-        named = entry.get("metric" if path == "sweep" else "best") or entry.get("monitor")
+        key = "metric" if path == "sweep" else "best" if entry.get("best") else "monitor"
+        named = entry.get(key)
         metrics: list[Any] = named if isinstance(named, list) else [named]
         if metrics and all(isinstance(metric, str) for metric in metrics):
             modes = zip(metrics, _modes(entry, len(metrics)), strict=False)
-            yield Judge(path, entry, metrics, {metric: mode for metric, mode in modes if mode})
+            yield Judge(path, key, entry, metrics, {metric: mode for metric, mode in modes if mode})
 
 
 def _modes(entry: Mapping[str, Any], count: int) -> list[Mode | None]:

@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt
 
 from hooks.hook import Hook
 from hooks.parts.metric_direction import Mode, Rule, directions
+from hooks.parts.metric_names import there_are
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -61,7 +62,7 @@ class EarlyStopping(Hook):
             state.request_stop(f"{self.monitor} {reason}")
 
     def _miss(self, state: State) -> None:
-        message = f"monitor={self.monitor!r} is no metric of this run; there are: {', '.join(state.metrics)}"
+        message = f"monitor={self.monitor!r} is no metric of this run; {there_are(state.metrics, self.monitor)}"
         if self.strict:
             raise KeyError(message)
         logger.warning("early stopping passes over this %s phase: %s", state.phase, message)

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks.hook import Hook, Priority
 from hooks.parts.metric_direction import declared_modes, direction
+from hooks.parts.metric_names import there_are
 from hooks.rhythm import Rhythm
 from hooks.state import State
 
@@ -87,5 +88,5 @@ class ParamScheduler(Hook):
         if state.scheduler is None or monitor.split("/")[0] != state.phase:
             return
         if monitor not in state.metrics:
-            raise KeyError(f"monitor={monitor!r} is no metric of this run; there are: {', '.join(state.metrics)}")
+            raise KeyError(f"monitor={monitor!r} is no metric of this run; {there_are(state.metrics, monitor)}")
         state.scheduler.step(state.metrics[monitor])

@@ -8,16 +8,17 @@ import typer
 
 from orchestrator.cli.errors import WRONG_USAGE
 from orchestrator.cli.options import AsJson, Config, Overrides
-from orchestrator.cli.output import print_json
+from orchestrator.cli.output import print_json, talk
 from orchestrator.errors import ConfigError
 
 
 def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Checks an experiment or a sweep without starting anything; exits with 2 and every problem where it is wrong."""
-    from orchestrator.config.load import load_experiment
+    """Checks an experiment or a sweep, its data too, without starting anything; exits with 2 and every problem where it is wrong."""
+    from orchestrator.config.load import load_with_data
 
     try:
-        experiment = load_experiment(config, overrides or [])
+        with talk():
+            experiment = load_with_data(config, overrides or [])
     except ConfigError as error:
         if not as_json:
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.experiment import Experiment
+from orchestrator.config.judged_metrics import data_problems
 from orchestrator.config.overrides import read_overrides
 from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, read_yaml
 from orchestrator.config.resolve import resolve
@@ -22,10 +23,23 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     Imports the task and the hooks it names, from the folder of the file or the current one where they are not
     installed. Raises ConfigError with every problem found, each with its place.
     """
-    document, folders = _read(Path(path))
+    return _checked(*_written(Path(path), overrides))
+
+
+def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """As `load_experiment`, and asks the task for its data, which may take long, to see which phases there are."""
+    source, document = _written(Path(path), overrides)
+    experiment = _checked(source, document)
+    problems = data_problems(to_dict(experiment), resolve(source).task)
+    if problems:
+        raise ConfigError([document.locate(problem) for problem in problems])
+    return experiment
+
+
+def _written(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Document]:
+    document, folders = _read(path)
     values = read_overrides(document, overrides)
-    source = ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values, file=str(Path(path).absolute()))
-    return _checked(source, document)
+    return ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values, file=str(path.absolute())), document
 
 
 def read_again(source: ExperimentSource) -> Experiment:

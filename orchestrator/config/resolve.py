@@ -12,6 +12,7 @@ from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, with_default_optimizer, without_nulls, wrong_length
+from orchestrator.config.judged_metrics import metric_problems
 from orchestrator.config.modes import contradicting_modes, inferred_modes
 from orchestrator.config.other_systems import EXPERIMENT
 from orchestrator.config.parameters import check
@@ -78,6 +79,9 @@ def _components(
         hooks = collect_problems(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
     problems.extend(_sharding_problems(data, hooks))
     made_hooks = {name: one.hook for name, one in hooks.items() if one}
+    if task:
+        said = {**data, "hooks": {name: one.entry for name, one in hooks.items() if one}}
+        problems.extend(metric_problems(said, task, made_hooks))
     misfits = {name: hook.misfit(made_hooks) for name, hook in made_hooks.items()}
     problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
     collect_problems(problems, check_optimizer, _component(data.get("optimizer")), _component(data.get("scheduler")))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.engines.rank_failures import RankFailed, keep_traceback, loss_line, would_come_again
-from orchestrator.errors import HookyardError, RunError
+from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.records.run_folder import ENDED, RunFolder
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def failing(folder: RunFolder) -> Iterator[None]:
     except BaseException as error:
         own = error if isinstance(error, HookyardError) else RunError(f"{type(error).__name__}: {error}".removesuffix(": "))
         mistake = error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
-        folder.end("failed", stopped=[], error=str(own), mistake=mistake)
+        folder.end("failed", stopped=[], error=str(own), mistake=mistake, metric_missing=isinstance(error, MetricMissing))
         keep_traceback(folder, error)
         if own is error or not isinstance(error, Exception):
             raise

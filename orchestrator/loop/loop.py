@@ -16,7 +16,8 @@ from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import build_optimizer, build_scheduler
 from orchestrator.config.experiment import Experiment
-from orchestrator.errors import WorkersDisagree
+from orchestrator.config.judged_metrics import phase_problems
+from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.clock import clock_for
 from orchestrator.loop.data import Data
@@ -139,6 +140,7 @@ class Loop:
     def run(self) -> Generator[Report, None, None]:
         """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
         try:
+            self._refuse_metrics_without_data()
             self.plan.fire("on_start", self.state)
             yield from self._rounds()
             self._end()
@@ -150,6 +152,12 @@ class Loop:
             self._close_data()
             self._close_recorder_quietly()
             raise
+
+    def _refuse_metrics_without_data(self) -> None:
+        """Raises RunError where a hook judges by a metric of a phase without data: it would never judge."""
+        problems = phase_problems({"hooks": self.state.config.get("hooks")}, self.data.loaders)
+        if problems:
+            raise RunError("\n".join(map(str, problems)))
 
     def _end(self) -> None:
         self.plan.fire("on_end", self.state)
@@ -197,6 +205,11 @@ class Loop:
             return False
         return self.state.finished or every.due(self.state)
 
+    def _phases(self) -> tuple[str, ...]:
+        """The phases that the run has at some time."""
+        never = () if self.experiment.validate_every.count else ("val",)
+        return tuple(phase for phase in self.data.loaders if phase not in never)
+
     def _test_due(self) -> bool:
         return "test" in self.data.loaders and not self.stopping.interrupted
 
@@ -217,7 +230,7 @@ class Loop:
         state.metrics = {}
         ends = bool(stopping.reasons) or self._finished()
         final = cut_short or (ends and (tested or not self._test_due()))
-        return Report(metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short)
+        return Report(metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short, self._phases())
 
     # Training
 

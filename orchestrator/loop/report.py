@@ -25,3 +25,5 @@ class Report:
     """True for the last report of the run."""
     cut_short: bool = False
     """True where the run ends in the middle of training: the metrics hold no values of a whole phase."""
+    phases: tuple[str, ...] = ("train",)
+    """The phases the run has, whether or not this report is of them."""

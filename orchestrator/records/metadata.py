@@ -56,6 +56,8 @@ class RunMetadata:
     error: str | None = None
     mistake: bool = False
     """Whether it failed in a way that would come again."""
+    metric_missing: bool = False
+    """Whether it failed as its reports lack the sweep's metric."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """What hooks know of it."""
 

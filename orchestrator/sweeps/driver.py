@@ -28,7 +28,7 @@ from orchestrator.engines.ray_environment import (
     refuse_unless_fits,
     starts_ray,
 )
-from orchestrator.errors import UsageError
+from orchestrator.errors import MetricMissing, UsageError
 from orchestrator.records.provenance import provenance
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
@@ -202,6 +202,8 @@ def _carry_out(folder: RunFolder, experiment: Experiment, previous: Mapping[int,
                 launch(experiment, settings, folder, previous, rules, announcer, at_once)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
+        if rules.metric_missing:
+            raise MetricMissing(rules.metric_missing)
     return _concluded(folder, experiment, interrupts.asked)
 
 

@@ -12,15 +12,16 @@ from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, MetricMissing
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
+from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, judged_reports, training_seconds
 from orchestrator.sweeps.search.search import TRIAL, make_search
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
-from orchestrator.sweeps.trial_setup import begin_trial, unjudged
+from orchestrator.sweeps.trial_setup import begin_trial
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
@@ -47,14 +48,15 @@ def run_trials(
         assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
         life = Lifecycle(InProcess(experiment.workers, stop_asked=rules.asked), assignment, trial)
         made, failure = judged_reports(folder, settings), None
+        watch = MetricWatch(settings, trial.hooks.values(), life, judged=bool(made))
         if scheduler:
             scheduler.begins(number)
         try:
             with failing(folder):
-                _train(life, settings, made, announcer, rules, scheduler)
-        except Exception as error:  # one trial's failure, whatever it is, does not end the sweep
+                _train(life, watch, made, announcer, rules, scheduler)
+        except Exception as error:  # one trial's failure, but for a metric that is nowhere, does not end the sweep
             failure = str(error)
-            rules.trial_failed(folder.name)
+            rules.trial_failed(folder.name, failure if isinstance(error, MetricMissing) else None)
         last = made[-1] if made else None
         if scheduler:
             scheduler.ended(last, len(made))
@@ -64,7 +66,7 @@ def run_trials(
 
 def _train(
     life: Lifecycle,
-    settings: Sweep,
+    watch: MetricWatch,
     made: list[Mapping[str, Any]],
     announcer: TrialAnnouncer,
     rules: StoppingRules,
@@ -75,7 +77,7 @@ def _train(
     trial, begun, last = life.folder.name, monotonic() - training_seconds(life.folder), None
     while report := life.next():
         last, metrics = report, report.metrics
-        if not settings.judges(metrics):
+        if not watch.holds(report):
             continue
         made.append(metrics)
         announcer.reported(trial, metrics)
@@ -87,8 +89,7 @@ def _train(
         if reason:
             return life.end("stopped", [reason])
     if not made and not (last and last.interrupted):
-        life.leave()
-        raise unjudged(settings, last)
+        raise watch.unjudged(last)
     return life.finish(last)
 
 

@@ -27,7 +27,7 @@ class StoppingRules:
     """Judges each report of each trial, by the first of the sweep's metrics, and whether the sweep goes on.
 
     `ranks` train each trial. The sweep ends when its budget is used up, when it is `asked` to, and with `fail_fast` when a
-    trial has failed.
+    trial has failed; and with the first that shows that its metric is nowhere.
     """
 
     def __init__(
@@ -40,7 +40,9 @@ class StoppingRules:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.asked, self._fail_fast = asked, fail_fast
-        self._failed: str | None = None
+        self._ended_by: str | None = None
+        self.metric_missing: str | None = None
+        """That the sweep's metric is in no report, once a trial has shown it and none has reported it."""
         self._used: str | None = None
         self._stop, self._budget = settings.stop or Stop(), settings.budget or Budget()
         self._metric, mode = settings.objectives[0]
@@ -102,15 +104,17 @@ class StoppingRules:
             return f"the sweep's budget of {self._budget.samples} samples is used up"
         return None
 
-    def trial_failed(self, trial: str) -> None:
-        """A trial has failed for good."""
-        if self._fail_fast:
-            self._failed = trial
+    def trial_failed(self, trial: str, metric_missing: str | None = None) -> None:
+        """A trial has failed for good; `metric_missing` says so where it did as its reports lack the sweep's metric."""
+        if metric_missing and not any(progress.reports for progress in self._trials.values()):
+            self.metric_missing = metric_missing
+        if self._fail_fast or self.metric_missing:
+            self._ended_by = trial
 
     def sweep_is_over(self) -> bool:
         """Whether no trial goes on."""
         self._used = self._used or self.budget_used()
-        return self._used is not None or self._failed is not None or self.asked()
+        return self._used is not None or self._ended_by is not None or self.asked()
 
     def ending(self, trial: str) -> tuple[str, str]:
         """Status and reason of a trial that was ended from outside."""
@@ -118,6 +122,6 @@ class StoppingRules:
             return "stopped", self.reasons[trial]
         if self._used:
             return "stopped", self._used
-        if self._failed:
-            return "interrupted", f"{self._failed} failed, and the sweep was to end then"
+        if self._ended_by:
+            return "interrupted", f"{self._ended_by} failed, and the sweep was to end then"
         return ("interrupted", "interrupted") if self.asked() else ("stopped", BY_SCHEDULER)

@@ -10,8 +10,7 @@ from orchestrator.config.modes import inferred_modes
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
-from orchestrator.errors import ConfigError, RunError
-from orchestrator.loop.report import Report
+from orchestrator.errors import ConfigError
 from orchestrator.records.run_folder import RunFolder, driver_identity
 from orchestrator.records.sweep_folder import trial_folder
 
@@ -58,13 +57,3 @@ def _open_or_create(
     trial = {"trial": folder.name, "values": values, "configuration": configuration, "modes": dict(settings.objectives)}
     folder.begin(text, source, **trial, local=False)
     return folder
-
-
-def unjudged(settings: Sweep, last: Report | None) -> RunError:
-    """The failure of a trial that is over and has not reported the sweep's metrics."""
-    metrics = settings.metrics
-    named = f"the sweep's metric '{metrics[0]}'" if len(metrics) == 1 else f"the sweep's metrics {metrics}"
-    if last is None:
-        return RunError(f"the trial ended without a report that holds {named}")
-    there = ", ".join(name for name in last.metrics if "/" in name) or "none"
-    return RunError(f"no report of the trial holds {named}; the last one holds: {there}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import load_experiment, open_run, open_sweep, sweep
+from orchestrator import RunError, load_experiment, open_run, open_sweep, sweep
 from orchestrator.sweeps.driver import failed_trials
 from tests.ray.conftest import WHOAMI
 
@@ -87,6 +87,18 @@ def test_asha_stops_what_falls_behind_by_a_statistic_of_the_rows(ray_cluster: An
     # A rung keeps the better half of those that reached it, so what is stopped is never the best so far.
     for trial in stopped.index:
         assert drawn[trial] < drawn[:trial].max()
+
+
+def test_a_misspelt_metric_ends_the_sweep_as_in_one_process(ray_cluster: Any, outside: Path) -> None:
+    file = written(outside, ranks=1, metric="val/shfit")
+    ended = []
+    for local in (True, False):
+        with pytest.raises(RunError, match=r"\(did you mean 'val/shift'\?\)") as caught:
+            sweep(load_experiment(file), "runs", f"local-{local}", local=local)
+        done = open_sweep(f"runs/local-{local}")
+        ended.append((str(caught.value), done.status, done.folder.metadata().error, done.trials[["status", "reports", "error"]].to_numpy().tolist()))
+    assert ended[0] == ended[1]
+    assert ended[0][3] == [["failed", 1, ended[0][0]]]
 
 
 def test_a_trial_that_fails_does_not_end_the_sweep(ray_cluster: Any, outside: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,8 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
         if folder.metadata().status == "running":
             folder.end("failed", error=error)
         give_back(folder)
-        self._rules.trial_failed(folder.name)
+        metadata = folder.metadata()
+        self._rules.trial_failed(folder.name, metadata.error if metadata.metric_missing else None)
         self._announcer.ended(folder.name, values, error)
 
     @staticmethod

@@ -22,9 +22,10 @@ from orchestrator.loop.report import Report
 from orchestrator.private_api.ray_tune import count_from
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import checkpoint_to_take_over
+from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
 from orchestrator.sweeps.search.search import TRIAL
-from orchestrator.sweeps.trial_setup import begin_trial, unjudged
+from orchestrator.sweeps.trial_setup import begin_trial
 
 _POINTER = "checkpoint.json"
 _COUNTERS = ("epoch", "step", "samples")
@@ -68,9 +69,11 @@ class Trial(tune.Trainable):
         checkpoint = checkpoint_to_take_over(folder, checkpoint)
         sweep = self._settings.model_dump(mode="json")
         assignment = Assignment(resolved.experiment.source, folder.location, checkpoint=checkpoint, sweep=sweep)
-        self._first = True
         # A loss is Tune's to see to: it may be of this very process.
-        return Lifecycle(self._engine, assignment, resolved)
+        life = Lifecycle(self._engine, assignment, resolved)
+        judged = bool(self._judged or judged_reports(folder, self._settings))
+        self._first, self._watch = True, MetricWatch(self._settings, resolved.hooks.values(), life, judged=judged)
+        return life
 
     def step(self) -> dict[str, Any]:
         """Trains up to the next report with the sweep's metrics."""
@@ -88,7 +91,7 @@ class Trial(tune.Trainable):
             if self._first:
                 self._count_earlier_reports(life.folder, report)
             report = report or self._last_report(life)
-            judged = self._settings.judges(report.metrics)
+            judged = self._watch.holds(report)
             if judged:
                 self._judged = {metric: report.metrics[metric] for metric in self._settings.metrics}
             if report.final or judged:
@@ -110,15 +113,13 @@ class Trial(tune.Trainable):
         """The last report of a trial that was interrupted after it, with nothing left to train."""
         made = judged_reports(life.folder, self._settings)
         if not made:
-            life.leave()
-            raise unjudged(self._settings, None)
+            raise self._watch.unjudged(None)
         return Report(metrics={name: value for name, value in made[-1].items() if name not in ("attempt", "time")}, final=True)
 
     def _answer(self, life: Lifecycle, report: Report) -> dict[str, Any]:
         """What Tune gets; a last report without the metrics, such as one of a test phase, keeps those before."""
         if not self._judged:
-            life.leave()
-            raise unjudged(self._settings, report)
+            raise self._watch.unjudged(report)
         if report.final:
             life.finish(report)
             self._life = None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hooks import Hook, State
-from orchestrator import UsageError, open_run, open_sweep, resume_sweep, run, sweep
+from orchestrator import RunError, UsageError, open_run, open_sweep, resume_sweep, run, sweep
 from orchestrator.sweeps import driver
 from tests.tasks import described
 
@@ -232,11 +232,46 @@ def test_a_sweep_that_is_taken_up_knows_what_its_scheduler_was_told(tmp_path: Pa
     assert again.trials["reports"].tolist() == [4, 1, 1]
 
 
-def test_a_trial_without_the_sweeps_metric_fails_as_on_ray(tmp_path: Path) -> None:
-    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01]}}, metric="val/acuracy"), tmp_path, local=True)
-    assert outcome.trials["status"].tolist() == ["failed"]
-    assert "no report of the trial holds the sweep's metric 'val/acuracy'; the last one holds: " in outcome.trials["error"].item()
-    assert driver.failed_trials(outcome) == 1
+def test_a_misspelt_metric_ends_the_sweep_with_the_first_report_that_could_hold_it(tmp_path: Path) -> None:
+    """Validation comes after every second epoch, so the first of four reports cannot tell."""
+    misspelt = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/acuracy", epochs=4, validate_every=2)
+    with pytest.raises(RunError, match=r"holds the sweep's metric 'val/acuracy'; there are: .*\(did you mean 'val/accuracy'\?\)") as caught:
+        sweep(misspelt, tmp_path, local=True)
+    outcome = open_sweep(tmp_path / "points")
+    assert (outcome.status, outcome.folder.metadata().error) == ("failed", str(caught.value))
+    assert outcome.trials[["status", "reports", "error"]].to_numpy().tolist() == [["failed", 2, str(caught.value)]]
+
+
+@dataclass
+class Late(Hook):
+    """Gives a metric after the second epoch, or none where it is not asked to."""
+
+    gives: bool = True
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "val" and state.epoch > 1 and self.gives:
+            state.metrics["val/fid"] = 1.0
+
+
+def test_a_metric_that_a_hook_gives_late_is_waited_for(tmp_path: Path) -> None:
+    late = {"late": {"type": f"{__name__}:Late"}}
+    outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, metric="val/fid", epochs=3, hooks=late), tmp_path, local=True)
+    assert outcome.trials[["status", "val/fid"]].to_numpy().tolist() == [["finished", 1.0]] * 2
+
+
+def test_once_the_metric_was_reported_a_trial_without_it_fails_alone(tmp_path: Path) -> None:
+    space = {"hooks.late.gives": {"grid": [True, False, True]}}
+    late = {"late": {"type": f"{__name__}:Late"}}
+    outcome = sweep(searching(space, metric="val/fid", epochs=2, hooks=late), tmp_path, local=True)
+    assert outcome.status == "finished"
+    assert outcome.trials["status"].tolist() == ["finished", "failed", "finished"]
+
+
+def test_a_metric_of_a_phase_without_data_ends_the_sweep_with_the_first_report(tmp_path: Path) -> None:
+    trained_only = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=3, task_args={"val": 0})
+    with pytest.raises(RunError, match="holds the sweep's metric 'val/accuracy'; there are: train/loss"):
+        sweep(trained_only, tmp_path, local=True)
+    assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
 
 
 @pytest.mark.parametrize("scheduler", ["pbt", "pb2", {"type": "hyperband", "max_t": 4}])

@@ -46,6 +46,18 @@ def test_when_a_trial_is_stopped(values: list[float], mode: str, stop: dict[str,
     assert stopped_at(values, mode, **stop) == after
 
 
+def test_a_metric_that_is_nowhere_ends_the_sweep_and_one_that_was_there_does_not() -> None:
+    nowhere, was_there = StoppingRules(settings()), StoppingRules(settings())
+    nowhere.trial_failed("trial-0000", "no such metric")
+    assert nowhere.sweep_is_over()
+    assert nowhere.metric_missing == "no such metric"
+    assert nowhere.ending("trial-0001") == ("interrupted", "trial-0000 failed, and the sweep was to end then")
+    was_there.stops("trial-0000", {"val/score": 1.0}, 0)
+    was_there.trial_failed("trial-0001", "no such metric")
+    assert not was_there.sweep_is_over()
+    assert was_there.metric_missing is None
+
+
 def test_a_trial_has_its_time() -> None:
     assert stopped_at([0.1] * 9, seconds=100, time="5m") == 3
 
