@@ -90,7 +90,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         trials = trials.sort_values(metric, ascending=mode == "min")
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
-    wanted = (CONFIG, *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "stopped", "error")
+    wanted = (CONFIG, *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "process_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),

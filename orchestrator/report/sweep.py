@@ -96,9 +96,9 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
     if "train_s" in trials:
         spent = float((trials["train_s"] * trials["ranks"]).sum())
         entries.append(Tile("rank-seconds", Quantity("", spent), "of training: each trial's slowest rank times its ranks"))
-    peaks = trials["peak_rss_bytes"].dropna() if "peak_rss_bytes" in trials else pd.Series(dtype=float)
+    peaks = trials["process_peak_rss_bytes"].dropna() if "process_peak_rss_bytes" in trials else pd.Series(dtype=float)
     if len(peaks):
-        most = Quantity("peak_rss_bytes", float(peaks.max()))
+        most = Quantity("process_peak_rss_bytes", float(peaks.max()))
         entries.append(Tile("peak memory of a process", most, str(peaks.idxmax())))
     return entries
 

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PEAKS = {
-    "rss_bytes": "peak_rss_bytes",
+    "rss_bytes": "process_peak_rss_bytes",
     "cuda_peak_allocated_bytes": "peak_allocated_bytes",
     "cuda_peak_reserved_bytes": "peak_reserved_bytes",
 }
 _MEANS = ("gpu_utilization_percent", "gpu_power_w")
 _COLUMNS = ("rank", "phase", "step_s", "data_wait_s", "batch_size", *_PEAKS, *_MEANS)
-_KEY = b"hookyard.usage"
+_KEY = b"hookyard.usage.2"
 
 
 def usage(stats: pd.DataFrame) -> dict[str, float]:
     """What the rows of all ranks come to.
 
     `ranks`; over the training iterations `step_s` (median), `train_s` (the slowest rank's sum), `data_wait_share` (of
-    the time of all ranks) and `samples_per_s` (all ranks together, over `train_s`); over all rows `peak_rss_bytes`,
-    `peak_allocated_bytes` and `peak_reserved_bytes` (the largest of any rank), `gpu_utilization_percent` and
-    `gpu_power_w` (means). What no row holds is not there.
+    the time of all ranks) and `samples_per_s` (all ranks together, over `train_s`); over all rows `process_peak_rss_bytes`
+    (with what earlier runs left in a process that stays warm), `peak_allocated_bytes` and `peak_reserved_bytes` (the largest of
+    any rank), `gpu_utilization_percent` and `gpu_power_w` (means). What no row holds is not there.
     """
     found: dict[str, Any] = {"ranks": int(stats["rank"].nunique())}
     training = stats[stats["phase"] == "train"]

@@ -57,7 +57,7 @@ def test_trials_of_two_ranks_sweep_an_outside_hooks_own_field_in_processes_that_
     assert trials["ranks"].tolist() == [2, 2, 2]
     assert trials["status"].tolist() == ["finished"] * 3
     assert (trials["step_s"] > 0).all()
-    assert (trials["peak_rss_bytes"] > 0).all()
+    assert (trials["process_peak_rss_bytes"] > 0).all()
     assert done.best.path == open_sweep("runs/shifts").best.path == str(outside / "runs/shifts/trials/trial-0001")
 
     stats = done.stats

@@ -16,7 +16,7 @@ MOST = 100
 """The most trials that are told of one by one, beside those that failed."""
 ASIDE = ("last/", "train/", "memory/", "test/", "throughput/", "stats/")
 """Columns that are folded away until they are chosen."""
-COSTS = ("step_s", "train_s", "samples_per_s", "peak_rss_bytes", "peak_allocated_bytes", "total_s", "data_wait_share")
+COSTS = ("step_s", "train_s", "samples_per_s", "process_peak_rss_bytes", "peak_allocated_bytes", "total_s", "data_wait_share")
 
 
 def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:

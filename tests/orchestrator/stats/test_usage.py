@@ -39,7 +39,7 @@ def test_the_numbers_are_what_the_rows_come_to() -> None:
         "train_s": 6.0,
         "data_wait_share": 0.25,
         "samples_per_s": pytest.approx(28 / 6),
-        "peak_rss_bytes": 30,
+        "process_peak_rss_bytes": 30,
         "peak_allocated_bytes": 7,
         "gpu_utilization_percent": 70,
     }

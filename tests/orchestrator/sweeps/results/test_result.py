@@ -43,7 +43,7 @@ def test_the_table_of_trials_says_what_each_cost(outcome: Sweep) -> None:
         training = stats[stats["phase"] == "train"]
         assert trial["step_s"] == training["step_s"].median()
         assert trial["train_s"] == pytest.approx(training["step_s"].sum())
-        assert trial["peak_rss_bytes"] == stats["rss_bytes"].max()
+        assert trial["process_peak_rss_bytes"] == stats["rss_bytes"].max()
         assert trial["data_wait_share"] == pytest.approx(training["data_wait_s"].sum() / training["step_s"].sum())
         assert trial["samples_per_s"] == pytest.approx(2 * 52 / training["step_s"].sum())
         assert (trial["ranks"], trial["reports"]) == (1, 2)
