@@ -129,9 +129,10 @@ class Run(Result):
         makers = {None: summaries.summarize, "rank": summaries.by_rank, "node": summaries.by_node, "phase": summaries.by_phase, "span": summaries.by_span}
         if by not in makers:
             raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
-        keys = {"rank", "node", "phase"}
-        names = None if columns is None else [*keys, *(name for name in columns if name not in keys)]
-        return makers[by](self.load_stats(names, where if by == "phase" else _training_unless_said(where)))
+        # The share of a span is of the whole iterations.
+        keys = ("rank", "node", "phase", *(["step_s"] if by == "span" else []))
+        names = None if columns is None else [*keys, *columns]
+        return makers[by](self.load_stats(names, where if by == "phase" else _training_unless_said(where)), columns)
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from orchestrator.errors import UsageError
 from orchestrator.stats.spans import SPANS
 
 COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
@@ -18,48 +20,66 @@ def measured_columns(rows: pd.DataFrame) -> list[str]:
     return [name for name in names if name not in COUNTERS and rows[name].notna().any()]
 
 
-def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest."""
-    columns = measured_columns(rows)
+def _chosen(rows: pd.DataFrame, asked: Sequence[str] | None, *keys: str) -> list[str]:
+    """The columns to summarize: those asked for beside the table's own `keys`, else what was measured. Raises UsageError for one
+    that holds no numbers."""
+    if asked is None:
+        return measured_columns(rows)
+    for name in (names := [name for name in dict.fromkeys(asked) if name not in keys]):
+        if rows[name].notna().any() and not pd.api.types.is_numeric_dtype(rows[name]):
+            raise UsageError(f"column '{name}' holds no numbers to summarize; the rows themselves are --by row (load_stats)")
+    return names
+
+
+def summarize(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+    """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest. `asked`, here and
+    below, are the columns to show, all those measured where it is None; raises UsageError for one that cannot be."""
+    columns = _chosen(rows, asked)
+    rows = _as_numbers(rows, columns)
     table = rows[columns].quantile([0, 0.5, 0.95, 1]).T
     table.columns = pd.Index(["min", "median", "p95", "max"])
     return table.assign(worst_rank=_worst_rank(rows, columns)).rename_axis("column")
 
 
-def by_rank(rows: pd.DataFrame) -> pd.DataFrame:
+def by_rank(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per rank: its node, rows, and the median of each span and the maximum of each memory column."""
-    table = _typical(rows, "rank")
+    table = _typical(rows, "rank", _chosen(rows, asked, "rank", "node"), asked)
     table.insert(0, "node", rows.groupby("rank")["node"].first().astype(str))
     return table
 
 
-def by_node(rows: pd.DataFrame) -> pd.DataFrame:
+def by_node(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per node: its ranks, rows, and the median of each span and the maximum of each memory column."""
-    table = _typical(rows, "node")
+    table = _typical(rows, "node", _chosen(rows, asked, "node"), asked)
     table.insert(0, "ranks", rows.groupby("node", observed=True)["rank"].nunique())
     return table
 
 
-def _typical(rows: pd.DataFrame, key: str) -> pd.DataFrame:
-    grouped = rows.groupby(key, observed=True)
-    how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in measured_columns(rows) if name != "loss"}
+def _typical(rows: pd.DataFrame, key: str, columns: list[str], asked: Sequence[str] | None) -> pd.DataFrame:
+    """The loss, of which each rank has its own by chance, is among them where it was asked for."""
+    grouped = _as_numbers(rows, columns).groupby(key, observed=True)
+    how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in columns if asked or name != "loss"}
     table = grouped.agg(how) if how else grouped.size().to_frame()[[]]
     table.insert(0, "rows", grouped.size())
     return table
 
 
-def by_phase(rows: pd.DataFrame) -> pd.DataFrame:
+def by_phase(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per phase: rows, and the median of each measured column over all ranks."""
-    grouped = rows.groupby("phase", observed=True)
-    table = grouped[measured_columns(rows)].median()
+    columns = _chosen(rows, asked, "phase")
+    grouped = _as_numbers(rows, columns).groupby("phase", observed=True)
+    table = grouped[columns].median()
     table.insert(0, "rows", grouped.size())
     return table
 
 
-def by_span(rows: pd.DataFrame) -> pd.DataFrame:
+def by_span(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per span of the iteration: seconds over all rows, their share of all iterations' time, median and p95 of an
     iteration, and the rank whose median is highest."""
-    columns = [name for name in SPANS if name in rows]
+    for name in asked or ():
+        if name not in SPANS:
+            raise UsageError(f"column '{name}' is no span of the iteration; there are {', '.join(SPANS)}")
+    columns = [name for name in SPANS if name in (rows if asked is None else asked)]
     table = pd.DataFrame({"seconds": rows[columns].sum()})
     table["share"] = table["seconds"] / (rows["step_s"].sum() if "step_s" in rows else np.nan)
     table[["median_s", "p95_s"]] = rows[columns].quantile([0.5, 0.95]).T.to_numpy()
@@ -69,7 +89,12 @@ def by_span(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _worst_rank(rows: pd.DataFrame, columns: list[str]) -> Any:
     """By column, the rank whose median is highest; NaN where there is no row."""
-    return rows.groupby("rank")[columns].median().idxmax() if len(rows) else np.nan
+    return rows.groupby("rank")[columns].median().dropna(axis=1, how="all").idxmax().reindex(columns) if len(rows) else np.nan
+
+
+def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The rows with columns that are empty all the way down, and so of no type, as columns of numbers."""
+    return rows.astype({name: float for name in columns if rows[name].isna().all()})
 
 
 def by_hook(costs: pd.DataFrame, stats: pd.DataFrame) -> pd.DataFrame:

@@ -51,7 +51,7 @@ def load(
     conditions = parse_where(where, schema) if where else []
     if not schema.names:
         return pd.DataFrame(columns=list(columns or FIRST))
-    asked = [*FIRST, *(name for name in schema.names if name not in FIRST)] if columns is None else list(columns)
+    asked = [*FIRST, *(name for name in schema.names if name not in FIRST)] if columns is None else list(dict.fromkeys(columns))
     check_columns(asked, schema.names)
     needed = {*asked, *KEY, "attempt", "samples", *(name for one in conditions for name in one.columns)}
     read = pa.schema([field for field in schema if field.name in needed])

@@ -61,8 +61,7 @@ class MetricWatch:
         """The metrics there are; of statistics of rows, those of the columns recorded so far."""
         names = [name for name in report.metrics if "/" in name]
         of_rows = [metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)]
-        schema = recorded_schema(self._life.folder.storage, "rows") if of_rows else None
-        columns = schema.names if schema else []
+        columns = recorded_schema(self._life.folder.storage).names if of_rows else []
         return [*names, *(f"{PREFIX}{column}/{statistic}" for column in columns for statistic in dict.fromkeys(of_rows))]
 
     def _named(self) -> str:

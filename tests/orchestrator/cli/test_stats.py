@@ -52,6 +52,37 @@ def test_rows_as_they_were_recorded(run: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("by", "first"),
+    [
+        ((), {"column": "loss", "max": 1.0}),
+        (("--by", "rank"), {"rank": 0, "loss": pytest.approx(0.4167, abs=1e-4)}),
+        (("--by", "node"), {"node": "here", "loss": pytest.approx(0.4167, abs=1e-4)}),
+        (("--by", "phase"), {"phase": "train", "loss": pytest.approx(0.4167, abs=1e-4)}),
+        (("--by", "row"), {"loss": 1.0}),
+    ],
+)
+def test_each_column_that_is_asked_for_is_there(run: str, by: tuple[str, ...], first: dict[str, Any]) -> None:
+    """Losses are 1, 1/2, 1/3, none and 1/5 on both ranks; iterations 1 to 5 count, and nothing was measured twice."""
+    found = data(run, *by, "--columns", "loss,loss")[0]
+    assert {name: found[name] for name in first} == first
+    counted = data(run, *by, "--columns", "iteration,accuracy", "--where", "phase == 'train'")
+    assert "iteration" in str(counted)
+    assert "accuracy" in str(counted)
+
+
+@pytest.mark.parametrize("by", [(), ("--by", "rank"), ("--by", "node"), ("--by", "span")])
+def test_a_column_that_cannot_be_summarized_is_refused(run: str, by: tuple[str, ...]) -> None:
+    done = call(run, *by, "--columns", "phase")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "column 'phase' is no span" in done.stderr or "column 'phase' holds no numbers to summarize" in done.stderr
+
+
+def test_a_span_asked_for_alone_has_its_share(run: str) -> None:
+    assert data(run, "--by", "span", "--columns", "data_wait_s")[0]["share"] == pytest.approx(7.5 / 37.5)
+    assert "column 'loss' is no span of the iteration; there are data_wait_s" in call(run, "--by", "span", "--columns", "loss").stderr
+
+
 def test_a_summary_of_some_rows_and_columns(run: str) -> None:
     assert data(run, "--columns", "step_s", "--where", "rank == 1") == [
         {"column": "step_s", "min": 1.5, "median": 4.5, "p95": pytest.approx(7.2), "max": 7.5, "worst_rank": 1}
