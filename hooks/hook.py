@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
+from inspect import get_annotations, isroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -70,11 +71,14 @@ class Hook:
     """True when the hook puts a record under its own name into each checkpoint, which can then be published."""
 
     def __init_subclass__(cls) -> None:
-        """Refuses a method that looks like an event but is none, such as `on_stepp`."""
+        """Refuses a method that looks like an event but is none, such as `on_stepp`, and a field that would hide an event."""
         super().__init_subclass__()
-        unknown = [name for name in vars(cls) if name.startswith("on_") and name not in EVENTS]
+        unknown = [name for name, value in vars(cls).items() if name.startswith("on_") and name not in EVENTS and isroutine(value)]
         if unknown:
             raise TypeError(f"{cls.__name__} defines {', '.join(unknown)}, which is no event; events: {', '.join(EVENTS)}")
+        hidden = [name for name in get_annotations(cls) if name in EVENTS]
+        if hidden:
+            raise TypeError(f"{cls.__name__} has a field {hidden[0]}, which is the name of an event; call the field otherwise")
         paced = [name for name in vars(cls) if hasattr(vars(cls)[name], "paced_by") and name not in WITHIN_ITERATION]
         if paced:
             raise TypeError(f"{cls.__name__}.{paced[0]} has a pace, which only events of an iteration can: {', '.join(WITHIN_ITERATION)}")

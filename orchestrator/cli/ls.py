@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
+
 from orchestrator.cli.options import AsJson, StorageFlag
 from orchestrator.cli.output import print_json, print_table
+from orchestrator.errors import UsageError
+from orchestrator.storage import Storage
 
 
 def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
     """Lists the runs and sweeps in a storage, the newest last."""
-    from orchestrator.records.run_folder import list_runs, status_of
+    from orchestrator.records.run_folder import RunFolder, list_runs, status_of
 
+    listed = list_runs(storage)
+    if not listed and not Storage(storage).exists():
+        raise UsageError(f"there is no folder {storage}: nothing was run from here yet, or --storage says where")
+    if not listed and RunFolder(storage).exists():
+        raise UsageError(f"{storage} is a run itself: hookyard show {storage}")
     rows: list[dict[str, Any]] = [
         {
             "name": folder.name,
@@ -21,9 +30,11 @@ def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
             "ended": run.ended or "",
             "path": str(folder),
         }
-        for folder, run in list_runs(storage)
+        for folder, run in listed
     ]
     if as_json:
         return print_json(rows)
+    if not rows:
+        return typer.echo(f"no runs in {storage}", err=True)
     columns = ("name", "kind", "status", "started", "ended", "path")
     return print_table(columns, [[row[name] for name in columns] for row in rows])

@@ -81,13 +81,11 @@ def show_brief(folder: RunFolder) -> None:
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Prints the trials of a sweep, the best first, and what they tell."""
-    from orchestrator.sweeps.results.analysis import CONFIG
+    from orchestrator.sweeps.results.analysis import CONFIG, best_first
 
-    metric, mode = sweep.objective
-    trials = sweep.trials
+    metric, _ = sweep.objective
+    trials = best_first(sweep.trials, dict(sweep.objectives))
     summary = _summary(sweep, trials)
-    if len(trials):
-        trials = trials.sort_values(metric, ascending=mode == "min")
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
     wanted = (CONFIG, *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "process_", "stopped", "error")
@@ -108,13 +106,13 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
 
 
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
-    """What the trials of a sweep tell together; importance where there are enough of them, by the method that needs no
+    """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the method that needs no
     other package, and the Pareto front where it has several metrics."""
     from orchestrator.sweeps.results.analysis import ENOUGH, importance, non_dominated
 
     metric, mode = sweep.objective
     judged: Any = trials[metric].dropna() if len(trials) else ()
-    best = getattr(judged, f"idx{mode}")() if len(judged) else None
+    best = judged.index[0] if len(judged) else None
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
         "path": sweep.path,

@@ -19,7 +19,7 @@ from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats import quantities
 from orchestrator.stats.tables import recorded_schema
-from orchestrator.sweeps.results.analysis import CONFIG
+from orchestrator.sweeps.results.analysis import CONFIG, best_first
 from orchestrator.sweeps.results.population_history import Exploit, History
 from orchestrator.sweeps.results.result import Sweep
 
@@ -58,12 +58,6 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
         known = [span for span in ORDER if span in recorded]
         means[name] = run.load_stats(known, "phase == 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*ORDER]).dropna(how="all").dropna(how="all", axis=1)
-
-
-def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:
-    """The trials by the sweep's first metric; those without it at the end."""
-    metric, mode = next(iter(objectives.items()))
-    return trials.sort_values(metric, ascending=mode == "min", kind="stable") if metric in trials else trials
 
 
 def logarithmic(config: str) -> set[str]:

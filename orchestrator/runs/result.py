@@ -103,10 +103,11 @@ class Run(Result):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per report of the training that counted."""
+        """One row per report of the training that counted; its `time` in UTC."""
         import pandas as pd
 
-        return pd.DataFrame(self.reports())
+        table = pd.DataFrame(self.reports())
+        return table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports that counted, as plain data."""

@@ -93,7 +93,7 @@ class LiveSweep:
         metric, mode = sweep.metric, sweep.mode
         trials = sorted((self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode))
         judged = [trial for trial in trials if trial.best is not None]
-        best = min(judged, key=lambda trial: _merit(trial, mode), default=None)
+        best = min(judged, key=lambda trial: (_merit(trial, mode), trial.name), default=None)
         status, total = status_of(metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
         return SweepView(

@@ -15,6 +15,26 @@ def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
             def on_stepp(self) -> None: ...
 
 
+def test_a_field_may_be_called_as_an_event_would_be() -> None:
+    @dataclass
+    class Places(Hook):
+        on_rank: int = 0
+        on_gpu: ClassVar[bool] = True
+
+        @property
+        def on_cpu(self) -> bool:
+            return not self.on_gpu
+
+    assert Places(on_rank=3).on_rank == 3
+
+
+def test_a_field_that_hides_an_event_is_refused() -> None:
+    with pytest.raises(TypeError, match="Hides has a field on_step, which is the name of an event"):
+
+        class Hides(Hook):
+            on_step: int = 5
+
+
 def test_events_are_listed_in_the_order_of_the_design() -> None:
     assert EVENTS == (
         "on_load",

@@ -19,6 +19,12 @@ BINS = 5
 """How many groups a parameter's numbers are put into, by size."""
 
 
+def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:
+    """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end."""
+    metric, mode = next(iter(objectives.items()))
+    return trials.sort_values(metric, ascending=mode == "min", kind="stable") if metric in trials else trials
+
+
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
     """The trials that no other trial beats: as good in every column and better in one. The best by the first column
     come first.

@@ -45,6 +45,23 @@ def test_files_that_are_there_stay_as_they_are(folder: Path) -> None:
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("arms.yaml", "mine")]
 
 
+@pytest.mark.parametrize("inside", ["__init__.py", "data.bin"])
+def test_a_folder_of_the_name_is_not_hidden(folder: Path, inside: str) -> None:
+    (folder / "arms").mkdir()
+    (folder / "arms" / inside).touch()
+    refused = call("init", "arms")
+    assert refused.exit_code == 2
+    assert "there is a folder arms/ here" in refused.stderr
+    assert [path.name for path in folder.iterdir()] == ["arms"]
+
+
+@pytest.mark.parametrize("name", ["task", "hook", "state", "tensor", "any", "confidence", "none", "_"])
+def test_a_class_of_the_starter_s_own_file_is_not_shadowed(folder: Path, name: str) -> None:
+    refused = call("init", name)
+    assert (refused.exit_code, "the task would be a class" in refused.stderr) == (2, True)
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [("two-arms", "cannot be the name of a Python module"), ("class", "cannot be the name"), ("json", "there is a module 'json' already")]
 )

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from orchestrator import UsageError, open_run, open_sweep, run, sweep
+from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.sweeps.results.analysis import best_first
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.terminal.sweep_status import LiveSweep
 from tests.tasks import described
 
 
@@ -243,3 +247,28 @@ def test_importance_takes_ten_trials(tmp_path: Path) -> None:
     few = crafted(tmp_path / "few", "max", a=[0.5])
     with pytest.raises(UsageError, match=r"1 trials of .* have val/accuracy; what mattered takes 10 to tell"):
         few.importance()
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_of_equal_trials_the_first_is_the_best_everywhere(tmp_path: Path, mode: str) -> None:
+    """Seventeen and more rows are sorted another way than a few."""
+    tied = {f"trial-{number:04d}": [0.5 if number % 3 else 0.25 if mode == "max" else 0.75] for number in range(40)}
+    outcome = crafted(tmp_path, mode, **tied)
+    for trial in outcome.runs:
+        trial.folder.end("finished")
+    shown = CliRunner().invoke(app, ["show", outcome.path]).stdout.splitlines()
+    first = {
+        outcome.best.name,
+        shown[1].split()[0],
+        shown[-1].partition(" with ")[0].rpartition("/")[2],
+        outcome.pareto("val/accuracy", "val/loss").index[0],
+        best_first(outcome.trials, dict(outcome.objectives)).index[0],
+        LiveSweep(outcome.folder).look().best,
+    }
+    assert first == {"trial-0001"}
+
+
+def test_the_times_of_reports_are_times(outcome: Sweep) -> None:
+    times = outcome.best.metrics["time"]
+    assert (times.dtype.kind, str(times.dt.tz)) == ("M", "UTC")
+    assert [time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in times] == [report["time"] for report in outcome.best.reports()]

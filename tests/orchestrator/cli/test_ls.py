@@ -1,0 +1,46 @@
+"""`hookyard ls`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+from orchestrator.records.run_folder import RunFolder
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments])
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path, more: list[str]) -> None:
+    listed = call("ls", "--storage", f"{tmp_path}/nowhere", *more)
+    assert (listed.exit_code, listed.stdout) == (2, "")
+    assert listed.stderr.startswith(f"there is no folder {tmp_path}/nowhere: ")
+
+
+def test_a_run_is_no_storage(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, "digits", "hooks: {}\n")
+    listed = call("ls", "--storage", f"{tmp_path}/digits")
+    assert (listed.exit_code, listed.stderr) == (2, f"{tmp_path}/digits is a run itself: hookyard show {tmp_path}/digits\n")
+    assert call("ls", "--storage", str(tmp_path)).stdout.splitlines()[1].startswith("digits  run   running")
+
+
+def test_an_empty_folder_is_said_to_be(tmp_path: Path) -> None:
+    listed = call("ls", "--storage", str(tmp_path))
+    assert (listed.exit_code, listed.stdout, listed.stderr) == (0, "", f"no runs in {tmp_path}\n")
+
+
+@pytest.mark.parametrize("verb", ["show", "stats", "doctor", "report", "watch", "resume"])
+def test_every_verb_says_that_a_folder_is_not_there(tmp_path: Path, verb: str) -> None:
+    told = call(verb, f"{tmp_path}/nowhere")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert f"{tmp_path}/nowhere is no run: " in told.stderr
+
+
+def test_nor_is_there_anything_to_compare(tmp_path: Path) -> None:
+    told = call("compare", f"{tmp_path}/a", f"{tmp_path}/b")
+    assert (told.exit_code, told.stderr.startswith(f"{tmp_path}/a is no run: ")) == (2, True)
