@@ -206,8 +206,9 @@ class Sweep(Model):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        for message in _contradictions(self):
-            raise ValueError(message)
+        messages = [message for _, message in contradictions(self)]
+        if messages:
+            raise ValueError("; ".join(messages))
         return self
 
     @property
@@ -230,8 +231,8 @@ class Sweep(Model):
         return [metric.removeprefix(PREFIX) for metric in self.metrics if metric.startswith(PREFIX)]
 
 
-def _contradictions(sweep: Sweep) -> Iterator[str]:
-    """What does not go together in a sweep, beside its space."""
+def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What does not go together in a sweep, beside its space: the keys it is of, and what is wrong."""
     several = len(sweep.metrics) > 1
     kind, population = sweep.scheduler.type, isinstance(sweep.scheduler, Population)
     synchronous = population or kind == "hyperband"
@@ -239,25 +240,25 @@ def _contradictions(sweep: Sweep) -> Iterator[str]:
         try:
             column_and_statistic(written)
         except ValueError as error:
-            yield f"metric {PREFIX}{written}: {error}"
+            yield ("metric",), f"metric {PREFIX}{written}: {error}"
     try:
         directions(sweep.metrics, sweep.mode)
     except ValueError as error:
-        yield str(error)
+        yield ("metric", "mode"), str(error)
     if several and sweep.search != "optuna":
-        yield f"several metrics need search: optuna; {sweep.search} search knows one"
+        yield ("metric", "search"), f"several metrics need search: optuna; {sweep.search} search knows one"
     if several and kind != "fifo":
-        yield f"several metrics need scheduler: fifo; {kind} goes by one"
+        yield ("metric", "scheduler"), f"several metrics need scheduler: fifo; {kind} goes by one"
     if population and sweep.search == "optuna":
-        yield f"{kind} changes values itself; its population comes from search: random or grid"
+        yield ("scheduler", "search"), f"{kind} changes values itself; its population comes from search: random or grid"
     if population and sweep.repeats > 1:
-        yield f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials for a larger population"
+        yield ("repeats", "scheduler"), f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials for a larger population"
     if sweep.max_concurrent is not None and synchronous:
-        yield f"max_concurrent does not go with {kind}, whose trials wait for each other"
+        yield ("max_concurrent", "scheduler"), f"max_concurrent does not go with {kind}, whose trials wait for each other"
     if sweep.engine == "train" and synchronous:
-        yield (
+        yield ("engine", "scheduler"), (
             f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray Train job "
             "would be started anew. Use engine: gang, or one of the schedulers fifo, asha and median"
         )
     if sweep.points and sweep.search == "grid":
-        yield "points do not go with search: grid, which has its own"
+        yield ("points", "search"), "points do not go with search: grid, which has its own"

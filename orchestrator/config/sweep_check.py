@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from pydantic import OnErrorOmit
 
@@ -24,14 +24,18 @@ from orchestrator.config.space import (
     wrong_counts,
     wrong_mutations,
 )
-from orchestrator.config.sweep import Sweep, SweptPath
+from orchestrator.config.sweep import Sweep, SweptPath, contradictions
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 
 
-class _WithSoundDomains(Sweep):
-    """A sweep without the domains that are wrong by themselves, so that one mistake hides no other."""
+class _AsFarAsSound(Sweep):
+    """A sweep without the domains that are wrong by themselves, in which all else may contradict each other: one mistake hides
+    no other."""
 
     space: dict[OnErrorOmit[SweptPath], OnErrorOmit[Domain]]
+
+    def _goes_together(self) -> Self:
+        return self
 
 
 def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
@@ -42,15 +46,25 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     if isinstance(given, dict) and (mode := inferred_modes({**data, "sweep": given}).get("sweep.mode")):
         given = {**given, "mode": mode}
     problems: list[Problem] = []
-    sweep = collect_problems(problems, check, _WithSoundDomains, given, "sweep") if isinstance(given, dict) else None
+    sweep = collect_problems(problems, check, _AsFarAsSound, given, "sweep") if isinstance(given, dict) else None
+    wrong = {problem.path.split(".")[1] for problem in problems if "." in problem.path}
+    if sweep is None and wrong:
+        sound = {key: value for key, value in given.items() if key not in wrong}
+        sweep = collect_problems([], check, _AsFarAsSound, sound, "sweep")
+    problems = [problem for problem in problems if problem not in known]
     if sweep is None:
-        return [problem for problem in problems if problem not in known]
+        return problems
+    clashes = [(keys, message) for keys, message in contradictions(sweep) if not wrong.intersection(keys)]
+    if clashes and all(problem.path != "sweep" for problem in known):
+        problems.append(Problem("sweep", "; ".join(message for _, message in clashes)))
+    if wrong.intersection(["metric", "mode"]) or any("mode" in keys for keys, _ in clashes):
+        sweep = sweep.model_copy(update={"metric": "unknown", "mode": "max"})
     workers = data.get("workers")
     if sweep.engine == "gang" and isinstance(workers, dict) and isinstance(workers.get("count"), list):
         return [Problem("workers.count", f"a gang has one number of ranks, got {workers['count']}; engine: train takes a range")]
-    problems.extend([*unsearchable(sweep), *overlaps(sweep)])
+    problems.extend([*(() if "search" in wrong else unsearchable(sweep)), *overlaps(sweep)])
     is_whole = len(sweep.space) == len(given["space"])
-    if is_whole and not problems:
+    if is_whole and not problems and not wrong:
         problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep)])
     for name, domain in sweep.space.items():
         problems.extend(_refused(name, domain.candidates(), join("sweep.space", name), sweep, data, known))
@@ -100,8 +114,25 @@ def _refused(
     for message, (problem, where) in found.items():
         common = all(around in where for around in beside)
         place = "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
-        problems.append(replace(problem, path=path, message=message + place))
+        hint = _fitting_domain(sweep.space[name], message) or problem.suggestion
+        if all(one.suggestion != hint or not hint for one in problems):
+            problems.append(replace(problem, path=path, message=message + place, suggestion=hint))
     return problems
+
+
+def _fitting_domain(domain: Domain, message: str) -> str | None:
+    """What to write instead of a range whose numbers a field does not take."""
+    if domain.is_list or not message.startswith("must be "):
+        return None
+    wanted = message.removeprefix("must be ").partition(", got")[0]
+    if wanted != "a whole number":
+        return None if wanted.startswith(("a number", "at ", "greater", "less", "finite", "a multiple")) else "a range is of numbers; write choice"
+    if domain.kind.startswith("q"):
+        return f"write {domain.kind} with low, high and step in whole numbers"
+    kind = "lograndint" if domain.is_logarithmic else "randint"
+    low, high = domain.ends
+    whole = float(low).is_integer() and float(high).is_integer()
+    return f"write {{{kind}: [{low:.0f}, {high + 1:.0f}]}}, high not included" if whole else f"write {kind}, in whole numbers, high not included"
 
 
 def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any], sweep: Sweep) -> Sequence[Problem]:
@@ -121,6 +152,8 @@ def _message_for(domain: Domain, message: str) -> str:
     if domain.kind != "normal" or len(domain.values) == 4:
         return message
     bound = message.partition(", got")[0]
+    if bound == "must be a whole number":
+        return bound
     return f"a normal distribution has no ends, and this {bound}; clip it: {{normal: [mean, sd, low, high]}}"
 
 

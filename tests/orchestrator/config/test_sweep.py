@@ -156,8 +156,10 @@ def test_a_wrong_domain_hides_no_other_mistake() -> None:
         "sweep.space.hooks.shadow.decay.unifrom: unknown key (did you mean 'uniform'?)",
         "sweep.space.name: cannot be swept: the trials of a sweep share their name",
     ]
-    assert problems(space=space) == [*found, "sweep.space.task_args.width: must be greater than 0, got 0"]
-    assert problems(space=space, search="grid", points=[{}]) == [*found, "sweep: points do not go with search: grid, which has its own"]
+    found_too = "sweep.space.task_args.width: must be greater than 0, got 0"
+    assert problems(space=space) == [*found, found_too]
+    clash = "sweep: points do not go with search: grid, which has its own"
+    assert problems(space=space, search="grid", points=[{}]) == [*found, clash, found_too]
 
 
 def test_points_are_of_the_space_and_of_their_domains() -> None:

@@ -116,3 +116,59 @@ def test_grid_search_wants_points(file: Path) -> None:
     ((path, line, said),) = sweep_problems(file, "optimizer.lr: {uniform: [0, 1]}", search="grid")
     assert (path, line) == ("optimizer.lr.uniform", 6)
     assert "cannot be searched by grid" in said
+
+
+@pytest.mark.parametrize(
+    ("domain", "hint"),
+    [
+        ("{uniform: [1, 5]}", "write {randint: [1, 6]}, high not included"),
+        ("{loguniform: [1, 5]}", "write {lograndint: [1, 6]}, high not included"),
+        ("{uniform: [0.5, 5]}", "write randint, in whole numbers, high not included"),
+        ("{normal: [4, 2]}", "write randint, in whole numbers, high not included"),
+        ("{quniform: [0.5, 5.5, 0.5]}", "write quniform with low, high and step in whole numbers"),
+    ],
+)
+def test_a_range_over_a_field_of_whole_numbers_says_what_to_write(file: Path, domain: str, hint: str) -> None:
+    file.write_text(f"{TEXT}sweep:\n  metric: val/loss\n  space:\n    hooks.shadow.keep: {domain}\n")
+    (problem,) = problems(file, file.read_text())
+    assert problem.message.startswith("must be a whole number")
+    assert problem.suggestion == hint
+
+
+@pytest.mark.parametrize("path", ["hooks.shadow.mode", "loader.drop_last", "hooks.shadow.tags", "precision"])
+def test_a_range_over_a_field_that_is_no_number_says_to_write_a_choice(file: Path, path: str) -> None:
+    (problem,) = problems(file, f"{TEXT}sweep:\n  metric: val/loss\n  space:\n    {path}: {{uniform: [0, 1]}}\n")
+    assert problem.suggestion == "a range is of numbers; write choice"
+
+
+def test_all_mistakes_of_a_sweep_are_told_at_once(file: Path) -> None:
+    """Wrong keys, keys that contradict each other, domains that are wrong by themselves and those that fit no field."""
+    text = f"""{TEXT}sweep:
+  metric: [val/loss, train/loss]
+  trials: 0
+  serch: grid
+  search: random
+  stop: {{target: x}}
+  scheduler: pbt
+  max_concurrent: 2
+  space:
+    hooks.shadow.keep: {{uniform: [1, 5]}}
+    optimizer.lr: {{loguniform: [0, 1]}}
+"""
+    told = {problem.path: problem.message for problem in problems(file, text)}
+    assert told.keys() == {
+        "sweep", "sweep.trials", "sweep.serch", "sweep.stop.target", "sweep.space.hooks.shadow.keep", "sweep.space.optimizer.lr"
+    }  # fmt: skip
+    assert told["sweep"].split("; ") == [
+        "several metrics need search: optuna",
+        "random search knows one",
+        "several metrics need scheduler: fifo",
+        "pbt goes by one",
+        "max_concurrent does not go with pbt, whose trials wait for each other",
+    ]
+
+
+def test_what_follows_from_a_wrong_key_alone_is_not_told(file: Path) -> None:
+    """Without its mode it is not known which way `memory/held` is better, and with it wrong that is no second mistake."""
+    text = f"{TEXT}sweep:\n  metric: memory/held\n  mode: mxa\n  space:\n    hooks.shadow.keep: {{choice: [1, 5]}}\n"
+    assert [problem.path for problem in problems(file, text)] == ["sweep.mode"]
