@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from pydantic import OnErrorOmit
+from pydantic import OnErrorOmit, model_validator
 
 from orchestrator.config.changes import seen_from
 from orchestrator.config.domain import Domain
@@ -34,6 +34,7 @@ class _AsFarAsSound(Sweep):
 
     space: dict[OnErrorOmit[SweptPath], OnErrorOmit[Domain]]
 
+    @model_validator(mode="after")
     def _goes_together(self) -> Self:
         return self
 
@@ -110,7 +111,7 @@ def _refused(
                 if problem not in before and not _may_be_mended(problem.path, tried, sweep.space):
                     message = _message_for(sweep.space[name], seen_from(name, problem))
                     found.setdefault(message, (problem, []))[1].append(around)
-    problems = []
+    problems: list[Problem] = []
     for message, (problem, where) in found.items():
         common = all(around in where for around in beside)
         place = "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
