@@ -178,6 +178,18 @@ def test_the_page_on_experiments_runs_what_it_makes_in_python(folder: Path) -> N
     assert len(made["outcome"].trials) == 2
 
 
+def test_the_page_on_debugging_stops_where_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stops = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(1))
+    page = ROOT / "docs" / "debugging.md"
+    write_files(ROOT / "README.md", folder)
+    write_files(page, folder)
+    (entry,) = yaml.safe_load(re.findall(r"```yaml\n(hooks:.*?)```", page.read_text(), re.DOTALL)[0])["hooks"].values()
+    overrides = ["epochs=1", f"hooks.stops={{type: '{entry['type']}', above: 0.1}}", "hooks.checkpoint.save_on_exception=true"]
+    done = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True)
+    assert len(stops) == len(done.stats.query("phase == 'train'")) == 5
+
+
 def test_the_page_on_tasks_has_every_method() -> None:
     section = (ROOT / "docs" / "tasks.md").read_text().split("\n## The methods\n")[1].split("\n## ")[0]
     told = [(row[0], row[2]) for row in table_rows(section)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,13 +23,18 @@ def run(
     address: options.Address = None,
     engine: options.Engine = None,
     local: options.Local = False,
+    pdb: Annotated[bool, typer.Option("--pdb", help="With --local: where the run fails, Python's debugger.")] = False,
     skip_preflight: options.SkipPreflight = False,
     plan: options.PlanOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Runs an experiment: on Ray Train workers, or in this process with --local."""
+    from orchestrator.cli.post_mortem import post_mortem, refuse_without_terminal
     from orchestrator.config.load import load_experiment
 
+    in_process = local or engine == "in-process"
+    if pdb:
+        refuse_without_terminal(in_process)
     experiment = load_experiment(config, overrides or [])
     if plan:
         from orchestrator.cli.plan import show_plan
@@ -38,7 +43,7 @@ def run(
     from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.runs import driver
 
-    with talk(), checked_cluster(address, storage, experiment, skip=local or engine == "in-process" or skip_preflight):
+    with post_mortem(pdb), talk(), checked_cluster(address, storage, experiment, skip=in_process or skip_preflight):
         done = driver.run(experiment, storage, name, engine=engine, local=local, address=address)
     return finish(done, as_json)
 

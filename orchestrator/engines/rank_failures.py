@@ -98,6 +98,22 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
+def first_of_the_experiment(error: BaseException) -> BaseException:
+    """Of an error and those that it was raised for or after, the earliest that came through the experiment's own code; the
+    earliest of all where none did."""
+    chain = [error]
+    while before := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__):
+        chain.append(before)
+    through = [one for one in chain if any(map(_is_own, traceback.extract_tb(one.__traceback__)))]
+    return (through or chain)[-1]
+
+
+def frames_behind_experiment(error: BaseException) -> int:
+    """How many frames lie between where an error was raised and the experiment's own code; 0 where none is its own."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    return next((depth for depth, frame in enumerate(reversed(frames)) if _is_own(frame)), 0)
+
+
 def _raised_in_python(traceback: TracebackType | None) -> bool:
     """Whether the innermost frame stood at a `raise`, as against a call into C++."""
     if traceback is None:

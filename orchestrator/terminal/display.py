@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.storage import Storage
+from orchestrator.terminal.breakpoints import another_debugger, breakpoints
 from orchestrator.terminal.driver_log import DriverLog
 
 if TYPE_CHECKING:
@@ -50,20 +52,43 @@ class TerminalDisplay:
         )
         self._frame = frame
         self._live: Live | None = None
+        self._until_end = ExitStack()
 
     def __enter__(self) -> Self:
-        from rich.live import Live
-
-        if self._console.is_terminal:
-            per_second = _BARS_PER_S if self._frame is None else 1
-            self._live = Live(get_renderable=self._drawn, console=self._console, transient=True, refresh_per_second=per_second)
-            self._live.start(refresh=True)
+        if self._console.is_terminal and not another_debugger():
+            self._start()
+            self._until_end.enter_context(breakpoints(self.paused))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._live is not None:
-            self._live.stop()
+            self._stop()
+        self._until_end.close()
         self._log.flush()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it nothing is drawn but lines."""
+        if self._live is None:
+            yield
+            return
+        self._stop()
+        try:
+            yield
+        finally:
+            self._start()
+
+    def _start(self) -> None:
+        from rich.live import Live
+
+        per_second = _BARS_PER_S if self._frame is None else 1
+        self._live = Live(get_renderable=self._drawn, console=self._console, transient=True, refresh_per_second=per_second)
+        self._live.start(refresh=True)
+
+    def _stop(self) -> None:
+        assert self._live is not None
+        self._live.stop()
+        self._live = None
 
     def _drawn(self) -> RenderableType:
         return self._progress.get_renderable() if self._frame is None else self._frame(self._console.height)
@@ -75,7 +100,7 @@ class TerminalDisplay:
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
         """A bar on a terminal; elsewhere a plain line now and then."""
-        if not self._console.is_terminal:
+        if self._live is None:
             self._plain(label, completed, total, text)
             return
         if self._frame is not None:

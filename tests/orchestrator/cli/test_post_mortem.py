@@ -1,0 +1,69 @@
+"""`hookyard run --pdb`: where it stops, and where there is nothing to stop."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from orchestrator.cli.post_mortem import post_mortem, refuse_without_terminal
+from orchestrator.engines.rank_failures import first_of_the_experiment, frames_behind_experiment
+from orchestrator.errors import UsageError
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def loads(text: str) -> object:
+    """Fails within a library."""
+    return json.loads(text)
+
+
+def fails() -> None:
+    """Fails as an engine does that tells of a rank's error."""
+    try:
+        loads("{")
+    except ValueError as error:
+        raise RuntimeError("rank 0: failed") from error
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("p 'text is ' + text\nq\n"))
+
+
+def test_the_debugger_stops_in_the_experiment_s_own_frame(typed: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError), post_mortem(True):
+        fails()
+    shown = capsys.readouterr()
+    assert "'text is {'" in shown.out
+    assert "JSONDecodeError: Expecting property name" in shown.err
+
+
+def test_what_is_asked_for_wrongly_is_not_debugged(capsys: pytest.CaptureFixture[str]) -> None:
+    for asked, error in ((True, UsageError("no such file")), (False, RuntimeError("failed"))):
+        with pytest.raises(type(error)), post_mortem(asked):
+            raise error
+    assert capsys.readouterr().out == ""
+
+
+def test_it_needs_a_terminal_and_a_run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="--pdb debugs what trains in this process: add --local"):
+        refuse_without_terminal(False)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(UsageError, match="--pdb needs a terminal to type on"):
+        refuse_without_terminal(True)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    refuse_without_terminal(True)
+
+
+def test_the_frame_is_found_among_those_of_libraries() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        fails()
+    first = first_of_the_experiment(caught.value)
+    assert first is caught.value.__cause__
+    assert frames_behind_experiment(first) == 3  # loads, decode and raw_decode of the json module

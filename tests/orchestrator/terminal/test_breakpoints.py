@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from orchestrator.terminal.breakpoints import another_debugger, breakpoints
+from orchestrator.terminal.display import TerminalDisplay
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(commands) + "\n"))
+
+
+def stopping(display: TerminalDisplay) -> int:
+    seen = 7
+    breakpoint()
+    return seen
+
+
+def test_nothing_is_drawn_while_a_breakpoint_waits(terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    typed(monkeypatch, "p seen, display._live", "n", "p display._live", "c")
+    before = sys.breakpointhook
+    with TerminalDisplay() as display:
+        display.progress("train", 1, 10)
+        assert stopping(display) == 7
+        assert display._live is not None
+    assert sys.breakpointhook is before
+    shown = capsys.readouterr().out
+    assert "(7, None)" in shown
+    assert "test_breakpoints.py" in shown.splitlines()[0]
+    assert "-> return seen" in shown
+    assert shown.count("None") == 2
+
+
+def test_another_debugger_is_never_drawn_over(terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PYTHONBREAKPOINT", "builtins.print")
+    assert another_debugger()
+    with TerminalDisplay() as display:
+        display.progress("train", 1, 10)
+        breakpoint("stopped")
+    shown = capsys.readouterr()
+    assert shown.out == "stopped\n"
+    assert shown.err == ""
+
+
+def test_breakpoints_that_are_switched_off_stay_so(terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONBREAKPOINT", "0")
+    with TerminalDisplay() as display:
+        assert stopping(display) == 7
+
+
+def test_the_hook_of_before_comes_back() -> None:
+    before = sys.breakpointhook
+    with breakpoints(TerminalDisplay().paused):
+        assert sys.breakpointhook is not before
+    assert sys.breakpointhook is before
