@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.completion import run_folders
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import cell, print_json, print_table
 from orchestrator.errors import UsageError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="The folders of two runs or more; each is compared with the first.")],
+    runs: Annotated[list[str], typer.Argument(help="The folders of two runs or more; each is compared with the first.", autocompletion=run_folders)],
     as_json: AsJson = False,
 ) -> None:
     """Compares runs: where their configs differ, what they reached and cost, and which differences are only noise."""
