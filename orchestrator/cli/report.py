@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ PAGE = "report.html"
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
+    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")],
     output: Annotated[
         str | None,
         typer.Option(
@@ -27,11 +26,17 @@ def report(
     """Writes a run or a sweep as one HTML file that opens without a network, and prints where it is."""
     from orchestrator.records.run_folder import RunFolder
     from orchestrator.report import report as page_of
+    from orchestrator.storage.location import joined
 
     folder = RunFolder.open(run)
-    storage, name = (folder.storage, PAGE) if output is None else folder_and_name(output)
+    write_page(output or joined(folder.location, PAGE), page_of(folder))
+
+
+def write_page(output: str, page: str) -> None:
+    """Writes a page to a file or a URL and prints where it is; raises UsageError where that cannot be written."""
+    storage, name = folder_and_name(output)
     try:
-        storage.write(name, page_of(folder))
+        storage.write(name, page)
     except OSError as error:
         raise UsageError(f"cannot write {name} to {storage}: {error}") from None
     typer.echo(storage / name)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from orchestrator.cli.completion import run_folders
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import cell, print_table
 from orchestrator.errors import UsageError
@@ -16,14 +15,16 @@ from orchestrator.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from orchestrator.runs.result import Run
+    from orchestrator.sweeps.results.result import Sweep
 
-By = Literal["rank", "node", "hook", "phase", "span", "row"]
+By = Literal["trial", "rank", "node", "hook", "phase", "span", "row"]
 """What the rows of the table stand for."""
 Format = Literal["table", "csv", "json", "parquet"]
 
 
 def stats(
-    run: Annotated[str, typer.Argument(help="The folder of a run.", autocompletion=run_folders)],
+    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")],
     by: Annotated[By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")] = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")] = None,
@@ -31,8 +32,9 @@ def stats(
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write instead of stdout.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row."""
-    from orchestrator.runs.result import open_run
+    """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row; of a sweep
+    by trial, or for each trial by one of the others."""
+    from orchestrator.records.run_folder import RunFolder
 
     form = "json" if as_json else form
     if form == "parquet" and output is None:
@@ -40,8 +42,17 @@ def stats(
     if form == "table" and output is not None:
         raise UsageError(f"{output} gets data, not a drawn table: add --format csv, json or parquet")
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    opened = open_run(run)
-    table = opened.load_stats(names, where) if by == "row" else opened.summary(by, names, where)
+    folder = RunFolder.open(run)
+    opened: Run | Sweep
+    if folder.metadata().sweep:
+        from orchestrator.sweeps.results.result import Sweep
+
+        opened, by = Sweep(folder), by or "trial"
+    else:
+        from orchestrator.runs.result import Run
+
+        opened = Run(folder)
+    table = opened.load_stats(columns=names, where=where) if by == "row" else opened.summary(by, names, where)
     if form == "table":
         return _print(table, by)
     return _write(table if by == "row" else table.reset_index(), form, output)

@@ -46,6 +46,12 @@ class Result:
         died)."""
         return self.folder.status()
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved experiment."""
+        config: dict[str, Any] = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
+        return config
+
 
 class Run(Result):
     """One run, under way or over. Each table is read when it is asked for."""
@@ -67,12 +73,6 @@ class Run(Result):
     def error(self) -> str | None:
         """Why the run failed, where it did."""
         return self.folder.metadata().error
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The resolved experiment."""
-        config: dict[str, Any] = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
-        return config
 
     @property
     def modes(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ class Run(Result):
         # The share of a span is of the whole iterations.
         keys = ("rank", "node", "phase", *(["step_s"] if by == "span" else []))
         names = None if columns is None else [*keys, *columns]
-        return makers[by](self.load_stats(names, where if by == "phase" else _training_unless_said(where)), columns)
+        return makers[by](self.load_stats(names, where if by == "phase" else training_unless_said(where)), columns)
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
@@ -151,7 +151,7 @@ def best_report(reports: Sequence[Mapping[str, Any]], metric: str, mode: str) ->
     return (max if mode == "max" else min)(judged, key=lambda report: report[metric], default=None)
 
 
-def _training_unless_said(where: str | None) -> str:
+def training_unless_said(where: str | None) -> str:
     """The condition with the rows of `train` alone, where it does not speak of the phase."""
     from orchestrator.stats.row_filter import mentions
 

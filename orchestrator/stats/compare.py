@@ -28,6 +28,7 @@ LEVEL = 0.01
 SHORTEST = 40
 """Iterations below which a run says nothing of its own fluctuation."""
 FEWEST_REPORTS = 8
+Series = NDArray[np.float64]
 COLUMNS = ("rank", "epoch", "iteration", "batch_size", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
 """What is looked at of a run's training rows, where it is recorded."""
 
@@ -92,8 +93,8 @@ def _metrics(runs: Sequence[Sequence[Mapping[str, Any]]], modes: Mapping[str, st
     for name, mode in modes.items():
         curves = [np.array([report[name] for report in reports if is_number(report.get(name))], dtype=float) for reports in runs]
         if mode is not None:
-            found[f"{name} best"] = _comparison(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
-        found[f"{name} last"] = _comparison(curves, lambda curve: curve[-1], curves, metrics_verdict)
+            found[f"{name} best"] = comparison(curves, np.max if mode == "max" else np.min, curves, metrics_verdict)
+        found[f"{name} last"] = comparison(curves, lambda curve: curve[-1], curves, metrics_verdict)
     return found
 
 
@@ -102,7 +103,7 @@ def _is_metric(name: str) -> bool:
     return phase in ("train", "val", "test") and not rest.endswith(("_s", "_bytes"))
 
 
-def metrics_verdict(difference: float, first: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+def metrics_verdict(difference: float, first: Series, other: Series) -> str:
     """Whether a metric's difference is beyond what the curves' later halves jump by from report to report.
 
     Half the mean square of successive jumps is the variance of a report around its trend (von Neumann 1941). Three
@@ -111,7 +112,7 @@ def metrics_verdict(difference: float, first: NDArray[np.float64], other: NDArra
     if min(len(first), len(other)) < FEWEST_REPORTS:
         return "unknown"
     variance = sum(np.mean(np.diff(curve[len(curve) // 2 :]) ** 2) / 2 for curve in (first, other))
-    return _direction(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
+    return direction_of(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
 
 
 def _costs(runs: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
@@ -119,17 +120,17 @@ def _costs(runs: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
     found: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
         series = [_column(one, name) for one in steps]
-        found[name] = _comparison(series, np.median, [blocks(one) for one in series], cost_verdict)
+        found[name] = comparison(series, np.median, [blocks(one) for one in series], cost_verdict)
     times = [_column(one, "step_s") for one in steps]
     # Together the blocks of a total come to it.
-    found["train_s"] = _comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
+    found["train_s"] = comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
     for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
         peaks = [_peaks(rows, name) for rows in runs]
-        found[f"peak_{name.removeprefix('cuda_peak_')}"] = _comparison(peaks, np.max, peaks, memory_verdict)
+        found[f"peak_{name.removeprefix('cuda_peak_')}"] = comparison(peaks, np.max, peaks, memory_verdict)
     return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
 
 
-def _column(table: pd.DataFrame, name: str) -> NDArray[np.float64]:
+def _column(table: pd.DataFrame, name: str) -> Series:
     return table[name].to_numpy(dtype=float) if name in table else np.empty(0)
 
 
@@ -145,25 +146,34 @@ def _iterations(rows: pd.DataFrame) -> pd.DataFrame:
     return table.dropna()
 
 
-def blocks(series: NDArray[np.float64], summary: Callable[[NDArray[np.float64]], Any] = np.median) -> NDArray[np.float64]:
+def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:
     """A number for each of BLOCKS stretches of a series; none where it is shorter than SHORTEST."""
     if len(series) < SHORTEST:
         return np.empty(0)
     return np.array([summary(block) for block in np.array_split(series, BLOCKS)])
 
 
-def cost_verdict(difference: float, first: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+def cost_verdict(difference: float, first: Series, other: Series) -> str:
     """Whether the blocks of two runs differ by more than when they are dealt to the runs at random (a permutation test)."""
     if not len(first) or not len(other):
         return "unknown"
-    pooled = np.concatenate([first, other])
-    deals = np.random.default_rng(0).permuted(np.tile(pooled, (DEALS, 1)), axis=1)
-    by_chance = np.abs(deals[:, : len(first)].mean(axis=1) - deals[:, len(first) :].mean(axis=1))
-    as_large = np.count_nonzero(by_chance >= abs(first.mean() - other.mean()) * (1 - 1e-9))
-    return _direction(difference) if (as_large + 1) / (DEALS + 1) < LEVEL else "noise"
+    return direction_of(difference) if beyond_chance(first, other, np.mean) else "noise"
 
 
-def _peaks(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
+def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
+    """Whether what `summary` makes of two samples differs by more than when they are dealt at random; it takes an `axis`."""
+    deals = np.random.default_rng(0).permuted(np.tile(np.concatenate([first, other]), (DEALS, 1)), axis=1)
+    by_chance = np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1))
+    return is_rare(by_chance, summary(first, axis=0) - summary(other, axis=0))
+
+
+def is_rare(by_chance: Series, difference: float) -> bool:
+    """Whether fewer than LEVEL of the differences that chance made are as large as the one there is."""
+    as_large = np.count_nonzero(by_chance >= abs(difference) * (1 - 1e-9))
+    return bool((as_large + 1) / (len(by_chance) + 1) < LEVEL)
+
+
+def _peaks(rows: pd.DataFrame, name: str) -> Series:
     """The largest reading of each rank in each half of the run."""
     if name not in rows or not rows[name].notna().any():
         return np.empty(0)
@@ -171,18 +181,18 @@ def _peaks(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
     return rows[name].groupby([rows["rank"], later]).max().dropna().to_numpy(dtype=float)
 
 
-def memory_verdict(difference: float, first: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+def memory_verdict(difference: float, first: Series, other: Series) -> str:
     """Whether peaks differ by more than they do between the ranks and halves of either run."""
     if min(len(first), len(other)) < 2:
         return "unknown"
-    return _direction(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
+    return direction_of(difference) if abs(difference) > max(np.ptp(first), np.ptp(other)) else "noise"
 
 
-def _comparison(
-    series: Sequence[NDArray[np.float64]],
-    summary: Callable[[NDArray[np.float64]], Any],
-    spreads: Sequence[NDArray[np.float64]],
-    verdict: Callable[[float, NDArray[np.float64], NDArray[np.float64]], str],
+def comparison(
+    series: Sequence[Series],
+    summary: Callable[[Series], Any],
+    spreads: Sequence[Series],
+    verdict: Callable[[float, Series, Series], str],
 ) -> dict[str, list[Any]]:
     """What each run's series comes to, and what its difference from the first run's is worth by their spreads."""
     values = [float(summary(one)) if len(one) else None for one in series]
@@ -193,5 +203,5 @@ def _comparison(
     return {"values": values, "verdicts": [None, *verdicts]}
 
 
-def _direction(difference: float) -> str:
+def direction_of(difference: float) -> str:
     return "more" if difference > 0 else "less"

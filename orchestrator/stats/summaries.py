@@ -55,6 +55,13 @@ def by_node(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFr
     return table
 
 
+def by_trial(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+    """Per trial: its ranks, rows, and the median of each span and the maximum of each memory column."""
+    table = _typical(rows, "trial", _chosen(rows, asked, "trial"), asked)
+    table.insert(0, "ranks", rows.groupby("trial")["rank"].nunique())
+    return table
+
+
 def _typical(rows: pd.DataFrame, key: str, columns: list[str], asked: Sequence[str] | None) -> pd.DataFrame:
     """The loss, of which each rank has its own by chance, is among them where it was asked for."""
     grouped = _as_numbers(rows, columns).groupby(key, observed=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.runs.result import Result, Run, best_report
+from orchestrator.runs.result import Result, Run, best_report, training_unless_said
 from orchestrator.stats.row_filter import check_columns
+from orchestrator.stats.summaries import by_trial
 from orchestrator.stats.tables import COMPACTED, recorded_schema
 from orchestrator.stats.usage import kept_usage, usage
 from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method, importance, non_dominated
@@ -141,13 +142,27 @@ class Sweep(Result):
         column that no trial has recorded.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
-        tables = list(_loaded(runs, columns, where))
+        found = _each(runs, columns, lambda run, own: run.load_stats(own, where))
+        # A column that a trial lacks is empty there.
+        tables = [(table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name) for run, table in found]
         if not tables:
             return pd.DataFrame(columns=["trial", *(columns or ())])
         joined = pd.concat(tables, ignore_index=True)
         for name in {"trial", "phase", "node"} & {*joined.columns}:
             joined[name] = joined[name].astype("category")
         return joined[["trial", *[name for name in joined.columns if name != "trial"]]]
+
+    def summary(self, by: str | None = "trial", columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
+        """Per trial its ranks, rows, and the median of each span and the maximum of each memory column; or, with the trial
+        before each row, what `Run.summary` gives by rank, node, phase, span or hook.
+
+        `columns` and `where` are as there; one trial is read after the other. Raises UsageError as `load_stats` does.
+        """
+        if by == "trial":
+            rows = [table for _, table in _each(self.runs, columns, lambda run, own: _of_trial(run, own, where))]
+            return pd.concat(rows) if rows else pd.DataFrame()
+        found = {run.name: table for run, table in _each(self.runs, columns, lambda run, own: run.summary(by, own, where))}
+        return pd.concat(found, names=["trial"]) if found else pd.DataFrame()
 
     @property
     def best(self) -> Run:
@@ -196,26 +211,33 @@ class Sweep(Result):
         return importance(trials, metric, mode or "max", method)
 
 
-def _loaded(runs: Sequence[Run], columns: Sequence[str] | None, where: str | None) -> Iterator[pd.DataFrame]:
-    """The rows of each trial that has some. A column that a trial lacks is empty there, and met by no condition.
+def _each(
+    runs: Sequence[Run], columns: Sequence[str] | None, ask: Callable[[Run, list[str] | None], pd.DataFrame]
+) -> Iterator[tuple[Run, pd.DataFrame]]:
+    """What each trial with rows answers, asked with those of the columns that it has; empty answers are left out.
 
-    Raises UsageError where no trial has recorded a column, or the condition cannot be read.
+    Raises UsageError where no trial has recorded a column, or every one refuses.
     """
+    columns = None if columns is None else [name for name in columns if name != "trial"]
     recorded = [(run, names) for run in runs if (names := recorded_schema(run.folder.storage).names)]
     if columns is not None and recorded:
         check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
     refused: list[UsageError] = []
     for run, names in recorded:
-        own = None if columns is None else [name for name in columns if name in names]
         try:
-            table = run.load_stats(own, where)
+            table = ask(run, None if columns is None else [name for name in columns if name in names])
         except UsageError as error:
             refused.append(error)
             continue
         if len(table):
-            yield (table if columns is None else table.reindex(columns=list(columns))).assign(trial=run.name)
+            yield run, table
     if refused and len(refused) == len(recorded):
         raise refused[0]
+
+
+def _of_trial(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
+    names = None if columns is None else ["rank", *columns]
+    return by_trial(run.load_stats(names, training_unless_said(where)).assign(trial=run.name), columns)
 
 
 def _usage(run: Run, attempts: Sequence[Attempt]) -> Mapping[str, float]:

@@ -62,6 +62,31 @@ def test_the_stats_of_all_trials_have_the_trial_first(outcome: Sweep) -> None:
     assert len(stats) == sum(len(trial.stats) for trial in outcome.runs)
 
 
+def test_what_the_trials_measured_in_short(outcome: Sweep) -> None:
+    by_trial = outcome.summary()
+    for trial in outcome.runs:
+        training = trial.load_stats(where="phase == 'train'")
+        assert by_trial.loc[trial.name, "rows"] == len(training)
+        assert by_trial.loc[trial.name, "step_s"] == training["step_s"].median()
+        assert by_trial.loc[trial.name, "rss_bytes"] == training["rss_bytes"].max()
+        assert outcome.summary("rank", ["loss"]).loc[(trial.name, 0), "loss"] == training["loss"].median()
+        assert outcome.summary("phase").loc[trial.name].equals(trial.summary("phase"))
+    with pytest.raises(UsageError, match="by='host' is none of rank"):
+        outcome.summary("host")
+    with pytest.raises(UsageError, match="no column 'los'"):
+        outcome.summary(columns=["los"])
+
+
+def test_the_rows_of_a_sweep_on_the_command_line(outcome: Sweep) -> None:
+    def printed(*arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["stats", outcome.path, *arguments, "--json"]).stdout)
+        return found
+
+    assert [row["trial"] for row in printed()] == ["trial-0000", "trial-0001"]
+    rows = printed("--by", "row", "--columns", "trial,loss", "--where", "phase == 'train'")
+    assert [row["loss"] for row in rows] == pytest.approx(outcome.load_stats(where="phase == 'train'")["loss"].tolist())
+
+
 def test_a_single_run_is_no_sweep(tmp_path: Path) -> None:
     done = run(described(epochs=1), tmp_path, local=True)
     with pytest.raises(UsageError, match="is a single run, not a sweep; open it with open_run"):

@@ -1,0 +1,21 @@
+"""Comparing runs: what of each is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.runs.result import Run
+from orchestrator.stats.compare import COLUMNS, Side, compare
+from orchestrator.stats.tables import recorded_schema
+
+
+def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """What differs between runs, as `orchestrator.stats.compare.compare` has it; only the columns it needs are read."""
+    return compare([_side(run) for run in runs])
+
+
+def _side(run: Run) -> Side:
+    recorded = recorded_schema(run.folder.storage).names
+    known = [name for name in COLUMNS if name in recorded]
+    return Side(run.name, run.config, run.reports(), run.load_stats(known, "phase == 'train'"), run.modes)

@@ -1,0 +1,118 @@
+"""Comparing sweeps: what they chose and reached, trial for trial where both tried the same, and which differences are noise.
+
+A sweep's trials are its samples. Were two sweeps the same, what their trials reached could be dealt to them in any other
+way (as `orchestrator.stats.compare` does with stretches of a run); where the same values were tried in both, only the
+sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import comb
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.stats.compare import (
+    DEALS,
+    LEVEL,
+    Series,
+    beyond_chance,
+    comparison,
+    config_differences,
+    direction_of,
+    is_rare,
+)
+from orchestrator.sweeps.results.analysis import CONFIG, best_first
+from orchestrator.sweeps.results.result import Sweep
+
+
+def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
+    """What differs between sweeps, as plain data; every sweep is compared with the first.
+
+    `config`: dotted path -> one value per sweep. `chosen`: dotted path -> the value of each sweep's best trial.
+    `metrics`, `same_values` and `costs`: name -> `values`, one per sweep, and `verdicts`: None for the first, then `less`,
+    `more`, `noise`, or `unknown` where there are too few trials to tell. `same_values` has, for each metric, the mean
+    difference from the first sweep over the trials that tried the same values, and how many these are.
+    """
+    objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
+    tables = [best_first(sweep.trials, dict(sweep.objectives)) for sweep in sweeps]
+    return {
+        "sweeps": [sweep.name for sweep in sweeps],
+        "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
+        "config": config_differences([sweep.config for sweep in sweeps]),
+        "chosen": _chosen(tables, [sweep.objective[0] for sweep in sweeps]),
+        "metrics": _metrics(tables, objectives),
+        "same_values": _same_values(tables, objectives),
+        "costs": _costs(tables),
+    }
+
+
+def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str, list[Any]]:
+    """The best trial of each sweep, and its values."""
+    best = [table.iloc[0] if metric in table and table[metric].notna().any() else None for table, metric in zip(tables, metrics, strict=True)]
+    paths = dict.fromkeys(name for table in tables for name in table.columns if name.startswith(CONFIG))
+    values = {path.removeprefix(CONFIG): [None if one is None else one.get(path) for one in best] for path in paths}
+    return {"best trial": [None if one is None else one.name for one in best], **values}
+
+
+def _metrics(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
+    found = {}
+    for metric, mode in objectives.items():
+        series = [_numbers(table, metric) for table in tables]
+        best = np.max if mode == "max" else np.min
+        found[f"{metric} best"] = comparison(series, best, series, _dealt_over_trials(best))
+        found[f"{metric} median"] = comparison(series, np.median, series, _dealt_over_trials(np.median))
+    return found
+
+
+def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
+    names = [name for name in tables[0].columns if name in ("step_s", "train_s") or name.startswith(("peak_", "process_peak_"))]
+    series = {name: [_numbers(table, name) for table in tables] for name in names}
+    found = {name: comparison(own, np.median, own, _dealt_over_trials(np.median)) for name, own in series.items()}
+    return {name: entry for name, entry in found.items() if any(value is not None for value in entry["values"])}
+
+
+def _dealt_over_trials(summary: Any) -> Any:
+    def verdict(difference: float, first: Series, other: Series) -> str:
+        # Of two, for a difference may be the other way round as well.
+        if 2 / comb(len(first) + len(other), len(first)) >= LEVEL:
+            return "unknown"
+        return direction_of(difference) if beyond_chance(first, other, summary) else "noise"
+
+    return verdict
+
+
+def _numbers(table: pd.DataFrame, name: str) -> Series:
+    return table[name].dropna().to_numpy(dtype=float) if name in table else np.empty(0)
+
+
+def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
+    found: dict[str, dict[str, list[Any]]] = {}
+    for metric in objectives:
+        differences = [_differences(tables[0], other, metric) for other in tables[1:]]
+        found[metric] = {
+            "values": [None, *(float(one.mean()) if len(one) else None for one in differences)],
+            "trials": [None, *map(len, differences)],
+            "verdicts": [None, *map(sign_verdict, differences)],
+        }
+    return {metric: entry for metric, entry in found.items() if any(entry["trials"])}
+
+
+def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Series:
+    """By how much the other sweep's trials differ from those of the first with the same values; repeats as their mean."""
+    paths = [name for name in first.columns if name.startswith(CONFIG)]
+    if metric not in first or metric not in other or {*paths} != {name for name in other.columns if name.startswith(CONFIG)}:
+        return np.empty(0)
+    reached = [table.groupby(table[paths].astype(str).agg("\0".join, axis=1))[metric].mean() for table in (first, other)]
+    return (reached[1] - reached[0]).dropna().to_numpy(dtype=float)
+
+
+def sign_verdict(differences: Series) -> str:
+    """Whether the mean of paired differences is larger than with signs given at random (Fisher's permutation test)."""
+    if 2.0 ** (1 - len(differences)) >= LEVEL:
+        return "unknown"
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DEALS, len(differences)))
+    mean = float(differences.mean())
+    return direction_of(mean) if is_rare(np.abs((signs * differences).mean(axis=1)), mean) else "noise"
