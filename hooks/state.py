@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,11 @@ class Checkpoints(Protocol):
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Says which checkpoints `owner` wants kept; one that no owner wants any more is deleted."""
 
-    def mark(self, name: str, *labels: str) -> None:
-        """Points labels such as `best` at a stored checkpoint."""
+    def mark(self, name: str, *labels: str, metric: str = "") -> None:
+        """Points labels such as `best` at a stored checkpoint, which is the best of a metric."""
+
+    def judged(self, label: str) -> str:
+        """Where in a checkpoint, by its name or label, the weights stand that were judged: `model`, or `ema/model`."""
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
         """Writes `<folder>/<run>-<hash>.pt` with parts of a stored checkpoint and returns its path. `parts` is the name of each
@@ -64,6 +67,15 @@ class Weights:
 
     def __call__(self) -> AbstractContextManager[Any]:
         return self.applied()
+
+
+def evaluation_of(metric: str, labels: Container[str]) -> str | None:
+    """Which of the evaluations, by label, gives a metric; None of a metric of training, which sees the raw weights."""
+    phase, _, rest = metric.partition("/")
+    label, _, name = rest.partition("/")
+    if phase == "train":
+        return None
+    return label if name and label in labels else ""
 
 
 @dataclass(slots=True)
@@ -165,15 +177,16 @@ class State:
         """Whether this is global rank 0. To run on the master alone, declare `ranks`; do not ask here."""
         return self.rank == 0
 
+    @property
+    def judged_by(self) -> str:
+        """The metric by which the experiment judges first; empty where it judges by none."""
+        return next((judge.metrics[0] for judge in judges(self.config)), "")
+
     def judged_weights(self, metric: str = "") -> Weights:
         """What gave a metric, or where none is said that by which the experiment judges first: other weights than the raw
         ones where a hook validates with its own."""
-        metric = metric or next((judge.metrics[0] for judge in judges(self.config)), "")
-        phase, _, rest = metric.partition("/")
-        if phase == "train":
-            return Weights()
-        label, _, name = rest.partition("/")
-        return self.evaluations[label if name and label in self.evaluations else ""]
+        label = evaluation_of(metric or self.judged_by, self.evaluations)
+        return Weights() if label is None else self.evaluations[label]
 
     @property
     def finished(self) -> bool:

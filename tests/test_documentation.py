@@ -9,14 +9,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
 from hooks import HOOKS, Rhythm
-from orchestrator import Task, load_experiment, run
+from orchestrator import Task, load_experiment, open_run, run
 from orchestrator.cli import app
 from orchestrator.config.components import DEFAULT_HOOKS
 from orchestrator.config.experiment import Experiment
@@ -48,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
-    for name in [name for name in sys.modules if name.split(".")[0] == "study"]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("study", "spirals")]:
         del sys.modules[name]
 
 
@@ -59,6 +60,47 @@ def test_the_readme_s_own_task_and_hook_train(folder: Path) -> None:
     assert stats.query("phase == 'train'")["confidence"].between(1 / 3, 1).all()
     assert metrics["val/accuracy"].iloc[-1] > 0.9
     assert len(metrics) == 10
+
+
+def typed(*words: str) -> str:
+    """What a command prints."""
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_readme_s_first_screen_ends_with_the_best_model(folder: Path) -> None:
+    first = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    init, train = re.findall(r"^hookyard (.*)$", first, re.MULTILINE)
+    typed(*init.split())
+    shown = typed(*train.split(), "epochs=2", "--local")
+    told = re.findall(r"^(?:best|  use it|  train it longer): ", first, re.MULTILINE)
+    assert len(told) == 3
+    assert [words in shown for words in told] == [True] * 3
+    known: dict[str, Any] = {}
+    exec(first.partition("```python\n")[2].partition("```")[0], known)
+    assert not known["model"].training
+    assert known["model"](torch.zeros(3, 2)).shape == (3, 2)
+
+
+def test_the_page_on_using_a_model_does_what_it_says(folder: Path) -> None:
+    write_files(ROOT / "README.md", folder)
+    page = (ROOT / "docs" / "using-a-model.md").read_text()
+    typed("run", "study/wine.yaml", "--name", "first", "--local")
+    known: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(block, known)
+    best, longer = known["run"].best, known["longer"]
+    assert (longer.name, longer.metrics["epoch"].max()) == (f"first-from-{best.checkpoint}", 14)
+    weights = known["run"].weights()
+    for model in (known["again"], known["Finetuned"](hidden=32).model()):
+        assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+    commands = re.findall(r"^hookyard (run runs/first@\S+ .*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for number, command in enumerate(commands):
+        typed(*shlex.split(command), "--name", f"typed-{number}", "--local")
+    finer = open_run("runs/typed-1")
+    assert (finer.metrics["epoch"].max(), finer.config["optimizer"]["lr"]) == (19, 0.001)
 
 
 def test_the_readme_s_sweep_is_valid(folder: Path) -> None:

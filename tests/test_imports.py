@@ -141,6 +141,7 @@ def test_no_module_is_called_utils() -> None:
         ("import hooks", ("ray", "orchestrator", "pydantic", "pandas")),
         ("import orchestrator", ("ray", "torch", "pydantic", "pandas")),
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
+        ("import orchestrator.runs.best, orchestrator.cli.show", ("ray", "torch", "pandas")),
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
         ("import orchestrator.sweeps.results.result", ("ray", "torch")),
         ("import orchestrator.stats.compare, orchestrator.report.run, orchestrator.report.sweep", ("ray", "torch")),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import sharded_tensors as shards
-from hooks.parts.metric_direction import MODES, Mode, Rule, declared_modes, directions
+from hooks.parts.metric_direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
 from hooks.parts.metric_names import phase_of, there_are
 from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm
@@ -59,8 +59,9 @@ class Checkpoint(Hook):
     save_last: bool = True
     """Makes one at the end of training though it is not due."""
     best: str | list[str] | None = None
-    """Metrics whose best checkpoint is kept, such as `val/accuracy`; `auto` is the first metric of val, its loss where there
-    is no other."""
+    """Metrics whose best checkpoint is kept, and made where there is none of that step, such as `val/accuracy`; `auto` is the
+    first metric of val, its loss where there is no other. Where nothing is said, the best of those that are made anyway is
+    kept: by the sweep's metric or another that the experiment judges val by, else the first of val whose better way is known."""
     mode: Mode | list[Mode] | None = None
     """Whether more (`max`) or less (`min`) is better, for all or for each of `best`; told from the metric's name where that
     is clear."""
@@ -82,25 +83,31 @@ class Checkpoint(Hook):
 
     def __post_init__(self) -> None:
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
-        self._auto = metrics == ["auto"]
-        if "auto" in metrics and not self._auto:
+        if "auto" in metrics and len(metrics) > 1:
             raise ValueError(f"best is {metrics}: auto stands alone, or name every metric")
+        if not metrics and (self.mode or self.rule):
+            raise ValueError(f"{'mode' if self.mode else 'rule'} is of the metrics in best, and there are none; say best: METRIC, or best: auto")
+        self._told_later = metrics in (["auto"], [])
         self._bests: dict[str, _Best] = {}
-        if not self._auto:
+        if not self._told_later:
             self._judge_by(metrics)
         self._names: list[str] = []
         self._requested = False
         self._pending: list[str] = []
         self._saved: tuple[int, str] | None = None
         self._restored: str | None = None
+        self._run: str | None = None
+        """The run that the memory is of."""
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint.get("name")
 
     def on_start(self, state: State) -> None:
         if self._restored is not None:
+            self._forget_another_run(state)
             self._reconcile(state, self._restored)
             self._restored = None
+        self._run = state.name
 
     def on_step(self, state: State) -> None:
         if self.every.unit == "steps" and self.every.due(state, self.begin):
@@ -125,11 +132,8 @@ class Checkpoint(Hook):
         if self.publish is None or state.checkpoints is None:
             return
         last = self._saved[1] if self._saved else self._names[-1] if self._names else None
-        judged = {best.name: best.metric for best in reversed(self._bests.values())}
-        first = next(iter(self._bests), "")
         for name in _once([last, *(best.name for best in self._bests.values())]):
-            lender = state.judged_weights(judged.get(name, first)).lender
-            places = {"model": f"{lender}/model" if lender else "model", "raw_model": "model"}
+            places = {"model": state.checkpoints.judged(name), "raw_model": "model"}
             parts = {key: places.get(key, key) for key in map(_part, self.publish)}
             state.checkpoints.publish(name, parts, "published")
 
@@ -156,18 +160,19 @@ class Checkpoint(Hook):
         """What was saved before, and which metrics the checkpoint being written is the best of: its own name is not
         known yet, so a resume puts it in."""
         bests = {best.metric: {"mode": best.mode, "score": best.score, "name": best.name} for best in self._bests.values()}
-        return {"names": list(self._names), "bests": bests, "pending": list(self._pending)}
+        return {"names": list(self._names), "bests": bests, "pending": list(self._pending), "run": self._run}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
         for metric, best in state["bests"].items():
             mode = MODES[best.get("mode") or best["rule"]]  # as checkpoints of earlier versions call it
-            if self._auto and not self._bests:
+            if self._told_later and not self._bests:
                 self._judge_by([metric], {metric: mode})
             # A score is of no use where the other way is better now.
             if metric in self._bests and self._bests[metric].mode == mode:
                 self._bests[metric] = _Best(metric, mode, best["score"], best["name"])
         self._pending = [metric for metric in state["pending"] if metric in self._bests]
+        self._run = state.get("run")
 
     def _request(self, state: State, reason: str) -> None:
         self._requested = True
@@ -181,20 +186,27 @@ class Checkpoint(Hook):
 
     def _judge(self, state: State) -> None:
         """Looks for metrics that are better than ever, and gives them a checkpoint of this step."""
-        if self._auto and not self._bests and state.phase == "val":
-            self._judge_by([_first_of_val(state.metrics)], declared_modes(state.config))
+        if self._told_later and not self._bests and state.phase == "val":
+            self._choose_metric(state)
         better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
-        if not better:
+        saved = self._saved_at(state)
+        if not better or not (saved or self.best):
             return
         for best in better:
             best.score = state.metrics[best.metric]
         metrics = [best.metric for best in better]
-        if saved := self._saved_at(state):
+        if saved:
             self._crown(state, saved, metrics)
             self._retain(state)
         else:
             self._pending = metrics
             self._request(state, "best")
+
+    def _choose_metric(self, state: State) -> None:
+        """Settles by which metric of val to judge; by none where nothing is said and of none it is known which way is better."""
+        metric = _first_of_val(state.metrics) if self.best else first_to_judge_by(state.metrics, state.config)
+        if metric:
+            self._judge_by([metric], declared_modes(state.config))
 
     def _judge_by(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
         modes = directions(metrics, self.mode, self.rule, declared)
@@ -206,14 +218,13 @@ class Checkpoint(Hook):
 
     def _crown(self, state: State, name: str, metrics: Iterable[str]) -> None:
         """Makes a stored checkpoint the best of some metrics; the label `best` goes with the first metric of all."""
-        labels = []
         for metric in metrics:
             self._bests[metric].name = name
-            labels.append(f"best-{re.sub(r'[/ ]+', '-', metric)}")
+            labels = [f"best-{re.sub(r'[/ ]+', '-', metric)}"]
             if metric == next(iter(self._bests)):
                 labels.append("best")
-        if labels and state.checkpoints is not None:
-            state.checkpoints.mark(name, *labels)
+            if state.checkpoints is not None:
+                state.checkpoints.mark(name, *labels, metric=metric)
 
     def _retain(self, state: State) -> None:
         if state.checkpoints is None:
@@ -221,6 +232,15 @@ class Checkpoint(Hook):
         newest = self._names if self.keep is None else self._names[-self.keep :]
         self._names = list(newest)
         state.checkpoints.retain(self.name, _once([*newest, *(best.name for best in self._bests.values())]))
+
+    def _forget_another_run(self, state: State) -> None:
+        """Where the restored checkpoint is of another run, its earlier ones are not here, and none of them is to be beaten."""
+        if self._run in (None, state.name):
+            return
+        self._names = []
+        self._bests = {
+            metric: best if metric in self._pending else _Best(metric, best.mode) for metric, best in self._bests.items()
+        }
 
     def _reconcile(self, state: State, restored: str) -> None:
         """Sets the memory of the restored checkpoint right by what is stored: it could not know itself, and what has
@@ -234,6 +254,7 @@ class Checkpoint(Hook):
             name, best.name = best.name, None
             if name in there:
                 self._crown(state, name, [best.metric])
+        self._saved = (state.step, restored)
 
 
 def _value(best: _Best, state: State) -> float:
@@ -247,10 +268,10 @@ def _value(best: _Best, state: State) -> float:
 
 def _first_of_val(metrics: Mapping[str, float]) -> str:
     """The first metric of val that is not its loss, and that where there is no other."""
-    of_val = [name for name in metrics if name.startswith("val/")]
-    if not of_val:
+    found = of_val(metrics)
+    if not found:
         raise ValueError(f"best: auto found no metric of val; {there_are(metrics)}")
-    return next((name for name in of_val if not name.endswith("/loss")), of_val[0])
+    return found[0]
 
 
 def _save_failed(state: State, error: BaseException) -> None:

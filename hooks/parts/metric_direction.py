@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 Mode = Literal["max", "min"]
@@ -74,6 +74,20 @@ def directions(
 def declared_modes(config: Mapping[str, Any]) -> dict[str, Mode]:
     """`max` or `min` of each metric of which an experiment, as plain data, says it: its sweep before its hooks."""
     return dict(ChainMap(*(judge.modes for judge in judges(config))))
+
+
+def first_to_judge_by(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
+    """The metric of val by which an experiment's best is told where its checkpoints are kept by none: what the experiment judges
+    by, else the first reported of which it is known which way is better, losses last; None where that is known of none."""
+    declared = declared_modes(config)
+    judged = [metric for judge in judges(config) for metric in judge.metrics]
+    candidates = dict.fromkeys([*judged, *of_val(reported)])
+    return next((name for name in candidates if name in of_val(reported) and direction(name, declared)), None)
+
+
+def of_val(reported: Iterable[str]) -> list[str]:
+    """The metrics of val among those reported, losses last."""
+    return sorted((name for name in reported if name.startswith("val/")), key=lambda name: name.endswith("/loss"))
 
 
 class Judge(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from pickle import UnpicklingError
@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 
 import torch
 
+from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError
@@ -119,7 +120,7 @@ class CheckpointStore:
         if folder == self.storage.path:
             kept = here[: here.index(self.manifest(name)["name"]) + 1]
         else:
-            self._copy(CheckpointStore(self.storage.at(folder)), name)
+            self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             kept = [name]
         index = self.index()
         index["owners"] = {owner: [one for one in names if one in kept] for owner, names in index["owners"].items()}
@@ -130,7 +131,8 @@ class CheckpointStore:
             self.storage.delete(other)
         return name
 
-    def _copy(self, source: CheckpointStore, name: str) -> None:
+    def copy_from(self, source: CheckpointStore, name: str) -> None:
+        """Copies a checkpoint of another run, verified. It has no owner until somebody retains it, so it stays. Master."""
         manifest = source.manifest(name)
         self.discard_unfinished(name)
         for file in manifest["files"]:
@@ -149,16 +151,24 @@ class CheckpointStore:
             else:
                 self.storage.rename(folder, name)
 
-    def _verify(self, folder: str, manifest: Mapping[str, Any]) -> None:
+    def _verify(self, folder: str, manifest: Mapping[str, Any], wanted: Callable[[str], bool] = lambda file: True) -> None:
         for file, entry in manifest["files"].items():
+            if not wanted(file):
+                continue
             try:
                 data = self.storage.read(f"{folder}/{file}")
             except FileNotFoundError:
-                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {file} is missing") from None
+                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {file} is missing{self._others(folder)}") from None
             if hashlib.sha256(data).hexdigest() != entry["sha256"]:
                 raise CheckpointError(
                     f"checkpoint {self.storage}/{folder}: {file} is damaged ({len(data)} bytes, {entry['bytes']} were written)"
+                    f"{self._others(folder)}"
                 )
+
+    def _others(self, name: str) -> str:
+        """What else there is, to be used in place of a checkpoint."""
+        others = [other for other in self.names() if other != name]
+        return f"; there are also: {', '.join(others)}" if others else ""
 
     # Reading
 
@@ -203,12 +213,65 @@ class CheckpointStore:
 
     def resolve(self, label: str) -> str:
         """The name behind `last`, a label such as `best`, or a name itself; raises CheckpointError where there is none."""
+        labelled = self.index()["labels"].get(label)
+        if labelled:
+            return str(labelled)
+        if label not in ("best", "last"):
+            return str(self.manifest(label)["name"])
+        names = self.names()
+        if not names:
+            raise CheckpointError(f"no checkpoint in {self.storage}")
         if label == "last":
-            names = self.names()
-            if not names:
-                raise CheckpointError(f"no checkpoint in {self.storage}")
             return names[-1]
-        return str(self.index()["labels"].get(label) or self.manifest(label)["name"])
+        raise CheckpointError(
+            f"no checkpoint 'best' in {self.storage}, as none was validated by a metric of which it is known which way is better "
+            f"(hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min, says it); there are: last, {', '.join(names)}"
+        )
+
+    def judged(self, label: str) -> str:
+        """Where in a checkpoint, by its name or label, the weights stand that validation ran with: `model`, or an entry of
+        another file, `ema/model`. Where several sets of weights were validated, those that gave the metric it is the best
+        of, else the metric by which the experiment judges first. Raises CheckpointError where that is not known."""
+        name, index = self.resolve(label), self.index()
+        manifest, metrics = self.manifest(name), index.get("metrics", {})
+        if "evaluations" not in manifest:
+            return self._judged_of_before(name)
+        crowns = [label, *(one for one, crowned in index["labels"].items() if crowned == name)]
+        metric = next((metrics[one] for one in crowns if one in metrics), manifest["judged_by"])
+        evaluation = evaluation_of(metric, manifest["evaluations"])
+        lender = "" if evaluation is None else manifest["evaluations"][evaluation]
+        return f"{lender}/model" if lender else "model"
+
+    def _judged_of_before(self, name: str) -> str:
+        """As `judged`, of a checkpoint that earlier versions wrote: they kept no word of what validation ran with."""
+        others = [file for file in self.shared_files(name) if file not in ("model.pt", "optimizer.pt", "hooks.pt")]
+        if others:
+            raise CheckpointError(
+                f"{self.path(name)} was written by an earlier version, which did not keep whether validation ran with model.pt or "
+                f"{', '.join(others)}; choose one and read it with torch.load(..., weights_only=True)"
+            )
+        return "model"
+
+    def weights(self, label: str) -> dict[str, Any]:
+        """The state dict that was judged, whole, on the CPU, of a checkpoint by its name or label; its files are verified.
+        Raises CheckpointError where there is none, or it is damaged."""
+        name, place = self.resolve(label), self.judged(label)
+        file = f"{place.partition('/')[0]}.pt"
+        self._verify(name, self.manifest(name), lambda one: one == file or placeholders.has_shards(one))
+        found: dict[str, Any] = self._parts(name, {"model": place})["model"]
+        return found
+
+    def buffers(self, label: str) -> dict[str, Any]:
+        """The buffers of rank 0, also those that no state dict holds (`persistent=False`); verified, as `weights` are."""
+        name, file = self.resolve(label), "rank-0000.pt"
+        self._verify(name, self.manifest(name), lambda one: one == file)
+        found: dict[str, Any] = self.load(name, file)["buffers"]
+        return found
+
+    def verify(self, name: str) -> str:
+        """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them is damaged."""
+        self._verify(name, self.manifest(name))
+        return hashlib.sha256(self.storage.read(f"{name}/{_MANIFEST}")).hexdigest()
 
     def position(self, name: str) -> Position:
         """How far the run had come."""
@@ -253,12 +316,13 @@ class CheckpointStore:
         for name in sorted(given_up - wanted):
             self.storage.delete(name)
 
-    def mark(self, name: str, *labels: str) -> None:
-        """Points labels at a stored checkpoint."""
+    def mark(self, name: str, *labels: str, metric: str = "") -> None:
+        """Points labels at a stored checkpoint, which is the best of a metric where one is said."""
         if not self.master:
             return
         index = self.index()
         index["labels"].update(dict.fromkeys(labels, name))
+        index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
         self._write_index(index)
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
@@ -266,20 +330,23 @@ class CheckpointStore:
         one (`ema/model`). `folder` is relative to the checkpoints."""
         if not self.master:
             return ""
+        buffer = BytesIO()
+        torch.save(self._parts(name, parts), buffer)
+        target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
+        self.storage.write(target, buffer.getvalue())
+        return self.path(target)
+
+    def _parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
+        """Parts of a checkpoint by their places, as `publish` has them, with the tensors that lie in shards."""
         available = {file.removesuffix(".pt"): file for file in self.shared_files(name)}
         content = {}
         for key, place in parts.items():
             part, _, entry = place.partition("/")
             if part not in available:
-                raise CheckpointError(f"cannot publish {part} of '{name}'; it holds {', '.join(available)}")
+                raise CheckpointError(f"there is no {part} in '{name}'; it holds {', '.join(available)}")
             loaded = self.load(name, available[part])
             content[key] = loaded[entry] if entry else loaded
-        content = self.with_shards(name, content)
-        buffer = BytesIO()
-        torch.save(content, buffer)
-        target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
-        self.storage.write(target, buffer.getvalue())
-        return self.path(target)
+        return self.with_shards(name, content)
 
     def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
         """What files of a checkpoint hold, with its sharded tensors: this rank's shards of them on a mesh, or else the whole."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from orchestrator.cli.options import AsJson, StorageFlag
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli.output import cell, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
 
@@ -26,6 +27,7 @@ def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
             "name": folder.name,
             "kind": "sweep" if run.sweep else "run",
             "status": status_of(run),
+            "best": run.best,
             "started": run.started,
             "ended": run.ended or "",
             "path": str(folder),
@@ -36,5 +38,15 @@ def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
         return print_json(rows)
     if not rows:
         return typer.echo(f"no runs in {storage}", err=True)
-    columns = ("name", "kind", "status", "started", "ended", "path")
+    for row in rows:
+        row["best"] = _shown(row["best"])
+    columns = ("name", "kind", "status", "best", "started", "ended", "path")
     return print_table(columns, [[row[name] for name in columns] for row in rows])
+
+
+def _shown(best: Mapping[str, Any] | None) -> str:
+    """What a run reached, and the checkpoint of its best, where it has one."""
+    if best is None:
+        return ""
+    kept = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
+    return f"{best['metric']} {cell(best['metric'], best['value'])}{f' ({kept})' if kept else ''}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from orchestrator.cli.output import print_json, print_table
+from orchestrator.config.source import Predecessor
 
 if TYPE_CHECKING:
     from orchestrator.config.experiment import Experiment, Workers
@@ -39,9 +41,11 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     workers = experiment.workers
     asked = {"cpu": workers.least * workers.cpus, "gpu": float(workers.least if workers.gpu else 0)}
     present = None if address else _present()
+    before = experiment.source.goes_on_from
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{name or experiment.name}",
         "resources": {"asked": asked, "present": present, "address": address},
+        "goes_on_from": before and asdict(before),
         "hooks": _hook_order(experiment),
         "config": to_dict(experiment),
     }
@@ -87,6 +91,9 @@ def _lines(plan: dict[str, Any]) -> list[str]:
     asked, present = resources["asked"], resources["present"]
     where = f"at {resources['address']}: not asked" if present is None else f"on this machine: {_amounts(present)}"
     lines = [f"asks for  {_amounts(asked)}; {where}", f"writes to {plan['path']}"]
+    if plan["goes_on_from"]:
+        before = Predecessor(**plan["goes_on_from"])
+        lines.insert(0, f"goes on from {before}, sha256 {before.sha256[:12]}")
     missing = [kind for kind, amount in asked.items() if present is not None and amount > present[kind]]
     if missing:
         lines.insert(1, f"does not fit: {', '.join(missing)} asked for is more than there is on this machine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,13 +11,15 @@ from orchestrator.cli import options
 from orchestrator.cli.errors import INTERRUPTED
 from orchestrator.cli.output import print_json, talk
 from orchestrator.cli.show import brief, show_brief
+from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.config.experiment import Experiment
     from orchestrator.runs.result import Run
 
 
 def run(
-    config: options.Config,
+    config: Annotated[str, typer.Argument(help="An experiment file; or RUN@best, RUN@last, RUN@CHECKPOINT to train a run, or a sweep's best, longer.")],
     overrides: options.Overrides = None,
     storage: options.StorageFlag = "runs",
     name: options.Name = None,
@@ -28,14 +31,13 @@ def run(
     plan: options.PlanOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Runs an experiment: on Ray Train workers, or in this process with --local."""
+    """Runs an experiment, or goes on from a checkpoint of another run: on Ray Train workers, or in this process with --local."""
     from orchestrator.cli.post_mortem import post_mortem, refuse_without_terminal
-    from orchestrator.config.load import load_experiment
 
     in_process = local or engine == "in-process"
     if pdb:
         refuse_without_terminal(in_process)
-    experiment = load_experiment(config, overrides or [])
+    experiment = _experiment(config, overrides or [])
     if plan:
         from orchestrator.cli.plan import show_plan
 
@@ -46,6 +48,26 @@ def run(
     with post_mortem(pdb), talk(), checked_cluster(address, storage, experiment, skip=in_process or skip_preflight):
         done = driver.run(experiment, storage, name, engine=engine, local=local, address=address)
     return finish(done, as_json)
+
+
+def _experiment(config: str, overrides: list[str]) -> Experiment:
+    """What an experiment file says, or what a run is that goes on from `RUN@CHECKPOINT`."""
+    from orchestrator.config.load import load_experiment
+    from orchestrator.records.run_folder import RunFolder
+
+    path, at, label = config.rpartition("@")
+    if Path(config).is_file() or not at or "/" in label:
+        if not config.endswith((".yaml", ".yml")) and RunFolder(config).exists():
+            raise UsageError(f"{config} is a run, not an experiment file. To go on from its best checkpoint as a new run: hookyard run {config}@best")
+        return load_experiment(config, overrides)
+    folder = RunFolder.open(path)
+    if not folder.metadata().sweep:
+        from orchestrator.runs.result import Run
+
+        return Run(folder).continued(label, overrides)
+    from orchestrator.sweeps.results.result import open_sweep
+
+    return open_sweep(path).best.continued(label, overrides)
 
 
 def finish(done: Run, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,9 +48,12 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     """A run in a few words, from its small files alone."""
     from orchestrator.records.reports import counted_reports
     from orchestrator.records.run_folder import status_of
+    from orchestrator.runs.best import Use, best_of
 
     run = folder.metadata()
     reports = counted_reports(folder.reports(), folder.attempts())
+    best, checkpoints = best_of(folder), folder.checkpoint_names()
+    label = "best" if best and best.checkpoint else "last"
     return {
         "name": folder.name,
         "path": str(folder),
@@ -57,18 +61,27 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "started": run.started,
         "ended": run.ended,
         "attempts": len(folder.attempts()),
+        "goes_on_from": run.goes_on_from,
         "stopped": list(run.stopped),
         "error": run.error,
         "reports": len(reports),
         "metrics": dict(reports[-1]) if reports else {},
-        "checkpoints": folder.checkpoint_names(),
+        "checkpoints": checkpoints,
+        "best": asdict(best) if best else None,
+        "use": Use.of(folder, label)._asdict() if checkpoints else None,
     }
 
 
 def show_brief(folder: RunFolder) -> None:
-    """Prints a run in a few words."""
+    """Prints a run in a few words, and how to use what it made."""
+    from hooks.parts.metric_direction import not_known
+    from orchestrator.config.source import Predecessor
+    from orchestrator.runs.best import Best
+
     known = brief(folder)
     typer.echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
+    if known["goes_on_from"]:
+        typer.echo(f"went on from {Predecessor(**known['goes_on_from'])}")
     for label in ("error", "stopped"):
         if known[label]:
             typer.echo(f"{label}: {known[label] if label == 'error' else ', '.join(known[label])}")
@@ -77,10 +90,23 @@ def show_brief(folder: RunFolder) -> None:
     rows = [(name, cell(name, value)) for name, value in known["metrics"].items() if name not in ("attempt", "time")]
     if rows:
         print_table(("last report", ""), rows)
+    if known["best"]:
+        typer.echo(f"best: {Best(**known['best'])}")
+    elif metrics := sorted(name for name in known["metrics"] if name.startswith("val/")):
+        typer.echo(not_known(metrics))
+    if known["use"]:
+        show_use(**known["use"])
+
+
+def show_use(python: str, command: str) -> None:
+    """Prints what to type to use a checkpoint."""
+    typer.echo(f"  use it:          {python}")
+    typer.echo(f"  train it longer: {command}")
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Prints the trials of a sweep, the best first, and what they tell."""
+    from orchestrator.runs.best import Best
     from orchestrator.sweeps.results.analysis import CONFIG, best_first
 
     metric, _ = sweep.objective
@@ -101,18 +127,25 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         typer.echo(f"what mattered for {metric}: {shares}")
     if summary["pareto"]:
         typer.echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
-    best = f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}" if summary["best"] else f"no trial has reported {metric} yet"
-    return typer.echo(best)
+    if not summary["best"]:
+        return typer.echo(f"no trial has reported {metric} yet")
+    typer.echo(f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}")
+    if summary["use"]:
+        typer.echo(f"  its best:        {Best(**summary['reached'])}")
+        show_use(**summary["use"])
+    return None
 
 
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the method that needs no
     other package, and the Pareto front where it has several metrics."""
+    from orchestrator.runs.best import Use
     from orchestrator.sweeps.results.analysis import ENOUGH, importance, non_dominated
 
     metric, mode = sweep.objective
     judged: Any = trials[metric].dropna() if len(trials) else ()
     best = judged.index[0] if len(judged) else None
+    reached = sweep.trial(best).best if best else None
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
         "path": sweep.path,
@@ -120,6 +153,8 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": judged[best] if best else None,
+        "reached": asdict(reached) if reached else None,
+        "use": Use.of(sweep.folder, "best")._asdict() if reached and reached.checkpoint else None,
         "importance": importance(trials, metric, mode, "variance").to_dict() if len(judged) >= ENOUGH else {},
         "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if known else [],
     }

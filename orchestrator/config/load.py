@@ -59,6 +59,13 @@ def experiment_of(source: ExperimentSource) -> Experiment:
     return _checked(source, Document({}))
 
 
+def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experiment:
+    """The experiment of a source with `key=value` overrides over it; raises ConfigError."""
+    document = Document({})
+    values = read_overrides(document, overrides)
+    return _checked(replace(source, values=(*source.values, *values)), document)
+
+
 def checked_experiment(experiment: object) -> Experiment:
     """An experiment that was made or copied in Python, checked and filled in; one that was read is so already. Raises
     ConfigError, and UsageError for what is no experiment."""

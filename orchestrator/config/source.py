@@ -12,6 +12,23 @@ from orchestrator.errors import ConfigError, Problem, collect_problems
 
 
 @dataclass(frozen=True)
+class Predecessor:
+    """A checkpoint of another run, which an experiment goes on from with all that is in it."""
+
+    run: str
+    """Where that run lies, without keys."""
+    checkpoint: str
+    sha256: str
+    """Of its manifest, which has those of its files."""
+    epoch: int
+    """Completed epochs."""
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.run}, checkpoint {self.checkpoint} (epochs completed: {self.epoch}, steps: {self.step})"
+
+
+@dataclass(frozen=True)
 class ExperimentSource:
     """A file laid over its base, and the values that go over it. Plain data, the same in every process."""
 
@@ -23,6 +40,8 @@ class ExperimentSource:
     """Folders in which classes are looked for that are not installed."""
     file: str | None = None
     """Where it was read; None for plain data."""
+    goes_on_from: Predecessor | None = None
+    """Where training begins; None where it begins anew."""
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
@@ -34,7 +53,8 @@ class ExperimentSource:
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """A source as it comes back from JSON."""
         values = tuple((path, value) for path, value in record["values"])
-        return cls(record["written"], values, tuple(record["import_paths"]), record["file"])
+        before = record.get("goes_on_from")
+        return cls(record["written"], values, tuple(record["import_paths"]), record["file"], before and Predecessor(**before))
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The source with more values over it; raises ConfigError for those that YAML cannot say."""

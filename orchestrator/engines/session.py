@@ -104,7 +104,7 @@ class Session:
         hooks = resolved.hooks
         out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
         self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
-        attempt = _begin_attempt(folder, store, world, self.assignment.checkpoint, self._display)
+        attempt = _begin_attempt(folder, store, world, self.assignment, self._display)
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         rank_folder = folder.rank_folder(attempt.number, world.rank)
         recorder = Recorder(folder.storage, rank_folder, identity, upload_interval_s=resolved.experiment.upload_interval_s)
@@ -141,11 +141,14 @@ class Session:
         return path
 
 
-def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, given: str | None, display: Display | None) -> Attempt:
+def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None) -> Attempt:
+    given = assignment.checkpoint
+    was_given = given or assignment.source.goes_on_from
+
     def begin() -> Attempt:
         store.recover()
         checkpoint = store.adopt(given) if given else store.latest()
-        if checkpoint and not given and not folder.attempts():
+        if checkpoint and not was_given and not folder.attempts():
             raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None
         begun = folder.begin_attempt(checkpoint, position, hosts, world.world_size)

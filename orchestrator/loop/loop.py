@@ -76,7 +76,7 @@ class Loop:
         self.iterations = Iterations(task, state, self.plan, self.clock, self.precision, self.recorder)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.saving = Saving(
-            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, self._flush_rows
+            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, experiment.scheduler, self._flush_rows
         )
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""

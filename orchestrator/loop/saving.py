@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.experiment import Component
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.iterations import Iterations
@@ -24,7 +29,7 @@ _PARTS = ("model", "optimizer", "hooks")
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    `flush_rows` puts on disk the rows that there are.
+    `schedule` is what the experiment says of its scheduler. `flush_rows` puts on disk the rows that there are.
     """
 
     def __init__(
@@ -36,10 +41,12 @@ class Saving:
         cursor: TrainingCursor,
         changes: Changes,
         world: World,
+        schedule: Component | None,
         flush_rows: Callable[[], None],
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._iterations, self._cursor, self._changes = iterations, cursor, changes
+        self._schedule = schedule and schedule.model_dump(mode="json")
         self._flush_rows = flush_rows
         self.last_path: str | None = None
         """The newest stored checkpoint."""
@@ -74,7 +81,14 @@ class Saving:
         written = world.gather(entries)
         if world.is_master:
             entries = {file: entry for one in written for file, entry in one.items()}
-            described = {"world_size": world.world_size, "metrics": state.metrics, "optimizer": self._changes.optimizer}
+            described = {
+                "world_size": world.world_size,
+                "metrics": state.metrics,
+                "optimizer": self._changes.optimizer,
+                "scheduler": self._schedule,
+                "judged_by": state.judged_by,
+                "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
+            }
             store.commit(name, entries, self._cursor.position(), described)
         world.barrier()
         self.last_path, self.last_step = store.path(name), state.step
@@ -122,11 +136,12 @@ class Saving:
         shared = dict.fromkeys([*(f"{key}.pt" for key in _PARTS), *self.store.shared_files(name)])
         stored = {file.removesuffix(".pt"): self.store.load(name, file) for file in shared}
         checkpoint = self.store.with_shards(name, stored, mesh_of(state.module))
-        self._restore_training(name, checkpoint)
         manifest = self.store.manifest(name)
+        other_schedule = manifest.get("scheduler", self._schedule) != self._schedule
+        self._restore_training(name, checkpoint, other_schedule)
         saved_world_size = int(manifest["world_size"])
         self._cursor.restore(self.store.position(name), saved_world_size)
-        self._changes.restored(manifest.get("optimizer", {}))
+        self._changes.restored({} if other_schedule else manifest.get("optimizer", {}))
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
         self._restore_rank(rank_state)
@@ -142,16 +157,20 @@ class Saving:
         self.last_path, self.last_step = self.store.path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
-    def _restore_training(self, name: str, checkpoint: dict[str, Any]) -> None:
+    def _restore_training(self, name: str, checkpoint: dict[str, Any], other_schedule: bool) -> None:
         state = self._state
         assert state.optimizer is not None
+        saved, scheduled = checkpoint["optimizer"]["optimizer"], checkpoint["optimizer"]["scheduler"]
         try:
+            if other_schedule:
+                advance(state.scheduler, scheduled["last_epoch"] if scheduled else 0)
+                saved = _with_settings_of(state.optimizer, saved)
             state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
-            state.optimizer.load_state_dict(sharded_optimizer(checkpoint["optimizer"]["optimizer"], state.optimizer))
+            state.optimizer.load_state_dict(sharded_optimizer(saved, state.optimizer))
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {error}") from error
-        if state.scheduler is not None and checkpoint["optimizer"]["scheduler"] is not None:
-            state.scheduler.load_state_dict(checkpoint["optimizer"]["scheduler"])
+        if state.scheduler is not None and scheduled is not None and not other_schedule:
+            state.scheduler.load_state_dict(scheduled)
         if state.scaler is not None and checkpoint["optimizer"]["scaler"] is not None:
             state.scaler.load_state_dict(checkpoint["optimizer"]["scaler"])
 
@@ -170,3 +189,19 @@ class Saving:
             restore_random_state(self._random_state)
             self._random_state = None
 
+
+def advance(scheduler: Any, steps: int) -> None:
+    """Takes a new scheduler, and with it its optimizer's learning rates, to where they are after so many steps; one that steps
+    by a metric begins anew. Raises ValueError where the schedule is over before."""
+    if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+        for _ in range(steps):
+            scheduler.step()
+
+
+def _with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's saved state with the settings, such as the learning rates, that this optimizer has now."""
+    present = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    return {**saved, "param_groups": [{**group, **now} for group, now in zip(saved["param_groups"], present, strict=True)]}

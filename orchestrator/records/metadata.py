@@ -58,8 +58,12 @@ class RunMetadata:
     """Whether it failed in a way that would come again."""
     metric_missing: bool = False
     """Whether it failed as its reports lack the sweep's metric."""
+    goes_on_from: Mapping[str, Any] | None = None
+    """The checkpoint of another run that it began with, as `Predecessor` in `config/source.py`."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """What hooks know of it."""
+    best: Mapping[str, Any] | None = None
+    """What it reached when it was last left, as `Best` in `runs/best.py`; of a sweep with the `trial`."""
 
     # Provenance
     argv: Sequence[str] = ()

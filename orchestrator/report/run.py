@@ -13,6 +13,7 @@ from orchestrator.report import page
 from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity
 from orchestrator.report.views.experiment import experiment
+from orchestrator.report.views.handover import handover
 from orchestrator.report.views.hooks import hooks
 from orchestrator.report.views.learning import best, last, learning
 from orchestrator.report.views.memory import memory
@@ -34,6 +35,7 @@ def run_page(run: Run, made: str) -> str:
     stats, hook_costs = run.stats, run.hook_costs
     sections = [
         verdicts(diagnose(stats, hook_costs, ending=failure(run.status, metadata.error)), run.path),
+        handover(run.folder, run.best),
         learning(stats, reports, modes),
         spans(stats, reports),
         memory(stats),

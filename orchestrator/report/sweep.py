@@ -15,6 +15,7 @@ from orchestrator.report.page import Tile
 from orchestrator.report.tables import Quantity, table
 from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
 from orchestrator.report.views.experiment import experiment
+from orchestrator.report.views.handover import handover
 from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats import quantities
@@ -34,8 +35,10 @@ def sweep_page(sweep: Sweep, made: str) -> str:
     ordered = best_first(sweep.trials, objectives)
     names = [*map(str, ordered.index)]
     history = History(sweep.folder).read()
+    first = next((run for run in sweep.runs if names[:1] == [run.name]), None)
     sections = [
         trials(ordered, objectives),
+        handover(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
         coordinates(ordered, objectives, logarithmic(config)),
         parameter_importance(ordered, objectives),
         front(ordered, objectives),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ from orchestrator.errors import UsageError
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.provenance import provenance
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
+from orchestrator.runs.best import recording_best
+from orchestrator.runs.continuation import take_up_predecessor
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import TerminalDisplay, say
@@ -72,6 +74,7 @@ def run(
         "engine": engine,
         "local": engine == "in-process",
         "seed": experiment.seed,
+        "goes_on_from": experiment.source.goes_on_from and asdict(experiment.source.goes_on_from),
     }
     folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), **metadata)
     return _drive(folder, experiment, engine, address)
@@ -133,7 +136,15 @@ def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: 
 def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, address: str | None) -> Run:
     assignment = Assignment(experiment.source, folder.location)
     how = resume_command(folder)
-    with failing(folder), _display(folder) as display, Interrupts(how) as interrupts:
+    with (
+        recording_best(folder),
+        failing(folder),
+        _display(folder) as display,
+        Interrupts(how) as interrupts,
+    ):
+        take_up_predecessor(folder, experiment)
+        if before := experiment.source.goes_on_from:
+            display.line(f"goes on from {before}")
         resolved = resolve(experiment.source)
         if engine == "in-process":
             from orchestrator.engines.in_process import InProcess

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,14 @@ import yaml
 from hooks.parts.metric_direction import declared_modes
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.quantities import is_number
+from orchestrator.runs.best import Best, best_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor, nn
+
+    from orchestrator.checkpoint.store import CheckpointStore
+    from orchestrator.config.experiment import Experiment
 
 
 _LAST_REPORTS = 8
@@ -62,12 +66,8 @@ class Run(Result):
 
         metrics = self.metrics
         shown = [name for name in map(str, metrics) if name in ("epoch", "step") or ("/" in name and not name.endswith(("_s", "_bytes")))]
-        return result_html(self.path, self.status, [*self._bests(), self.error], metrics[shown].tail(_LAST_REPORTS))
-
-    def _bests(self) -> Iterator[str]:
-        for metric, mode in self.modes.items():
-            if report := best_report(self.reports(), metric, mode):
-                yield f"best {metric} {report[metric]:.4g}, in epoch {report['epoch']}"
+        best = f"best {self.best}" if self.best else None
+        return result_html(self.path, self.status, [best, self.error], metrics[shown].tail(_LAST_REPORTS))
 
     @property
     def error(self) -> str | None:
@@ -115,6 +115,12 @@ class Run(Result):
 
         return [dict(line) for line in counted_reports(self.folder.reports(), self.folder.attempts())]
 
+    @property
+    def best(self) -> Best | None:
+        """Its best report by the metric that it is judged by first, and the checkpoint called `best`; None where it is not known
+        which way any is better."""
+        return best_of(self.folder)
+
     def summary(self, by: str | None = None, columns: Sequence[str] | None = None, where: str | None = None) -> pd.DataFrame:
         """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, node, phase, span or hook.
 
@@ -138,17 +144,40 @@ class Run(Result):
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
         Raises CheckpointError where there is none."""
-        from orchestrator.checkpoint.store import CheckpointStore
-
-        store = CheckpointStore(self.folder.kept_checkpoints(), self.name)
+        store = self._store()
         found = store.storage / store.resolve(label)
         return found.local or str(found)
 
+    def load(self, label: str = "best") -> nn.Module:
+        """The task's model with the weights of a checkpoint, `best`, `last` or a name: those that were judged, so the averages
+        of `ema` where it validates. On the CPU, in evaluation mode, in plain PyTorch, whatever it was trained on.
 
-def best_report(reports: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Mapping[str, Any] | None:
-    """The report in which a metric is best, by `max` or `min`; None where none has it."""
-    judged = [report for report in reports if is_number(report.get(metric))]
-    return (max if mode == "max" else min)(judged, key=lambda report: report[metric], default=None)
+        Imports the task. Raises CheckpointError where there is no such checkpoint, it is damaged, or does not fit what the
+        task's model is by now; UsageError where the task cannot be imported.
+        """
+        from orchestrator.runs.model import load_model
+
+        return load_model(self.folder, label)
+
+    def weights(self, label: str = "best") -> dict[str, Tensor]:
+        """The state dict of what `load` gives, without the task's code. Raises CheckpointError as `load` does."""
+        return self._store().weights(label)
+
+    def continued(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
+        """The run's experiment with `key=value` overrides over it, which `run` goes on with from a checkpoint, `best`, `last` or
+        a name: weights, optimizer, averages, counters and all, as a new run. So `epochs` says how many in all.
+
+        Raises UsageError where there is no such checkpoint, it is damaged, or nothing is left to train; ConfigError for a
+        wrong override.
+        """
+        from orchestrator.runs.continuation import continued
+
+        return continued(self.folder, label, overrides)
+
+    def _store(self) -> CheckpointStore:
+        from orchestrator.checkpoint.store import CheckpointStore
+
+        return CheckpointStore(self.folder.kept_checkpoints(), self.name)
 
 
 def training_unless_said(where: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
@@ -73,6 +74,8 @@ def sweep(
     settings = experiment.sweep
     if settings is None:
         raise UsageError("this experiment has no sweep section; use run (hookyard run)")
+    if experiment.source.goes_on_from:
+        raise UsageError(f"this experiment goes on from {experiment.source.goes_on_from}, and the trials of a sweep begin anew")
     address = chosen_address(address, local=local)
     Storage(storage).reach()
     _refuse_what_is_missing(settings, local)
@@ -216,8 +219,18 @@ def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = Fa
         _write_replay(folder, experiment)
     done = Sweep(folder)
     ended_by_failure = folder.metadata().fail_fast and failed_trials(done) > 0
-    folder.update(status="interrupted" if interrupted else "failed" if ended_by_failure else "finished", ended=now())
+    status = "interrupted" if interrupted else "failed" if ended_by_failure else "finished"
+    folder.update(status=status, ended=now(), best=_best_trial(done))
     return done
+
+
+def _best_trial(done: Sweep) -> dict[str, Any] | None:
+    """What the best trial reached, for `ls`; None where none has reported the sweep's metric."""
+    try:
+        trial = done.best
+    except UsageError:
+        return None
+    return {"trial": trial.name, **asdict(trial.best)} if trial.best else None
 
 
 def _join_rows(sweep: RunFolder) -> None:

@@ -16,7 +16,8 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.runs.result import Result, Run, best_report, training_unless_said
+from orchestrator.runs.best import best_report
+from orchestrator.runs.result import Result, Run, training_unless_said
 from orchestrator.stats.row_filter import check_columns
 from orchestrator.stats.summaries import by_trial
 from orchestrator.stats.tables import COMPACTED, recorded_schema
@@ -25,6 +26,8 @@ from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method
 from orchestrator.sweeps.results.population_history import History, lineage
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from orchestrator.config.experiment import Experiment
 
 
@@ -172,6 +175,14 @@ class Sweep(Result):
         if not judged:
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
         return (max if mode == "max" else min)(judged, key=lambda entry: entry[0])[1]
+
+    def load(self, label: str = "best") -> nn.Module:
+        """The best trial's model with the weights of one of its checkpoints, as `Run.load` gives it."""
+        return self.best.load(label)
+
+    def weights(self, label: str = "best") -> dict[str, Tensor]:
+        """The state dict of what `load` gives, without the task's code."""
+        return self.best.weights(label)
 
     def pareto(self, *columns: str, modes: Mapping[str, str] | None = None) -> pd.DataFrame:
         """The trials that no other one beats in these columns of `trials`: the sweep's metrics where none are given.

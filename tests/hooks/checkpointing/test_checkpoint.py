@@ -47,7 +47,7 @@ class Store:
             self.log.append(("delete", name))
             self.stored = [known for known in self.stored if known != name]
 
-    def mark(self, name: str, *labels: str) -> None:
+    def mark(self, name: str, *labels: str, metric: str = "") -> None:
         assert name in self.stored
         self.log.extend(("mark", label, name) for label in labels)
         self.labels.update(dict.fromkeys(labels, name))
@@ -56,6 +56,9 @@ class Store:
         assert name in self.stored
         self.log.append(("publish", name, dict(parts)))
         return f"{folder}/{name}.pt"
+
+    def judged(self, label: str) -> str:
+        return "model"
 
     def names(self) -> list[str]:
         return list(self.stored)
@@ -325,6 +328,47 @@ def test_auto_is_the_loss_where_val_has_no_other_metric() -> None:
     for loss in (3.0, 1.0, 2.0):
         life.epoch(**{"val/loss": loss, "val/ema/loss": -loss})
     assert life.store.labels == {"best": "epoch-0002", "best-val-loss": "epoch-0002"}
+
+
+def test_the_best_of_those_made_anyway_is_kept_where_nothing_is_said() -> None:
+    """A metric that gets better between two checkpoints makes none: the rhythm said how many there are to be."""
+    life = Life(Checkpoint(every=Rhythm(2), keep=1))
+    for accuracy in (0.9, 0.7, 0.8, 0.6, 0.5, 0.5):
+        life.epoch(accuracy)
+    assert life.store.did("save") == ["epoch-0002", "epoch-0004", "epoch-0006"]
+    assert life.store.labels == {"best": "epoch-0002", "best-val-accuracy": "epoch-0002"}
+    assert life.store.stored == ["epoch-0002", "epoch-0006"]
+
+
+def test_it_is_the_best_by_what_the_experiment_judges_by() -> None:
+    life = Life(Checkpoint(), config={"sweep": {"metric": "val/score", "mode": "min"}})
+    for score in (3.0, 1.0, 2.0):
+        life.epoch(score, **{"val/score": score})
+    assert life.store.labels == {"best": "epoch-0002", "best-val-score": "epoch-0002"}
+
+
+def test_nothing_is_called_the_best_where_nobody_said_which_way_is_better() -> None:
+    life = Life(Checkpoint())
+    life.epoch(**{"val/score": 1.0})
+    assert life.store.labels == {}
+    known = Life(Checkpoint())
+    known.epoch(**{"val/score": 1.0, "val/loss": 1.0})
+    assert known.store.labels == {"best": "epoch-0001", "best-val-loss": "epoch-0001"}
+
+
+def test_what_another_run_reached_is_not_to_be_beaten() -> None:
+    """A run that goes on from a checkpoint of another has none of its earlier ones: its best is the best of its own."""
+    life = Life(Checkpoint(best="val/accuracy"), name="first")
+    life.hooks[0].on_start(life.state)
+    for accuracy in (0.9, 0.5):
+        life.epoch(accuracy)
+    store = Store()
+    store.save("epoch-0002", life.store.states["epoch-0002"])
+    other = Life(Checkpoint(best="val/accuracy"), store=store, name="second", epoch=2, step=4)
+    other.restore("epoch-0002")
+    other.phase("val", 1, **{"val/accuracy": 0.5})
+    assert store.labels["best"] == "epoch-0002"
+    assert store.did("save") == ["epoch-0002"]
 
 
 def test_a_missing_metric_is_said_after_the_first_validation() -> None:
@@ -607,8 +651,11 @@ class _NoStore:
         return []
 
     def retain(self, owner: str, names: Sequence[str]) -> None: ...
-    def mark(self, name: str, *labels: str) -> None: ...
+    def mark(self, name: str, *labels: str, metric: str = "") -> None: ...
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
+        return ""
+
+    def judged(self, label: str) -> str:
         return ""
 
 

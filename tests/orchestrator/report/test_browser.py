@@ -64,7 +64,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         folder=SimpleNamespace(storage=storage, metadata=lambda: metadata),
         objectives=MAX,
         trials=finished,
-        runs=[SimpleNamespace(name=name, reports=partial(list, found)) for name, found in reports.items()],
+        runs=[SimpleNamespace(name=name, best=None, reports=partial(list, found)) for name, found in reports.items()],
     )
     sweep.write_text(sweeps.sweep_page(told, "now"))
     answers, others = looked_at([(run, 390), (run, 1280), (sweep, 390), (sweep, 1280)], LOOK)

@@ -13,7 +13,7 @@ from tests.orchestrator.report.reading import parsed, text_of
 from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 HOSTILE = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \" ' &lt;"
-SECTIONS = ("verdicts", "learning", "time", "memory", "hooks", "recorded", "experiment")
+SECTIONS = ("verdicts", "best", "learning", "time", "memory", "hooks", "recorded", "experiment")
 
 
 REPORTS = [{"epoch": 1, "step": 100, "val/accuracy": 0.5}, {"epoch": 2, "step": 200, "val/accuracy": 0.75}]
@@ -31,6 +31,7 @@ def run_of(
         "status": "finished",
         "folder": SimpleNamespace(storage=storage, metadata=lambda: metadata, attempts=lambda: attempts),
         "reports": lambda: reports,
+        "best": None,
         "modes": {},
         "stats": training(2, change=slower("forward_s", 1, 0.02), loss=1.0, rss_bytes=2.0**30),
         "hook_costs": costs((0, "ema", "on_update", 200, 0.1)),

@@ -13,7 +13,7 @@ from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.tasks import described
 
-SECTIONS = ("trials", "coordinates", "mattered", "front", "progress", "spending", "details", "experiment")
+SECTIONS = ("trials", "best", "coordinates", "mattered", "front", "progress", "spending", "details", "experiment")
 
 
 @pytest.fixture(scope="module")

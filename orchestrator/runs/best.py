@@ -1,0 +1,106 @@
+"""The best of a run: what it reached, the checkpoint that holds it, and what to type to use it. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import yaml
+
+from hooks.parts.metric_direction import declared_modes, direction, first_to_judge_by
+from orchestrator.checkpoint.position import Position
+from orchestrator.records.reports import counted_reports
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats import quantities
+
+_LENGTHS = ("T_max", "total_iters", "total_steps")
+"""How schedulers call their length; where that is the run's, it grows with it."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best report of a run by the metric that it is judged by first, and the checkpoint called `best`."""
+
+    metric: str
+    mode: str
+    value: float
+    epoch: int
+    step: int
+    checkpoint: str | None = None
+    """None where none is stored."""
+    checkpoint_value: float | None = None
+    """What the checkpoint reached: not the best where none was made of that step."""
+
+    def __str__(self) -> str:
+        reached = f"{self.metric} {quantities.text(self.metric, self.value)} (epoch {self.epoch}, step {self.step})"
+        if self.checkpoint is None:
+            return f"{reached}, of which no checkpoint is kept"
+        if self.checkpoint_value == self.value:
+            return f"{reached}, in the checkpoint {self.checkpoint}"
+        kept = quantities.text(self.metric, self.checkpoint_value) or "unknown"
+        return f"{reached}, of which no checkpoint was made; {self.checkpoint} is the best that is kept, with {kept}"
+
+
+def best_of(folder: RunFolder) -> Best | None:
+    """The best of a run, under way or over; None where it is known of no reported metric which way is better."""
+    metadata = folder.metadata()
+    config = yaml.safe_load(folder.storage.read("experiment.yaml")) or {}
+    if metadata.modes:  # a trial is judged as its sweep says
+        config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
+    reports = counted_reports(folder.reports(), folder.attempts())
+    storage = folder.kept_checkpoints()
+    index = json.loads(storage.read("index.json")) if storage.exists("index.json") else {}
+    metric = index.get("metrics", {}).get("best") or first_to_judge_by({name for report in reports for name in report}, config)
+    mode = direction(metric, declared_modes(config)) if metric else None
+    report = best_report(reports, metric, mode) if metric and mode else None
+    if metric is None or mode is None or report is None:
+        return None
+    best = Best(metric, mode, report[metric], report["epoch"], report["step"])
+    name = index.get("labels", {}).get("best")
+    if name is None or not storage.exists(f"{name}/manifest.json"):
+        return best
+    step = Position.read(json.loads(storage.read(f"{name}/manifest.json"))["position"]).step
+    value = next((one[metric] for one in reports if one["step"] == step and metric in one), None)
+    return replace(best, checkpoint=name, checkpoint_value=value)
+
+
+def best_report(reports: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Mapping[str, Any] | None:
+    """The report in which a metric is best, by `max` or `min`, the first of equal ones; None where none has it as a finite number."""
+    judged = [report for report in reports if quantities.is_number(report.get(metric)) and math.isfinite(report[metric])]
+    return (max if mode == "max" else min)(judged, key=lambda report: report[metric], default=None)
+
+
+@contextmanager
+def recording_best(folder: RunFolder) -> Iterator[None]:
+    """At its end what the run reached is written down for `ls`, which reads no more than `run.json`; also after a failure. Driver."""
+    try:
+        yield
+    finally:
+        best = best_of(folder)
+        folder.update(best=asdict(best) if best else None)
+
+
+class Use(NamedTuple):
+    """What to type to use a run, or a sweep's best trial, from one of its checkpoints."""
+
+    python: str
+    command: str
+
+    @classmethod
+    def of(cls, folder: RunFolder, label: str) -> Self:
+        """The model in Python, and as many epochs or steps again on the command line."""
+        config = yaml.safe_load(folder.storage.read("experiment.yaml")) or {}
+        opened = "open_sweep" if folder.metadata().sweep else "open_run"
+        unit = "epochs" if config.get("epochs") else "steps"
+        length = config[unit]
+        fitted = [key for key, value in (config.get("scheduler") or {}).items() if key in _LENGTHS and value == length]
+        longer = " ".join(f"{key}={2 * length}" for key in (unit, *(f"scheduler.{key}" for key in fitted)))
+        return cls(
+            f"from orchestrator import {opened}; model = {opened}({json.dumps(str(folder))}).load({json.dumps(label)})",
+            f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}",
+        )

@@ -1,0 +1,68 @@
+"""A run's model with the weights of one of its checkpoints, in plain PyTorch. Needs no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from torch import nn
+
+from hooks.parts.import_path import extend_import_path
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.components import make_task
+from orchestrator.errors import CheckpointError, ConfigError, UsageError
+from orchestrator.loop.randomness import random_state, restore_random_state, seed_all
+
+if TYPE_CHECKING:
+    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.task import Task
+
+
+def load_model(folder: RunFolder, label: str) -> nn.Module:
+    """The task's model on the CPU, in evaluation mode, with the weights that were judged, of a checkpoint by name or label.
+
+    Random numbers are drawn as the run drew them, and those of the caller stay as they are. Raises CheckpointError where
+    there is no such checkpoint, it is damaged, or the model is another one by now; UsageError where the task cannot be imported.
+    """
+    store = CheckpointStore(folder.kept_checkpoints(), folder.name)
+    weights = store.weights(label)
+    config = yaml.safe_load(folder.storage.read("experiment.yaml"))
+    task = _task(folder, config["task"], config["task_args"])
+    before = random_state()
+    try:
+        seed_all(config["seed"])
+        model = task.model().cpu()
+    finally:
+        restore_random_state(before)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{store.path(store.resolve(label))} does not fit the model that {config['task']} makes by now{_commit(folder)}: {error}. "
+            f"The weights alone: open_run({str(folder)!r}).weights({label!r})"
+        ) from None
+    unsaved = {name: buffer for name, buffer in model.named_buffers() if name not in weights}
+    if unsaved:
+        kept = store.buffers(label)
+        for name, buffer in unsaved.items():
+            buffer.copy_(kept[name])
+    return model.eval()
+
+
+def _task(folder: RunFolder, name: str, arguments: dict[str, object]) -> Task:
+    paths = folder.source().import_paths
+    extend_import_path([*paths, Path.cwd()])
+    try:
+        return make_task(name, arguments)[0]
+    except ConfigError as error:
+        raise UsageError(
+            f"{folder} cannot be loaded as a model: {error}\nIts code was in {', '.join(paths) or 'the import path'}{_commit(folder)}; "
+            f"call from where it is now, or put that on PYTHONPATH. The weights need no code: open_run({str(folder)!r}).weights()"
+        ) from None
+
+
+def _commit(folder: RunFolder) -> str:
+    """Which code the run was made with, where that is known."""
+    git = folder.metadata().git
+    return f" (the run was made at commit {git['commit'][:12]}{' and changes to it' if git['dirty'] else ''})" if git else ""

@@ -1,0 +1,128 @@
+"""What a run reached, the checkpoint that holds it, and what is typed to use it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from orchestrator import Run, run, sweep
+from orchestrator.cli import app
+from orchestrator.report import report
+from tests.tasks import described
+
+
+def answer(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(described(epochs=3, hooks={"checkpoint": {"keep": 1}}), tmp_path_factory.mktemp("runs"), local=True)
+
+
+def test_the_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> None:
+    """By the first metric of val that is no loss, which nobody had to name."""
+    accuracies = done.metrics["val/accuracy"]
+    assert done.best is not None
+    assert (done.best.metric, done.best.mode, done.best.value) == ("val/accuracy", "max", accuracies.max())
+    assert done.best.epoch == accuracies.idxmax() < 2
+    assert done.best.checkpoint == f"epoch-000{accuracies.idxmax() + 1}"
+    assert done.best.checkpoint_value == done.best.value
+    assert done.folder.checkpoint_names() == [done.best.checkpoint, "epoch-0003"]
+
+
+def test_it_is_told_wherever_the_run_is_shown(done: Run) -> None:
+    assert done.best is not None
+    told = f"val/accuracy {done.best.value:.4g} (epoch {done.best.epoch}, step {done.best.step}), in the checkpoint {done.best.checkpoint}"
+    shown = answer("show", done.path)
+    assert f"best: {told}\n" in shown
+    known = json.loads(answer("show", done.path, "--json"))
+    assert known["best"] == vars(done.best)
+    assert all(words in shown for words in known["use"].values())
+    (listed,) = json.loads(answer("ls", "--storage", str(Path(done.path).parent), "--json"))
+    assert listed["best"] == vars(done.best)
+    assert f"val/accuracy {done.best.value:.4g} ({done.best.checkpoint})" in answer("ls", "--storage", str(Path(done.path).parent))
+    page = report(done.folder)
+    assert told in page
+    assert known["use"]["command"] in page
+
+
+def test_what_is_told_to_type_works_as_it_is(done: Run, tmp_path: Path) -> None:
+    use = json.loads(answer("show", done.path, "--json"))["use"]
+    typed: dict[str, Any] = {}
+    exec(use["python"], typed)
+    for name, weight in done.weights("best").items():
+        assert torch.equal(typed["model"].state_dict()[name], weight)
+    assert use["command"].endswith(" epochs=6")
+    plan = json.loads(answer(*shlex.split(use["command"])[1:], "--storage", str(tmp_path), "--plan", "--json"))
+    assert done.best is not None
+    assert plan["goes_on_from"]["checkpoint"] == done.best.checkpoint
+    assert plan["config"]["epochs"] == 6
+
+
+def test_a_schedule_as_long_as_the_run_is_to_grow_with_it(tmp_path: Path) -> None:
+    done = run(described(scheduler={"type": "CosineAnnealingLR", "T_max": 2, "eta_min": 2}), tmp_path, local=True)
+    assert json.loads(answer("show", done.path, "--json"))["use"]["command"].endswith(" epochs=4 scheduler.T_max=4")
+
+
+def test_a_best_without_a_checkpoint_is_told_with_the_one_that_is_kept(tmp_path: Path) -> None:
+    changes = [{"at": 1, "set": {"optimizer.lr": 10.0}}]  # worse from here on
+    hooks = {"checkpoint": {"every": 2}}
+    done = run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, local=True)
+    losses = done.metrics["val/loss"]
+    assert losses.idxmin() == 0
+    best = run(described(epochs=3, changes=changes, hooks={"checkpoint": {"every": 2}, "early_stopping": {"monitor": "val/loss"}}), tmp_path, "l", local=True).best
+    assert best is not None
+    assert (best.metric, best.value) == ("val/loss", losses.min())
+    assert best.checkpoint_value == losses[1:].min() > best.value
+    assert f"of which no checkpoint was made; {best.checkpoint} is the best that is kept, with " in str(best)
+
+
+def test_the_last_is_handed_over_where_nothing_was_judged(tmp_path: Path) -> None:
+    done = run(described(epochs=1, validate_every=0), tmp_path, local=True)
+    assert done.best is None
+    known = json.loads(answer("show", done.path, "--json"))
+    assert known["best"] is None
+    assert "@last epochs=2" in known["use"]["command"]
+    assert 'load("last")' in known["use"]["python"]
+    assert "best" not in answer("show", done.path)
+
+
+def test_a_sweep_hands_over_its_best_trial(tmp_path: Path) -> None:
+    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
+    outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
+    best = vars(outcome.best.best)
+    (listed,) = json.loads(answer("ls", "--storage", str(tmp_path), "--json"))
+    assert listed["best"] == {"trial": outcome.best.name, **best}
+    known = json.loads(answer("show", outcome.path, "--json"))
+    assert (known["reached"], best["value"]) == (best, known["value"])
+    typed: dict[str, Any] = {}
+    exec(known["use"]["python"], typed)
+    for name, weight in outcome.best.weights("best").items():
+        assert torch.equal(typed["model"].state_dict()[name], weight)
+    plan = json.loads(answer(*shlex.split(known["use"]["command"])[1:], "--plan", "--json"))
+    assert plan["goes_on_from"]["run"] == outcome.best.path
+    assert all(words in answer("show", outcome.path) for words in known["use"].values())
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("@best", "nowhere is no run"),
+        ("@nothing", "no checkpoint 'nothing'"),
+        ("@last", "nothing is left to train"),
+        ("", "is a run, not an experiment file. To go on from its best checkpoint as a new run: hookyard run "),
+    ],
+)
+def test_a_wrong_reference_is_told_and_is_wrong_usage(done: Run, reference: str, told: str) -> None:
+    path = str(Path(done.path).parent / "nowhere") if "nowhere" in told else done.path
+    result = CliRunner().invoke(app, ["run", f"{path}{reference}"])
+    assert (result.exit_code, told in result.output) == (2, True)

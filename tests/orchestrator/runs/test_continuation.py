@@ -1,0 +1,144 @@
+"""A run that goes on from a checkpoint of another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator import ConfigError, Run, UsageError, open_run, resume, run, sweep
+from orchestrator.engines.in_process import InProcess
+from tests.tasks import described
+
+HOOKS = {"ema": {"decay": 0.9}, "checkpoint": {"keep": None, "best": "val/loss"}}
+COSINE = {"type": "CosineAnnealingLR", "T_max": 4}
+NOISY: dict[str, Any] = {"task_args": {"noisy": True, "dropout": 0.2, "batch_norm": True}}
+
+
+def trained(root: Path, name: str, epochs: int, **fields: Any) -> Run:
+    return run(described(epochs=epochs, hooks=HOOKS, scheduler=COSINE, **{**NOISY, **fields}), root, name, local=True)
+
+
+def everything(done: Run) -> dict[str, Any]:
+    """What the last checkpoint holds that training goes on from."""
+    folder = Path(str(done.checkpoint("last")))
+    return {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in ("model", "optimizer", "ema")}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trained(tmp_path_factory.mktemp("first"), "first", 2)
+
+
+@pytest.mark.parametrize("label", ["last", "epoch-0001"])
+def test_it_goes_on_as_if_the_run_had_been_longer_from_the_start(first: Run, tmp_path: Path, label: str) -> None:
+    """Weights, optimizer, averages, schedule, random numbers and counters: to the last bit."""
+    longer = run(first.continued(label, ["epochs=4"]), tmp_path, local=True)
+    whole = trained(tmp_path, "whole", 4)
+    torch.testing.assert_close(everything(longer), everything(whole), rtol=0, atol=0)
+    begun = int(Path(str(first.checkpoint(label))).name[-1])
+    assert longer.metrics["epoch"].tolist() == [*range(begun - 1, 4)]
+    assert longer.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()[begun - 1 :]
+    assert longer.stats.query("phase == 'train'")["iteration"].tolist() == [*range(7 * begun + 1, 29)]
+
+
+def test_it_is_a_run_of_its_own_that_says_where_it_came_from(first: Run, tmp_path: Path) -> None:
+    longer = run(first.continued("best", ["epochs=3", "optimizer.lr=0.05"]), tmp_path, local=True)
+    name = Path(str(first.checkpoint("best"))).name
+    assert longer.name == f"first-from-{name}"
+    manifest = (Path(first.path) / "checkpoints" / name / "manifest.json").read_bytes()
+    came_from = json.loads((Path(longer.path) / "run.json").read_text())["goes_on_from"]
+    assert (came_from["run"], came_from["checkpoint"]) == (first.path, name)
+    assert came_from["sha256"] == hashlib.sha256(manifest).hexdigest()
+    assert longer.config["optimizer"]["lr"] == 0.05
+    assert longer.stats["lr"].max() <= 0.05
+    assert longer.best is not None
+    assert longer.best.checkpoint_value == longer.best.value == longer.metrics["val/loss"].min()
+
+
+def test_a_best_that_is_not_beaten_stays_the_one_it_began_with(tmp_path: Path) -> None:
+    """As it was made for being the best, between two others, it is not validated again."""
+    hooks = {"checkpoint": {"every": 3, "keep": 1, "best": "val/loss"}}
+    first = run(described(epochs=2, hooks=hooks), tmp_path, local=True)
+    longer = run(first.continued("best", ["epochs=9", "optimizer.lr=0.0"]), tmp_path, "longer", local=True)
+    assert longer.best is not None
+    assert longer.best.checkpoint == "epoch-0002"
+    assert longer.folder.checkpoint_names() == ["epoch-0002", "epoch-0009"]
+    for name, weight in first.weights("best").items():
+        assert torch.equal(longer.weights("best")[name], weight)
+
+
+def test_it_can_itself_be_resumed_and_gone_on_from(first: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(first.continued("last", ["epochs=4"]), tmp_path, "whole", local=True)
+
+    def killed(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InProcess, "begin", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(first.continued("last", ["epochs=4"]), tmp_path, "begun", local=True)
+    shutil.rmtree(tmp_path / "begun/checkpoints")  # killed while it was copied
+    begun = resume(tmp_path / "begun")
+    assert begun.stats["iteration"].min() == 1
+    assert begun.metrics["epoch"].tolist() == whole.metrics["epoch"].tolist() == [1, 2, 3]
+    torch.testing.assert_close(everything(begun), everything(whole), rtol=0, atol=0)
+    again = run(open_run(tmp_path / "whole").continued("epoch-0003", ["epochs=4"]), tmp_path, local=True)
+    assert again.name == "whole-from-epoch-0003"
+    torch.testing.assert_close(everything(again), everything(whole), rtol=0, atol=0)
+
+
+def test_a_schedule_that_is_another_one_is_taken_up_where_it_would_be(first: Run, tmp_path: Path) -> None:
+    longer = run(first.continued("last", ["epochs=6", "scheduler.T_max=6"]), tmp_path, local=True)
+    training = longer.stats.query("phase == 'train'").groupby("epoch")["lr"].first()
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer := torch.optim.SGD([torch.zeros(1)], lr=0.1), 6)
+    expected = []
+    for _ in range(6):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert training.tolist() == pytest.approx(expected[2:])
+    without = run(first.continued("last", ["epochs=4", "scheduler=null", "optimizer.lr=0.02"]), tmp_path, "without", local=True)
+    assert set(without.stats["lr"].dropna()) == {0.02}
+    with pytest.raises(Exception, match="does not fit this experiment"):
+        run(first.continued("last", ["epochs=4", "scheduler={type: OneCycleLR, max_lr: 0.1, total_steps: 1}"]), tmp_path, "short", local=True)
+
+
+def test_the_best_trial_of_a_sweep_is_trained_longer(tmp_path: Path) -> None:
+    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
+    outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
+    longer = run(outcome.best.continued("best", ["epochs=2"]), tmp_path, local=True)
+    assert longer.name == "points-trial-0001-from-epoch-0001"
+    assert longer.config["optimizer"]["lr"] == 0.1
+    assert longer.metrics["val/loss"].iloc[0] == outcome.trials["val/loss"].min()
+    assert longer.best is not None
+    assert longer.best.metric == "val/loss"
+    for name, weight in outcome.weights().items():
+        assert torch.equal(outcome.best.weights("best")[name], weight)
+        assert torch.equal(outcome.load().state_dict()[name], weight)
+
+
+def test_what_it_cannot_go_on_from_is_told_before_there_is_a_run(first: Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
+        first.continued("epoch-0009", ["epochs=4"])
+    with pytest.raises(UsageError, match=r"epoch-0002 has 2 of 2 epochs, so nothing is left to train; .* such as epochs=4"):
+        first.continued("last")
+    with pytest.raises(UsageError, match="has 14 of 10 steps"):
+        first.continued("last", ["epochs=null", "steps=10"])
+    with pytest.raises(ConfigError, match=r"override 'epoch=4': epoch: .*did you mean 'epochs'"):
+        first.continued("last", ["epoch=4"])
+    shutil.copytree(first.path, tmp_path / "damaged")
+    (tmp_path / "damaged/checkpoints/epoch-0002/optimizer.pt").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"epoch-0002: optimizer.pt is damaged .*; there are also: epoch-0001"):
+        open_run(tmp_path / "damaged").continued("last", ["epochs=4"])
+
+
+def test_trials_begin_anew(first: Run, tmp_path: Path) -> None:
+    space = "sweep={metric: val/loss, mode: min, trials: 1, space: {optimizer.lr: {uniform: [0.1, 0.2]}}}"
+    with pytest.raises(UsageError, match="the trials of a sweep begin anew"):
+        sweep(first.continued("last", ["epochs=4", space]), tmp_path, local=True)

@@ -1,0 +1,157 @@
+"""A run's model outside of the run: the one that was judged, wherever and however it was trained."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from experiments.digits import Digits
+from orchestrator import CheckpointError, Run, UsageError, run
+from orchestrator.config.load import to_yaml
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
+from tests.ranks import on_ranks
+from tests.tasks import Points, described
+
+DIGITS = {"task": "experiments.digits:Digits", "task_args": {"width": 8}, "batch_size": 64, "optimizer": {"type": "SGD", "lr": 0.05}}
+EMA = {"ema": {"decay": 0.9}}
+
+
+def reported(run: Run, label: str, metric: str = "val/accuracy") -> float:
+    """What the run reported of a checkpoint."""
+    checkpoint = run.checkpoint(label)
+    assert isinstance(checkpoint, Path)
+    metrics = run.metrics
+    return float(metrics[metric][metrics["epoch"] == int(checkpoint.name.removeprefix("epoch-")) - 1].iloc[0])
+
+
+def measured(model: nn.Module, task: Any) -> float:
+    batch = torch.utils.data.default_collate(list(task.data()["val"]))
+    with torch.no_grad():
+        right = model(batch[0]).argmax(1) == batch[1]
+    return int(right.sum()) / len(right)
+
+
+@pytest.mark.parametrize("hooks", [EMA, {}], ids=["ema", "raw"])
+def test_the_accuracy_measured_outside_is_the_one_reported(tmp_path: Path, hooks: dict[str, Any]) -> None:
+    done = run(described(**DIGITS, hooks=hooks), tmp_path, local=True)
+    model = done.load("best")
+    assert not model.training
+    assert type(model) is nn.Sequential
+    assert measured(model, Digits()) == done.metrics["val/accuracy"].max() == reported(done, "best")
+    assert measured(done.load("epoch-0001"), Digits()) == reported(done, "epoch-0001") != reported(done, "last")
+    again = Digits(width=8).model()
+    again.load_state_dict(done.weights("best"))
+    assert measured(again.eval(), Digits()) == reported(done, "best")
+
+
+def test_each_metric_has_the_weights_that_gave_it(tmp_path: Path) -> None:
+    hooks = {"ema": {"decay": 0.9, "evaluate": "both"}, "checkpoint": {"best": ["val/accuracy", "val/ema/accuracy"]}}
+    done = run(described(hooks=hooks), tmp_path, local=True)
+    for label, metric in (("best-val-accuracy", "val/accuracy"), ("best-val-ema-accuracy", "val/ema/accuracy")):
+        assert measured(done.load(label), Points()) == pytest.approx(reported(done, label, metric))
+    raw, averaged = done.weights("best-val-accuracy"), done.weights("best-val-ema-accuracy")
+    assert any(not torch.equal(raw[name], averaged[name]) for name in raw)
+
+
+@dataclass
+class Unsaved(Points):
+    """A model with a buffer that no state dict holds, and a tensor that nothing holds but the seed."""
+
+    def model(self) -> nn.Module:
+        model = Shifted(torch.rand(5))
+        model.register_buffer("scale", torch.rand(5), persistent=False)
+        return model
+
+
+class Shifted(nn.Module):
+    def __init__(self, shift: Tensor) -> None:
+        super().__init__()
+        self.shift, self.linear = shift, nn.Linear(5, 3)
+
+    def forward(self, points: Tensor) -> Tensor:
+        return self.linear(points * self.scale + self.shift)
+
+
+def test_what_no_state_dict_holds_is_as_in_the_run_and_the_caller_s_randomness_is_left_alone(tmp_path: Path) -> None:
+    done = run(described(task="tests.orchestrator.runs.test_model:Unsaved", seed=3), tmp_path, local=True)
+    before = torch.get_rng_state()
+    model = done.load()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert measured(model, Unsaved()) == reported(done, "best")
+    kept = torch.load(Path(str(done.checkpoint())) / "rank-0000.pt", weights_only=True)["buffers"]
+    assert torch.equal(dict(model.named_buffers())["scale"], kept["scale"])
+
+
+def _train(rank: int, world_size: int, locations: list[str]) -> None:
+    for location in locations:
+        list(Session(Assignment(RunFolder(location).source(), location), World(rank, world_size)).reports())
+
+
+def test_what_ranks_trained_together_is_one_plain_model(tmp_path: Path) -> None:
+    runs = []
+    for strategy in ("ddp", "fsdp"):
+        experiment = described(hooks=EMA, workers={"count": 2, "strategy": strategy})
+        runs.append(Run(RunFolder.create(tmp_path, strategy, to_yaml(experiment), source=experiment.source)))
+    on_ranks(_train, 2, [one.path for one in runs])
+    for one in runs:
+        model = one.load("best")
+        assert {type(weight) for weight in model.state_dict().values()} == {Tensor}
+        assert measured(model, Points()) == reported(one, "best")
+
+
+# What can be wrong
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(described(), tmp_path_factory.mktemp("runs"), local=True)
+
+
+def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(done: Run, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0009' in .*; there are: epoch-0001, epoch-0002"):
+        done.load("epoch-0009")
+    unjudged = run(described(epochs=1, validate_every=0), tmp_path, local=True)
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' in .*hooks.checkpoint: .*; there are: last, epoch-0001"):
+        unjudged.load("best")
+    unjudged.load("last")
+
+
+def test_a_damaged_checkpoint_is_told_with_the_others(done: Run) -> None:
+    file = Path(str(done.checkpoint("epoch-0001"))) / "model.pt"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"epoch-0001: model.pt is damaged .*; there are also: epoch-0002"):
+            done.weights("epoch-0001")
+    finally:
+        file.write_bytes(whole)
+
+
+def changed(done: Run, tmp_path: Path, **config: Any) -> Run:
+    """The run as it would be had its code changed since."""
+    folder = tmp_path / "changed"
+    shutil.copytree(done.path, folder)
+    (folder / "experiment.yaml").write_text(yaml.safe_dump({**done.config, **config}))
+    return Run(RunFolder(folder))
+
+
+def test_a_task_that_cannot_be_imported_is_told_with_what_to_do(done: Run, tmp_path: Path) -> None:
+    moved = changed(done, tmp_path, task="gone.away:Task")
+    with pytest.raises(UsageError, match=r"no module 'gone'(.|\n)*PYTHONPATH.*weights need no code"):
+        moved.load("last")
+    assert moved.weights("last").keys() == done.weights("last").keys()
+
+
+def test_a_model_that_has_changed_since_is_told(done: Run, tmp_path: Path) -> None:
+    grown = changed(done, tmp_path, task_args={"batch_norm": True})
+    with pytest.raises(CheckpointError, match=r"epoch-0002 does not fit the model that tests.tasks:Points makes by now(.|\n)*Missing key"):
+        grown.load("last")
