@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.options import AsJson, StorageFlag
 from orchestrator.cli.output import cell, print_json, print_table
-from orchestrator.errors import UsageError
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.storage import Storage
 
 
@@ -22,18 +22,15 @@ def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
         raise UsageError(f"there is no folder {storage}: nothing was run from here yet, or --storage says where")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run itself: hookyard show {storage}")
-    rows: list[dict[str, Any]] = [
-        {
-            "name": folder.name,
-            "kind": "sweep" if run.sweep else "run",
-            "status": status_of(run),
-            "best": run.best,
-            "started": run.started,
-            "ended": run.ended or "",
-            "path": str(folder),
-        }
-        for folder, run in listed
-    ]
+    rows: list[dict[str, Any]] = []
+    for folder, run in listed:
+        if isinstance(run, DamagedFile):
+            typer.echo(str(run), err=True)
+            known: dict[str, Any] = {"kind": "", "status": "damaged", "best": None, "started": "", "ended": ""}
+        else:
+            kind = "sweep" if run.sweep else "run"
+            known = {"kind": kind, "status": status_of(run), "best": run.best, "started": run.started, "ended": run.ended or ""}
+        rows.append({"name": folder.name, **known, "path": str(folder)})
     if as_json:
         return print_json(rows)
     if not rows:

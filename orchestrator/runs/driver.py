@@ -105,7 +105,7 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another number
     of workers where that is given; raises ConfigError."""
-    experiment = resumed_experiment(folder.source(), folder.storage.read("experiment.yaml").decode())
+    experiment = resumed_experiment(folder.source(), folder.experiment_text())
     return experiment if workers is None else experiment_of(experiment.source.with_values({"workers.count": workers}))
 
 
