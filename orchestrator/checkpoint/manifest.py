@@ -8,10 +8,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.storage.stored_data import checked
+from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import checked, read_json
 
 FORMAT = 1
-MANIFEST = "manifest.json"
+MANIFEST, INDEX = "manifest.json", "index.json"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class _Manifest:
     world_size: int
     metrics: Mapping[str, Any]
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    judged_by: str = ""
+    evaluations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,21 @@ class _Index:
 
     owners: Mapping[str, Sequence[str]]
     labels: Mapping[str, str]
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """The metric by which a label is given."""
+
+
+def read_index(storage: Storage) -> dict[str, Any]:
+    """The index of the checkpoints in a storage; raises DamagedFile."""
+    if not storage.exists(INDEX):
+        return {"owners": {}, "labels": {}}
+    advice = "Delete it: checkpoints keep their names then, and lose labels such as best"
+    return read_json(storage, INDEX, checked_index, advice)
+
+
+def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
+    """The manifest of a checkpoint in a storage; raises FileNotFoundError where there is none, DamagedFile."""
+    return read_json(storage, f"{name}/{MANIFEST}", checked_manifest, "This checkpoint is left out; older ones may be whole")
 
 
 def checked_manifest(manifest: Any) -> dict[str, Any]:

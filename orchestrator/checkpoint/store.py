@@ -20,13 +20,11 @@ import torch
 
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
-from orchestrator.checkpoint.manifest import FORMAT, MANIFEST, checked_index, checked_manifest, position_in
+from orchestrator.checkpoint.manifest import FORMAT, INDEX, MANIFEST, checked_manifest, position_in, read_index
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import parsed, read_json
-
-_INDEX = "index.json"
+from orchestrator.storage.stored_data import parsed
 
 
 class _HashingWriter:
@@ -296,10 +294,7 @@ class CheckpointStore:
 
     def index(self) -> dict[str, Any]:
         """Owners and labels as stored."""
-        if not self.storage.exists(_INDEX):
-            return {"owners": {}, "labels": {}}
-        advice = "Delete it: checkpoints keep their names then, and lose labels such as best"
-        return read_json(self.storage, _INDEX, checked_index, advice)
+        return read_index(self.storage)
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Says which checkpoints `owner` wants kept; deletes what it gave up and nobody wants."""
@@ -359,5 +354,5 @@ class CheckpointStore:
         return filled
 
     def _write_index(self, index: Mapping[str, Any]) -> None:
-        self.storage.write(_INDEX, json.dumps(index, indent=1))
+        self.storage.write(INDEX, json.dumps(index, indent=1))
 

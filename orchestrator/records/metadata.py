@@ -44,6 +44,16 @@ class TakeOver:
 
 
 @dataclass(frozen=True)
+class _Reached:
+    """What is read of `best` without knowing more of it."""
+
+    metric: str
+    value: float
+    checkpoint: str | None
+    trial: str | None = None
+
+
+@dataclass(frozen=True)
 class RunMetadata:
     """What `run.json` says of a run, a sweep or a trial of one. What is not known is None or empty."""
 
@@ -110,6 +120,8 @@ class RunMetadata:
         for moment in (self.started, self.ended, *self.resumed):
             if moment is not None:
                 seconds_at(moment)
+        if self.best is not None:
+            checked(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:
             raise ValueError(f"`pid` is {self.pid}, which is no process")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.checkpoint.manifest import MANIFEST, checked_manifest, position_in
+from orchestrator.checkpoint.manifest import MANIFEST, position_in, read_manifest
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import DamagedFile, StorageError, UsageError
@@ -250,7 +250,7 @@ class RunFolder:
             if name.startswith(".") or not storage.exists(f"{name}/{MANIFEST}"):
                 continue
             try:
-                positions[name] = position_in(read_json(storage, f"{name}/{MANIFEST}", checked_manifest, "It is left out"))
+                positions[name] = position_in(read_manifest(storage, name))
             except DamagedFile as error:
                 _log.warning("%s", error)
         return sorted(positions, key=lambda name: (positions[name].step, positions[name].stage))
