@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,8 +58,9 @@ def _experiment(config: str, overrides: list[str]) -> Experiment:
 
     path, at, label = config.rpartition("@")
     if Path(config).is_file() or not at or "/" in label:
-        if not config.endswith((".yaml", ".yml")) and RunFolder(config).exists():
-            raise UsageError(f"{config} is a run, not an experiment file. To go on from its best checkpoint as a new run: hookyard run {config}@best")
+        if not config.endswith((".yaml", ".yml")) and (folder := RunFolder(config)).exists():
+            command = f"hookyard run {shlex.quote(f'{folder}@best')}"
+            raise UsageError(f"{folder} is a run, not an experiment file. To go on from its best checkpoint as a new run: {command}")
         return load_experiment(config, overrides)
     folder = RunFolder.open(path)
     if not folder.metadata().sweep:

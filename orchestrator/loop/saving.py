@@ -140,7 +140,7 @@ class Saving:
         other_schedule = manifest.get("scheduler", self._schedule) != self._schedule
         self._restore_training(name, checkpoint, other_schedule)
         saved_world_size = int(manifest["world_size"])
-        self._cursor.restore(self.store.position(name), saved_world_size)
+        self._cursor.restore(self.store.position(name))
         self._changes.restored({} if other_schedule else manifest.get("optimizer", {}))
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}

@@ -19,13 +19,13 @@ class TrainingCursor:
     """
 
     def __init__(self, experiment: Experiment, state: State, data: Data, world: World) -> None:
-        self._state, self._data, self._world_size = state, data, world.world_size
+        self._state, self._data = state, data
         self._samples_per_iteration = experiment.batch_size * world.world_size
         self._consumed_before = 0
-        """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of ranks."""
+        """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of their size."""
         self.stage = Stage.REPORTED
         self.epoch_length = data.epoch_length()
-        """Training iterations of the present epoch on each rank, less than a whole one's after a change of ranks."""
+        """Training iterations of the present epoch on each rank, another than a whole one's after such a change."""
         self.eval_iterations = 0
         """Validation iterations completed since the present epoch began."""
         self.val_iterations = 0
@@ -61,8 +61,8 @@ class TrainingCursor:
             stepped=self._state.stepped,
         )
 
-    def restore(self, position: Position, world_size: int) -> None:
-        """Puts the run where one of `world_size` ranks stood."""
+    def restore(self, position: Position) -> None:
+        """Puts the run where another life of it stood, of as many ranks or not, with batches as large or not."""
         state = self._state
         for name in _COUNTERS:
             setattr(state, name, getattr(position, name))
@@ -71,11 +71,11 @@ class TrainingCursor:
         state.phase = "train"
         self.eval_iterations, self.val_iterations = position.eval_iterations, position.val_iterations
         self.stage = position.stage
-        if world_size != self._world_size and position.phase_iteration:
-            self._continue_epoch_with_other_ranks(position.offset)
+        if position.phase_iteration and position.offset not in (0, self.consumed()):
+            self._continue_epoch_at(position.offset)
 
-    def _continue_epoch_with_other_ranks(self, offset: int) -> None:
-        """Goes on in an epoch that another number of ranks began: what was consumed is a prefix of the epoch's order."""
+    def _continue_epoch_at(self, offset: int) -> None:
+        """Goes on in an epoch that iterations of another size began: what was consumed is a prefix of the epoch's order."""
         self._state.phase_iteration, self._consumed_before = divmod(offset, self._samples_per_iteration)
         self._data.sampler.offset = offset
         self.epoch_length = self._state.phase_iteration + len(self._data.loaders["train"])

@@ -265,6 +265,25 @@ def test_an_epoch_begun_by_one_rank_is_gone_on_with_by_two(tmp_path: Path) -> No
         torch.testing.assert_close(torch.tensor(weights[name]), tensor, rtol=1e-5, atol=1e-6)
 
 
+def test_an_epoch_begun_with_larger_batches_is_gone_on_with_by_its_order(tmp_path: Path) -> None:
+    """52 samples: three batches of 8, two of 5, and what is left of the epoch in batches of 5."""
+    fields: dict[str, Any] = {"epochs": 1}
+    store = CheckpointStore(Storage(tmp_path))
+
+    def life(batch_size: int, restored: str = "") -> list[int]:
+        seen = Seen()
+        hooks: dict[str, Hook] = {"seen": seen, "checkpoint": Checkpoint(every=Rhythm(1, "steps"), keep=None)}
+        loop = Loop(Points(val=0), experiment(batch_size=batch_size, **fields), hooks, store=store)
+        if restored:
+            loop.restore(restored)
+        list(loop.run())
+        return [place for batch in seen.indices for place in batch]
+
+    order = life(8)
+    assert life(5, "step-00000003") == order[24:]
+    assert life(5, "step-00000005") == order[34:]
+
+
 # What is saved, and when
 
 

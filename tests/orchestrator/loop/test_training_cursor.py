@@ -59,14 +59,14 @@ def test_where_a_run_of_as_many_ranks_stood_it_stands_again(stage: Stage) -> Non
     position = Position(epoch=1, step=8, iteration=20, samples=100, eval_iterations=2, stage=stage, stepped=stage is not Stage.TRAIN)
     for one in (position, MID_EPOCH):
         cursor, *_ = cursor_of(2)
-        cursor.restore(one, 2)
+        cursor.restore(one)
         assert cursor.position() == one
 
 
 def test_an_epoch_completed_before_the_checkpoint_is_known_to_be() -> None:
     for stage, completed in ((Stage.TRAIN, False), (Stage.TRAINED, True)):
         cursor, state, _ = cursor_of(2)
-        cursor.restore(Position(epoch=1, stage=stage), 2)
+        cursor.restore(Position(epoch=1, stage=stage))
         assert state.epoch_completed is completed
 
 
@@ -74,7 +74,7 @@ def test_other_ranks_go_on_behind_what_was_consumed() -> None:
     """Two ranks had had 60 of 100 samples. For three, which take 15 at a time, these are four iterations; 40 samples are
     left, which are three."""
     cursor, state, data = cursor_of(3)
-    cursor.restore(MID_EPOCH, 2)
+    cursor.restore(MID_EPOCH)
     assert data.sampler.offset == cursor.consumed() == 60
     assert (state.phase_iteration, cursor.epoch_length) == (4, 4 + 3)
     state.phase_iteration += 1
@@ -84,7 +84,7 @@ def test_other_ranks_go_on_behind_what_was_consumed() -> None:
 def test_what_does_not_fill_an_iteration_of_other_ranks_counts_too() -> None:
     """An iteration of five ranks takes 25 samples, so 60 are two whole ones and ten samples."""
     cursor, state, data = cursor_of(5)
-    cursor.restore(MID_EPOCH, 2)
+    cursor.restore(MID_EPOCH)
     assert data.sampler.offset == cursor.consumed() == 60
     assert (state.phase_iteration, cursor.epoch_length) == (2, 2 + 2)
     cursor.complete_epoch()
@@ -93,5 +93,5 @@ def test_what_does_not_fill_an_iteration_of_other_ranks_counts_too() -> None:
 
 def test_between_epochs_other_ranks_have_nothing_to_make_up_for() -> None:
     cursor, _, data = cursor_of(5)
-    cursor.restore(Position(epoch=1, iteration=20, stage=Stage.REPORTED), 2)
+    cursor.restore(Position(epoch=1, iteration=20, stage=Stage.REPORTED))
     assert (data.sampler.offset, cursor.consumed(), cursor.epoch_length) == (0, 0, 4)

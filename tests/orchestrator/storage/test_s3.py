@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hooks import Hook, State
@@ -161,9 +162,20 @@ def test_a_run_is_resumed_by_a_url_with_keys_and_options_which_nobody_writes_dow
     whole = run(noisy(), tmp_path, local=True)
     assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
     assert done.folder.metadata().argv[-1] == "s3://bucket/two" + options
-    files = {name: done.folder.storage.read(name) for name in every_file(done.folder.storage)}
-    assert len(files) > 10
-    assert [name for name, content in files.items() if SECRET.encode() in content] == []
+    for name, weight in whole.load("best").state_dict().items():
+        assert torch.equal(done.load("best").state_dict()[name], weight)
+    longer = run(done.continued("last", ["epochs=3"]), storage + options, local=True)
+    at_home = run(whole.continued("last", ["epochs=3"]), tmp_path, local=True)
+    assert longer.stats["loss"].tolist() == at_home.stats["loss"].tolist()
+    for one in (done, longer):
+        files = {name: one.folder.storage.read(name) for name in every_file(one.folder.storage)}
+        assert len(files) > 10
+        assert [name for name, content in files.items() if SECRET.encode() in content] == []
+    asked = CliRunner().invoke(app, ["run", f"{storage}/points{options}"])
+    assert (asked.exit_code, SECRET in asked.output) == (2, False)
+    assert f"hookyard run '{done.path}@best'" in asked.output
+    planned = CliRunner().invoke(app, ["run", f"{storage}/points{options}@best", "epochs=3", "--plan", "--json"])
+    assert (json.loads(planned.stdout)["goes_on_from"]["run"], SECRET in planned.output) == (done.path, False)
 
 
 def test_a_bucket_that_is_not_there_is_refused_before_anything_is_begun(bucket: str) -> None:
