@@ -20,11 +20,13 @@ import torch
 
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
-from orchestrator.checkpoint.manifest import FORMAT, INDEX, MANIFEST, checked_manifest, position_in, read_index
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import parsed
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+_INDEX = "index.json"
 
 
 class _HashingWriter:
@@ -99,7 +101,7 @@ class CheckpointStore:
         """Verifies what was written of a checkpoint, writes its manifest and puts it in its place."""
         staging = self._staging(name)
         self._verify(staging, manifest)
-        self.storage.write(f"{staging}/{MANIFEST}", json.dumps(manifest, indent=1))
+        self.storage.write(f"{staging}/{_MANIFEST}", json.dumps(manifest, indent=1))
         if staging == name:
             return
         if self.storage.exists(name):
@@ -142,7 +144,7 @@ class CheckpointStore:
         """Puts back what a kill in the middle of a replacement left aside. Call it while nobody saves."""
         for folder in self.storage.names():
             name = folder.removeprefix(".").removesuffix(".old")
-            if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{MANIFEST}"):
+            if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{_MANIFEST}"):
                 continue
             if self.storage.exists(name):
                 self.storage.delete(folder)
@@ -177,16 +179,18 @@ class CheckpointStore:
     def manifest(self, name: str) -> dict[str, Any]:
         """A checkpoint's manifest; raises CheckpointError where there is none, or no whole one."""
         try:
-            return checked_manifest(parsed(self.storage.read(f"{name}/{MANIFEST}")))
+            manifest = json.loads(self.storage.read(f"{name}/{_MANIFEST}"))
+            _position_in(manifest)
         except FileNotFoundError:
             there = ", ".join(self.names()) or "none"
             raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {there}") from None
-        except ValueError as error:
-            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error!r}") from error
+        return cast(dict[str, Any], manifest)
 
     def names(self) -> list[str]:
         """The stored checkpoints, oldest first; those with a damaged manifest are left out."""
-        found = [name for name in self.storage.names() if not name.startswith(".") and self.storage.exists(f"{name}/{MANIFEST}")]
+        found = [name for name in self.storage.names() if not name.startswith(".") and self.storage.exists(f"{name}/{_MANIFEST}")]
         orders = {name: order for name in found if (order := self._order(name))}
         return sorted(orders, key=lambda name: orders[name])
 
@@ -213,8 +217,7 @@ class CheckpointStore:
         if labelled:
             return str(labelled)
         if label not in ("best", "last"):
-            self.manifest(label)
-            return label
+            return str(self.manifest(label)["name"])
         names = self.names()
         if not names:
             raise CheckpointError(f"no checkpoint in {self.storage}")
@@ -268,11 +271,11 @@ class CheckpointStore:
     def verify(self, name: str) -> str:
         """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them is damaged."""
         self._verify(name, self.manifest(name))
-        return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
+        return hashlib.sha256(self.storage.read(f"{name}/{_MANIFEST}")).hexdigest()
 
     def position(self, name: str) -> Position:
         """How far the run had come."""
-        return position_in(self.manifest(name))
+        return _position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
         """One file of a checkpoint, on the CPU. Loads tensors and plain data only; raises CheckpointError for all else."""
@@ -294,7 +297,9 @@ class CheckpointStore:
 
     def index(self) -> dict[str, Any]:
         """Owners and labels as stored."""
-        return read_index(self.storage)
+        if not self.storage.exists(_INDEX):
+            return {"owners": {}, "labels": {}}
+        return cast(dict[str, Any], json.loads(self.storage.read(_INDEX)))
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Says which checkpoints `owner` wants kept; deletes what it gave up and nobody wants."""
@@ -354,5 +359,10 @@ class CheckpointStore:
         return filled
 
     def _write_index(self, index: Mapping[str, Any]) -> None:
-        self.storage.write(INDEX, json.dumps(index, indent=1))
+        self.storage.write(_INDEX, json.dumps(index, indent=1))
 
+
+def _position_in(manifest: Mapping[str, Any]) -> Position:
+    found = manifest["position"]
+    # What older versions wrote has no count of all ranks' samples.
+    return Position.read({"world_samples": found["samples"] * manifest["world_size"], **found})

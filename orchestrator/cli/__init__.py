@@ -11,8 +11,10 @@ from orchestrator.cli.hooks import hooks
 from orchestrator.cli.init import init
 from orchestrator.cli.logs import logs
 from orchestrator.cli.ls import ls
+from orchestrator.cli.note import note
 from orchestrator.cli.report import report
 from orchestrator.cli.resume import resume
+from orchestrator.cli.rm import rm
 from orchestrator.cli.run import run
 from orchestrator.cli.schema import schema
 from orchestrator.cli.show import show
@@ -33,7 +35,7 @@ app = typer.Typer(
 )
 
 for verb in (
-    init, run, sweep, resume, watch, ls, show, stats, compare, doctor, report, submit, status, logs, stop, validate, hooks, schema,
+    init, run, sweep, resume, watch, ls, show, stats, compare, doctor, report, note, rm, submit, status, logs, stop, validate, hooks, schema,
 ):  # fmt: skip
     app.command()(verb)
 

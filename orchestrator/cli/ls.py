@@ -1,47 +1,62 @@
-"""`hookyard ls`"""
+"""`hookyard ls [NAME ...]`"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import AsJson, StorageFlag
 from orchestrator.cli.output import cell, print_json, print_table
-from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
 
 
-def ls(storage: StorageFlag = "runs", as_json: AsJson = False) -> None:
-    """Lists the runs and sweeps in a storage, the newest last."""
-    from orchestrator.records.run_folder import RunFolder, list_runs, status_of
+def ls(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; 'digits*' is all that begin so.")] = None,
+    storage: StorageFlag = "runs",
+    status: Annotated[list[str] | None, typer.Option("--status", help="Only those that are so: finished, failed ...")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only those with this tag; with several, with all of them.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the runs and sweeps in a storage, the newest last: how each stands, its best, its tags and notes."""
+    from orchestrator.records.run_folder import STATUSES, RunFolder, list_runs, status_of
 
+    if unknown := [word for word in status or () if word not in STATUSES]:
+        raise UsageError(f"--status {unknown[0]} is none of {', '.join(STATUSES)}")
     listed = list_runs(storage)
     if not listed and not Storage(storage).exists():
         raise UsageError(f"there is no folder {storage}: nothing was run from here yet, or --storage says where")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run itself: hookyard show {storage}")
-    rows: list[dict[str, Any]] = []
-    for folder, run in listed:
-        if isinstance(run, DamagedFile):
-            typer.echo(str(run), err=True)
-            known: dict[str, Any] = {"kind": "", "status": "damaged", "best": None, "started": "", "ended": ""}
-        else:
-            kind = "sweep" if run.sweep else "run"
-            known = {"kind": kind, "status": status_of(run), "best": run.best, "started": run.started, "ended": run.ended or ""}
-        rows.append({"name": folder.name, **known, "path": str(folder)})
+    rows: list[dict[str, Any]] = [
+        {
+            "name": folder.name,
+            "kind": "sweep" if run.sweep else "run",
+            "status": status_of(run),
+            "best": run.best,
+            "tags": list(run.tags),
+            "notes": run.notes,
+            "started": run.started,
+            "ended": run.ended or "",
+            "path": str(folder),
+        }
+        for folder, run in listed
+        if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)
+    ]
+    rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
     if not rows:
-        return typer.echo(f"no runs in {storage}", err=True)
-    for row in rows:
-        row["best"] = _shown(row["best"])
-    columns = ("name", "kind", "status", "best", "started", "ended", "path")
-    return print_table(columns, [[row[name] for name in columns] for row in rows])
+        return typer.echo(f"no such runs in {storage}" if listed else f"no runs in {storage}", err=True)
+    shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
+    columns = [name for name in rows[0] if name not in ("tags", "notes") or any(row[name] for row in rows)]
+    return print_table(columns, [[row[name] for name in columns] for row in shown])
 
 
-def _shown(best: Mapping[str, Any] | None) -> str:
+def _best(best: Mapping[str, Any] | None) -> str:
     """What a run reached, and the checkpoint of its best, where it has one."""
     if best is None:
         return ""

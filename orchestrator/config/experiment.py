@@ -192,6 +192,10 @@ class Experiment(Model):
     environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(default_factory=list)
     """Names of environment variables that workers on a cluster get from where the run is started, such as API keys; their
     values are written down nowhere."""
+    tags: list[str] = Field(default_factory=list)
+    """Words by which `ls` finds its runs; `hookyard note` changes a run's."""
+    notes: str = ""
+    """What to know of its runs; `ls` shows it, and `hookyard note` changes a run's."""
     hooks: dict[str, dict[str, Any] | bool | None] = Field(default_factory=dict)
     """Hooks by name, the defaults included once it is loaded; null or false switches one off."""
     changes: list[Change] = Field(default_factory=list)

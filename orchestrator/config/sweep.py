@@ -125,7 +125,7 @@ def _typed(value: Any) -> Any:
 
 def _own_of_a_trial(path: str) -> str:
     group = path.partition(".")[0]
-    if group in ("name", "sweep", "workers", "base"):
+    if group in ("name", "tags", "notes", "sweep", "workers", "base"):
         raise ValueError(f"cannot be swept: the trials of a sweep share their {group}")
     return path
 

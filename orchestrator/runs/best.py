@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
+import yaml
+
 from hooks.parts.metric_direction import declared_modes, direction, first_to_judge_by
-from orchestrator.checkpoint.manifest import position_in, read_index, read_manifest
-from orchestrator.errors import DamagedFile, HookyardError
+from orchestrator.checkpoint.position import Position
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats import quantities
 
 _LENGTHS = ("T_max", "total_iters", "total_steps")
 """How schedulers call their length; where that is the run's, it grows with it."""
-
-_log = logging.getLogger("hookyard")
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,12 @@ class Best:
 def best_of(folder: RunFolder) -> Best | None:
     """The best of a run, under way or over; None where it is known of no reported metric which way is better."""
     metadata = folder.metadata()
-    config = folder.experiment()
+    config = yaml.safe_load(folder.storage.read("experiment.yaml")) or {}
     if metadata.modes:  # a trial is judged as its sweep says
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
-    reports = [one for one in counted_reports(folder.reports(), folder.attempts()) if {"epoch", "step"} <= one.keys()]
+    reports = counted_reports(folder.reports(), folder.attempts())
     storage = folder.kept_checkpoints()
-    index = read_index(storage)
+    index = json.loads(storage.read("index.json")) if storage.exists("index.json") else {}
     metric = index.get("metrics", {}).get("best") or first_to_judge_by({name for report in reports for name in report}, config)
     mode = direction(metric, declared_modes(config)) if metric else None
     report = best_report(reports, metric, mode) if metric and mode else None
@@ -66,11 +64,7 @@ def best_of(folder: RunFolder) -> Best | None:
     name = index.get("labels", {}).get("best")
     if name is None or not storage.exists(f"{name}/manifest.json"):
         return best
-    try:
-        step = position_in(read_manifest(storage, name)).step
-    except DamagedFile as error:
-        _log.warning("%s", error)
-        return best
+    step = Position.read(json.loads(storage.read(f"{name}/manifest.json"))["position"]).step
     value = next((one[metric] for one in reports if one["step"] == step and metric in one), None)
     return replace(best, checkpoint=name, checkpoint_value=value)
 
@@ -86,16 +80,9 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
     """At its end what the run reached is written down for `ls`, which reads no more than `run.json`; also after a failure. Driver."""
     try:
         yield
-    except BaseException:
-        with suppress(HookyardError):  # what failed before is the failure that is told
-            _record(folder)
-        raise
-    _record(folder)
-
-
-def _record(folder: RunFolder) -> None:
-    best = best_of(folder)
-    folder.update(best=asdict(best) if best else None)
+    finally:
+        best = best_of(folder)
+        folder.update(best=asdict(best) if best else None)
 
 
 class Use(NamedTuple):
@@ -107,11 +94,11 @@ class Use(NamedTuple):
     @classmethod
     def of(cls, folder: RunFolder, label: str) -> Self:
         """The model in Python, and as many epochs or steps again on the command line."""
-        config = folder.experiment()
+        config = yaml.safe_load(folder.storage.read("experiment.yaml")) or {}
         opened = "open_sweep" if folder.metadata().sweep else "open_run"
         unit = "epochs" if config.get("epochs") else "steps"
-        length, scheduler = config.get(unit) or 0, config.get("scheduler")
-        fitted = [key for key, value in scheduler.items() if key in _LENGTHS and value == length] if isinstance(scheduler, dict) else []
+        length = config[unit]
+        fitted = [key for key, value in (config.get("scheduler") or {}).items() if key in _LENGTHS and value == length]
         longer = " ".join(f"{key}={2 * length}" for key in (unit, *(f"scheduler.{key}" for key in fitted)))
         return cls(
             f"from orchestrator import {opened}; model = {opened}({json.dumps(str(folder))}).load({json.dumps(label)})",

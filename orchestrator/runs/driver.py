@@ -71,6 +71,8 @@ def run(
     metadata = {
         **provenance(experiment.import_paths),
         "source": experiment.source,
+        "tags": experiment.tags,
+        "notes": experiment.notes,
         "engine": engine,
         "local": engine == "in-process",
         "seed": experiment.seed,
@@ -105,7 +107,7 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another number
     of workers where that is given; raises ConfigError."""
-    experiment = resumed_experiment(folder.source(), folder.experiment_text())
+    experiment = resumed_experiment(folder.source(), folder.storage.read("experiment.yaml").decode())
     return experiment if workers is None else experiment_of(experiment.source.with_values({"workers.count": workers}))
 
 

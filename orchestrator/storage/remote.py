@@ -92,11 +92,11 @@ class Remote:
                 "name, the endpoint (AWS_ENDPOINT_URL), the network and the credentials (AWS_ACCESS_KEY_ID ...)"
             ) from error
 
-    def infos(self, path: str) -> list[Any]:
-        """What lies in a folder; nothing where there is none."""
+    def infos(self, path: str, recursive: bool = False) -> list[Any]:
+        """What lies in a folder, and in those in it where that is asked; nothing where there is none."""
         from pyarrow.fs import FileSelector
 
-        return self.ask(lambda there: cast(list[Any], there.get_file_info(FileSelector(path, allow_not_found=True))))
+        return self.ask(lambda there: cast(list[Any], there.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))))
 
     def read(self, path: str, start: int) -> bytes:
         """A file's bytes, from a place on."""

@@ -64,6 +64,11 @@ class Storage:
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
+    def parent(self) -> Storage:
+        """The folder it lies in."""
+        return self.at(self.path.rstrip("/").rpartition("/")[0] or "/")
+
+    @property
     def filesystem(self) -> Any:
         """pyarrow's file system, in which `root` lies; None for a folder of this machine."""
         return self._remote and self._remote.filesystem
@@ -100,6 +105,17 @@ class Storage:
             infos = self._remote.infos(self._path(folder))
         files = sorted((info for info in infos if info.is_file), key=lambda info: info.base_name)
         return {info.base_name: FileState(info.size, info.mtime and info.mtime.timestamp()) for info in files}
+
+    def usage(self) -> tuple[int, int]:
+        """How many files there are in it and in the folders in it, and their bytes."""
+        from pyarrow.fs import FileSelector, LocalFileSystem
+
+        if self.local:
+            infos = LocalFileSystem().get_file_info(FileSelector(str(self.local), allow_not_found=True, recursive=True))
+        else:
+            infos = self._remote.infos(self.root, recursive=True)
+        sizes = [info.size for info in infos if info.is_file]
+        return len(sizes), sum(sizes)
 
     def read(self, name: str, start: int = 0) -> bytes:
         """A file's bytes, from a place on; raises FileNotFoundError where there is none."""

@@ -86,6 +86,8 @@ def sweep(
     metadata = {
         **provenance(experiment.import_paths),
         "source": experiment.source,
+        "tags": experiment.tags,
+        "notes": experiment.notes,
         "local": local,
         "fail_fast": fail_fast,
         "sweep": _described(settings),

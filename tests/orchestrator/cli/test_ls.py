@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,40 @@ def test_every_verb_says_that_a_folder_is_not_there(tmp_path: Path, verb: str) -
 def test_nor_is_there_anything_to_compare(tmp_path: Path) -> None:
     told = call("compare", f"{tmp_path}/a", f"{tmp_path}/b")
     assert (told.exit_code, told.stderr.startswith(f"{tmp_path}/a is no run: ")) == (2, True)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    """Three runs: one that failed, two that finished."""
+    for name, status, tags in (("digits-a", "failed", []), ("digits-b", "finished", ["slow", "kept"]), ("points", "finished", ["slow"])):
+        RunFolder.create(tmp_path, name, "hooks: {}\n", tags=tags, notes=f"about {name}" if tags else "").end(status)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["digits*"], ["digits-a", "digits-b"]),
+        (["points", "digits-a"], ["digits-a", "points"]),
+        (["--status", "finished"], ["digits-b", "points"]),
+        (["--tag", "slow"], ["digits-b", "points"]),
+        (["--tag", "slow", "--tag", "kept"], ["digits-b"]),
+        (["points", "--status", "failed"], []),
+    ],
+)
+def test_only_what_is_asked_for(storage: str, arguments: list[str], found: list[str]) -> None:
+    listed = json.loads(call("ls", "--storage", storage, "--json", *arguments).stdout)
+    assert sorted(row["name"] for row in listed) == found
+
+
+def test_tags_and_notes_are_shown_where_there_are_any(storage: str) -> None:
+    lines = call("ls", "--storage", storage).stdout.splitlines()
+    assert lines[0].split() == ["name", "kind", "status", "best", "tags", "notes", "started", "ended", "path"]
+    assert [line for line in lines if "slow kept  about digits-b" in line]
+    assert "tags" not in call("ls", "digits-a", "--storage", storage).stdout.splitlines()[0]
+
+
+def test_what_cannot_be_asked_for(storage: str) -> None:
+    refused = call("ls", "--storage", storage, "--status", "done")
+    assert (refused.exit_code, refused.stderr) == (2, "--status done is none of running, finished, stopped, interrupted, failed, lost\n")
+    assert call("ls", "nothing", "--storage", storage).stderr == f"no such runs in {storage}\n"

@@ -1,0 +1,101 @@
+"""Removing runs: what is told, what is refused, and what is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator import UsageError
+from orchestrator.cli import app
+from orchestrator.records.removal import Removal
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.storage import Storage
+
+
+def made(root: Path | str, name: str, experiment: str = "hooks: {}\n", status: str = "finished", **metadata: object) -> RunFolder:
+    folder = RunFolder.create(root, name, experiment, **metadata)
+    folder.storage.write("stats/attempt=0/rows", b"1234")
+    if status != "running":
+        folder.end(status)
+    return folder
+
+
+def checkpoint(folder: RunFolder) -> None:
+    position = {"epoch": 1, "iteration": 1, "step": 1, "samples": 1, "stage": 0}
+    folder.kept_checkpoints().write("epoch-0001/manifest.json", json.dumps({"position": position}))
+
+
+def test_a_run_is_removed_when_somebody_says_yes(tmp_path: Path) -> None:
+    made(tmp_path, "kept")
+    folder = made(tmp_path, "gone")
+    asked = CliRunner().invoke(app, ["rm", str(folder)])
+    assert asked.exit_code == 2
+    assert "--yes" in asked.stderr
+    assert folder.exists()
+    done = CliRunner().invoke(app, ["rm", str(folder), "--yes"])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert f"{folder}: a run, finished" in done.stderr
+    assert "3 files" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
+    folder = made(tmp_path / "runs", "one", f"hooks: {{checkpoint: {{out_dir: {tmp_path / 'kept'}}}}}\n")
+    checkpoint(folder)
+    (tmp_path / "kept" / "other").mkdir()
+    removal = Removal.of(str(folder))
+    assert f"with its checkpoints in {tmp_path / 'kept' / 'one'}" in str(removal)
+    removal.carry_out()
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["other"]
+
+
+def test_what_went_on_from_it_is_told_and_stays(tmp_path: Path) -> None:
+    folder = made(tmp_path, "first")
+    before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
+    longer = made(tmp_path, "longer", goes_on_from=before)
+    with pytest.raises(UsageError, match=r"longer goes on from .*first, and has no checkpoint of its own yet"):
+        Removal.of(str(folder))
+    checkpoint(longer)
+    removal = Removal.of(str(folder))
+    assert f"{longer} went on from it, and stays" in str(removal)
+    removal.carry_out()
+    assert not folder.exists()
+    assert longer.exists()
+
+
+def test_what_is_under_way_or_a_trial_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is under way"):
+        Removal.of(str(made(tmp_path, "live", status="running")))
+    sweep = made(tmp_path, "sweep", sweep={"metric": "val/loss", "mode": "min", "trials": 1})
+    trial = made(f"{sweep}/trials", "trial-0000")
+    with pytest.raises(UsageError, match=f"is a trial.*hookyard rm {sweep}"):
+        Removal.of(str(trial))
+    assert "a sweep of 1 trials" in str(Removal.of(str(sweep)))
+    with pytest.raises(UsageError, match="is no run"):
+        Removal.of(str(tmp_path))
+
+
+def test_nothing_is_removed_where_one_of_several_is_refused(tmp_path: Path) -> None:
+    folder = made(tmp_path, "one")
+    refused = CliRunner().invoke(app, ["rm", str(folder), str(tmp_path / "none"), "--yes"])
+    assert refused.exit_code == 2
+    assert folder.exists()
+
+
+def test_a_removal_that_is_cut_short_leaves_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made(tmp_path, "one")
+    removal = Removal.of(str(folder))
+
+    def fails(storage: Storage, name: str) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(Storage, "delete", fails)
+    with pytest.raises(OSError, match="gone"):
+        removal.carry_out()
+    assert folder.exists()
+    monkeypatch.undo()
+    removal.carry_out()
+    assert list(tmp_path.iterdir()) == []
