@@ -95,5 +95,5 @@ class Task(ABC):
         return members(nn.ModuleList) or [member for member in of_sequentials if member not in within]
 
     def required_hooks(self) -> Mapping[str, Any]:
-        """Hooks this task cannot do without: a name to what YAML would say of it; the experiment may refine them."""
+        """Hooks this task cannot do without: a name to what YAML would say of it, its class or an object; the experiment may refine them."""
         return {}

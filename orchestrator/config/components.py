@@ -18,6 +18,7 @@ from hooks import HOOKS, Hook, Priority
 from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.imports import find_class
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
+from orchestrator.config.python_objects import as_written
 from orchestrator.config.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
@@ -87,9 +88,10 @@ class MadeHook(NamedTuple):
 def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, MadeHook | None]:
     """Every hook by name, None where it is switched off: the defaults, then what the task requires, then the others.
 
-    `entries` is what the experiment says: a mapping, null or false for off, true for as it is. Raises ConfigError
-    with every problem of every hook.
+    `entries` is what the experiment says: a mapping, null or false for off, true for as it is; `required` may hold classes and
+    objects too. Raises ConfigError with every problem of every hook.
     """
+    required = as_written(required, "hooks")
     problems: list[Problem] = []
     names = dict.fromkeys([*DEFAULT_HOOKS, *required, *entries])
     made = {name: collect_problems(problems, _made, name, entries, required) for name in names}

@@ -63,7 +63,7 @@ class RunFolder:
         if folder.storage.names():
             raise UsageError(
                 f"{folder} exists already. To go on with it: hookyard resume {folder}\n"
-                "To start another run beside it, give a --name."
+                "To start another run beside it, give another name: --name, or name= in Python."
             )
         try:
             folder.begin(experiment, **metadata)

@@ -80,6 +80,20 @@ def test_a_hook_s_fields_are_all_said_as_the_task_may_ask_for_others() -> None:
     assert made.hooks["shadow"] == {"type": f"{HERE}:Shadow", "decay": 0.5, "every": "1 epoch", "keep": 3, "mode": "near", "tags": []}
 
 
+@dataclass
+class Picky(Line):
+    """Requires a hook as a person would write it."""
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        return {"shadow": Shadow(decay=0.25, keep=7), "ema": EMA}
+
+
+def test_a_task_may_require_objects_and_classes() -> None:
+    hooks = checked_experiment(Experiment(task=Picky, epochs=1, hooks={"shadow": {"keep": 1}})).hooks
+    assert hooks["shadow"] == {"type": f"{HERE}:Shadow", "decay": 0.25, "every": "1 epoch", "keep": 1, "mode": "near", "tags": []}
+    assert isinstance(hooks["ema"], dict)
+
+
 def test_a_priority_of_an_object_counts() -> None:
     hook = EMA(decay=0.5)
     hook.priority = Priority.LOWEST  # type: ignore[misc]
