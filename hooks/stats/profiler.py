@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
@@ -68,6 +69,10 @@ class Profiler(Cleanup, Hook):
         self._profile: profile | None = None
         self._part = ExitStack()
         self._begin, self._end = inf, inf
+
+    def misfit(self, hooks: Mapping[str, Hook]) -> str:
+        others = [name for name, hook in hooks.items() if isinstance(hook, Profiler) and hook is not self and {*hook.profiled_ranks} & {*self.profiled_ranks}]
+        return f"torch has one profiler in a process, and '{others[0]}' traces the same ranks; trace others (profiled_ranks), or more windows (repeat)" if others else ""
 
     def on_start(self, state: State) -> None:
         if self.nvtx and state.device.type != "cuda":

@@ -100,6 +100,14 @@ def test_a_resumed_run_goes_on_in_the_schedule(iteration: int, window: tuple[int
     assert windows[:2] == ([] if window is None else [("start", window[0]), ("stop", window[1])])
 
 
+def test_two_that_trace_the_same_rank_are_refused_as_torch_ends_the_process_over_them() -> None:
+    first, second, other = Profiler(), Profiler(skip_first=40), Profiler(profiled_ranks=(1,))
+    hooks = {"profiler": first, "later": second, "other": other}
+    assert "'later' traces the same ranks" in first.misfit(hooks)
+    assert "'profiler' traces the same ranks" in second.misfit(hooks)
+    assert not other.misfit(hooks)
+
+
 def test_a_failure_in_a_window_leaves_what_there_is_and_ends_the_profiler_once(tmp_path: Path, stops: list[profile]) -> None:
     """VISSL's hook ends its profiler twice."""
     with pytest.raises(Exception, match="broken on purpose"):
