@@ -64,6 +64,10 @@ class Hook:
     mutable: ClassVar[frozenset[str]] = frozenset()
     """Fields that may change while the run goes on, because the hook reads them anew each time it uses them."""
 
+    waits_for_device: ClassVar[frozenset[str]] = frozenset()
+    """Events of an iteration in which the hook reads what the device has computed, so that training waits for it each time.
+    An event with a pace (`paced_by`) may do so without saying it."""
+
     best_effort: ClassVar[bool] = False
     """True when a failure of the hook is logged and must not end the run (trackers)."""
 

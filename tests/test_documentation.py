@@ -142,6 +142,21 @@ def test_the_hook_guide_s_other_hook_looks_back(folder: Path) -> None:
     assert f"the loss fell by at most {max(falls.values()):.4f}" in (Path(done.path) / "log.txt").read_text()
 
 
+def test_the_page_on_testing_tests_the_guides_hook_and_task(folder: Path) -> None:
+    for page in ("hooks", "tasks", "testing"):
+        write_files(ROOT / "docs" / f"{page}.md", folder)
+    sys.path.append(str(folder))
+    tests = [test for name in ("test_norms", "test_diabetes") for test in vars(importlib.import_module(f"study.{name}")).items()]
+    called = [name for name, test in tests if name.startswith("test_") and test() is None]
+    assert len(called) == 4
+
+
+def test_the_page_on_testing_has_every_check() -> None:
+    told = [check for check, _ in table_rows((ROOT / "docs" / "testing.md").read_text())]
+    sources = " ".join(file.read_text() for file in (ROOT / "hooks" / "testing").glob("*.py"))
+    assert sorted(told) == sorted({*re.findall(r'(?:Failure|_stop|_unlike)\(\s*"([a-z ]+)"', sources)})
+
+
 def test_the_hook_guide_has_every_hook_once_and_names_the_defaults() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     groups = dict(re.findall(r"^\| (\w+) \| (`.+) \|$", page, re.MULTILINE))

@@ -60,6 +60,8 @@ class DeepCluster(Hook):
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
+    waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
+    """In a phase's last iteration, whose batches may be of other sizes."""
 
     def __post_init__(self) -> None:
         # Both have one place more than there are samples, for what other ranks keep: which samples these are is not asked

@@ -51,6 +51,8 @@ class MoCo(MomentumTeacher, Hook):
     """Keys in the queue; it begins with random directions."""
 
     collective: ClassVar[bool] = True
+    waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
+    """In a phase's last iteration, whose batches may be of other sizes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

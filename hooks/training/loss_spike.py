@@ -45,6 +45,7 @@ class LossSpike(Hook):
     """How many spikes in a row are left out before the next one is an error."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
+    waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

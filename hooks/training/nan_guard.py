@@ -36,6 +36,7 @@ class NanGuard(Hook):
     """How many hits each rank writes out at most."""
 
     priority: ClassVar[Priority] = Priority.VERY_HIGH
+    waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
     mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "interval", "dumps"})
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ def describe(name: str, cls: type[Hook]) -> dict[str, Any]:
         "ranks": str(cls.ranks),
         "collective": cls.collective,
         "best_effort": cls.best_effort,
+        "waits_for_device": [event for event in EVENTS if event in cls.waits_for_device],
         "events": [event for event in EVENTS if getattr(cls, event) is not getattr(Hook, event)],
         "parameters": _parameters(cls),
     }
@@ -112,6 +113,8 @@ def _show(one: dict[str, Any]) -> None:
     typer.echo(f"{one['name']}  {one['class']}\n\n{one['doc']}\n")
     ranks = f"{one['ranks']}{', collective' if one['collective'] else ''}{', best effort' if one['best_effort'] else ''}"
     facts = {"ranks": ranks, "priority": one["priority"], "events": ", ".join(one["events"]), "source": one["source"]}
+    if one["waits_for_device"]:
+        facts["waits"] = f"for the device in {', '.join(one['waits_for_device'])}"
     for key, value in facts.items():
         typer.echo(f"{key + ':':10}{value}")
     typer.echo("")

@@ -14,6 +14,7 @@ from hooks.private_torch import at_end_of_backward, compile_in_place, inner_sche
 from tests.private_names import assert_there
 
 NAMES = {
+    "torch.utils._python_dispatch:TorchDispatchMode": "collectives that a hook calls, seen by its check",
     "torch.utils._pytree:tree_flatten": "batches of any shape, in the graph of a model",
     "torch.utils._pytree:tree_unflatten": "batches of any shape, in the graph of a model",
     "torch.utils._pytree:tree_leaves": "the tensors of a batch, of an output and of what is exported",

@@ -27,6 +27,12 @@ def test_a_hook_as_plain_data() -> None:
     assert [one["required"] for one in describe("band", Band)["parameters"]] == [True, True]
 
 
+def test_what_waits_for_the_device_is_told() -> None:
+    shown = CliRunner().invoke(app, ["hooks", "loss_spike"]).stdout
+    assert "waits:    for the device in on_gradients\n" in shown
+    assert "waits:" not in CliRunner().invoke(app, ["hooks", "gradient_clip"]).stdout
+
+
 def test_types_are_said_as_one_would_say_them() -> None:
     said = {(name, one["name"]): one["type"] for name, cls in hooks.HOOKS.items() for one in describe(name, cls)["parameters"]}
     assert said["swav", "assigned_views"] == "list[int >= 0]"

@@ -1,0 +1,237 @@
+"""Lives of a run with the hook that is checked: undisturbed, or stopped and resumed at every report; and what each has come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hooks.hook import Hook, Ranks
+from hooks.parts import sharded_tensors as shards
+from hooks.plan import HookError
+from hooks.testing.failure import CheckStopped, Failure
+from hooks.testing.training import KeepingRecorder, Screen, make_loop
+from hooks.testing.watching import Watch
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.stats.quantities import unit
+from orchestrator.storage import Storage
+from orchestrator.task import Task
+
+NAME = "checked"
+"""What the hook is called in its loop."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A loop that the hook is checked in: an epoch or two of a few steps, with reports in the middle of them."""
+
+    ranks: int = 1
+    strategy: str = "ddp"
+    accumulate: int = 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What an experiment says of it."""
+        is_sharded = self.strategy == "fsdp"
+        return {
+            "epochs": 1 if is_sharded else 2,
+            "accumulate": self.accumulate,
+            "validate_every": "2 steps" if is_sharded or self.accumulate > 1 else "4 steps",
+            "optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9},
+            "scheduler": {"type": "StepLR", "step_size": 1},
+            "workers": {"count": self.ranks, "strategy": self.strategy},
+        }
+
+    def __str__(self) -> str:
+        ranks = f"{self.ranks} ranks ({self.strategy})" if self.ranks > 1 else "1 rank"
+        return f"{ranks}, {self.accumulate} micro-batches in a step, on the CPU" if self.accumulate > 1 else f"{ranks}, on the CPU"
+
+
+@dataclass
+class Moment:
+    """What there is at a report."""
+
+    metrics: dict[str, Any]
+    parameters: dict[str, Any]
+    buffers: dict[str, Any]
+    optimizer: dict[str, Any]
+    state_dict: Any
+    rank_state_dict: Any
+
+
+@dataclass
+class Life:
+    """What a run has come to."""
+
+    moments: list[Moment] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    watches: list[Watch] = field(default_factory=list)
+
+
+class Refused(Exception):
+    """The hook says at its start that it cannot be in this loop."""
+
+
+class Lives:
+    """Lives of one task in one situation, on this rank. `folder` is shared by all ranks."""
+
+    def __init__(self, task: Task, situation: Situation, world: World, folder: Path) -> None:
+        self._task, self._situation, self._world, self._folder = task, situation, world, folder
+        self._lived = 0
+
+    def undisturbed(self, hook: Hook, beside: Mapping[str, Hook] | None = None, *, saved: bool = True) -> Life:
+        """From beginning to end, with a checkpoint at every report where it is to be saved."""
+        return self._live(hook, lambda number: None, beside or {}, saved)
+
+    def resumed(self, make: Callable[[], Hook]) -> Life:
+        """Stopped at every report, and gone on from its checkpoint by a new hook."""
+        return self._live(make(), lambda number: make(), {}, True)
+
+    def resumed_once(self, first: Hook, then: Hook) -> Life:
+        """Stopped at the first report, and gone on by another hook."""
+        return self._live(first, lambda number: then if number == 1 else None, {}, True)
+
+    def changed(self, hook: Hook, values: Mapping[str, Any]) -> Life:
+        """Undisturbed, but for fields that get other values at the first report."""
+
+        def change(number: int, loop: Loop) -> None:
+            if number == 1:
+                for name, value in values.items():
+                    loop.plan.change(NAME, name, value)
+
+        return self._live(hook, lambda number: None, {}, True, change)
+
+    def _live(
+        self,
+        hook: Hook,
+        follower: Callable[[int], Hook | None],
+        beside: Mapping[str, Hook],
+        saved: bool,
+        between: Callable[[int, Loop], None] = lambda number, loop: None,
+    ) -> Life:
+        self._lived += 1
+        place = self._folder / str(self._lived)
+        life, recorder = Life(), KeepingRecorder()
+        torch.manual_seed(self._lived)  # whatever the process has drawn before
+        loop = self._loop(hook, beside, place, recorder, life)
+        reports = self._reports(loop)
+        while (report := next(reports, None)) is not None:
+            path = loop.save() if saved else None
+            life.moments.append(self._moment(hook, report.metrics, loop))
+            number = len(life.moments)
+            between(number, loop)
+            next_hook = None if report.final else follower(number)
+            if next_hook is None or path is None:
+                continue
+            reports.close()
+            # The same recorder, as what is looked back on is no part of a checkpoint.
+            hook, loop = next_hook, self._loop(next_hook, beside, place, recorder, life)
+            loop.restore(path.rpartition("/")[2])
+            reports = self._reports(loop)
+        life.rows = recorder.rows
+        return life
+
+    def _loop(self, hook: Hook, beside: Mapping[str, Hook], place: Path, recorder: KeepingRecorder, life: Life) -> Loop:
+        place.mkdir(parents=True, exist_ok=True)
+        store = CheckpointStore(Storage(place / "checkpoints"), NAME, master=self._world.is_master)
+        loop, _ = make_loop(
+            self._task,
+            {NAME: hook, **beside},
+            self._situation.settings,
+            recorder,
+            world=self._world,
+            store=store,
+            artifacts=place,
+            display=Screen(),
+            name=NAME,
+        )
+        if NAME in loop.plan.hooks:
+            life.watches.append(Watch(hook, loop.plan, collectives=self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL))
+        return loop
+
+    def _reports(self, loop: Loop) -> Generator[Any, None, None]:
+        try:
+            yield from loop.run()
+        except HookError as error:
+            cause = error.__cause__
+            if error.event == "on_start" and isinstance(cause, ValueError):
+                raise Refused(str(cause)) from error
+            raise CheckStopped(Failure("runs", str(error), "where fields are the reason, let their bounds or __post_init__ refuse them; where it is meant to fail, give fields= with which it does not")) from error
+
+    def _moment(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> Moment:
+        state = loop.state
+        assert state.optimizer is not None
+        runs_here = NAME in loop.plan.hooks
+        return Moment(
+            dict(metrics),
+            copied(dict(state.module.named_parameters())),
+            copied(dict(state.module.named_buffers())),
+            copied(state.optimizer.state_dict()),
+            read_back("state_dict", hook.state_dict()) if runs_here else {},
+            read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},
+        )
+
+
+def copied(tree: Any) -> Any:
+    """Plain containers with copies of their tensors; of a sharded one, of this rank's shard."""
+    if isinstance(tree, Tensor):
+        return shards.local(tree).detach().clone()
+    if isinstance(tree, dict):
+        return {key: copied(value) for key, value in tree.items()}
+    return [copied(value) for value in tree] if isinstance(tree, (list, tuple)) else tree
+
+
+def read_back(method: str, state: Any) -> Any:
+    """What a checkpoint gives back of a hook's state; raises CheckStopped where it gives something else."""
+    tree = copied(state)
+    file = BytesIO()
+    to_do = f"give tensors, numbers, text, and lists and dicts of them in {method}(): checkpoints are read with weights_only=True"
+    try:
+        torch.save(tree, file)
+        again = torch.load(BytesIO(file.getvalue()), weights_only=True)
+    except Exception as error:  # whatever the pickler says of the user's own types
+        said = str(error).strip().partition("\n")[0]
+        raise CheckStopped(Failure("state", f"{method}() gives what a checkpoint cannot hold: {type(error).__name__}: {said}", to_do)) from error
+    found = difference(again, tree)
+    if found:
+        raise CheckStopped(Failure("state", f"what {method}() gives comes back from a checkpoint as something else: {found}", to_do))
+    return again
+
+
+def difference(found: Any, expected: Any, place: str = "", varies: Collection[str] = ()) -> str:
+    """The first place where two trees differ by a bit, with both values; empty where none does. What is measured in
+    seconds, bytes and the like, by its name, may differ, and so may what `varies`."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in (key for key in {**expected, **found} if key not in varies and not _is_measured(str(key))):
+            if key not in found or key not in expected:
+                return f"{place}[{key!r}] is {'missing' if key not in found else 'there, and should not be'}"
+            if told := difference(found[key], expected[key], f"{place}[{key!r}]", varies):
+                return told
+        return ""
+    if isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
+        if len(found) != len(expected):
+            return f"{place} has {len(found)} entries, not {len(expected)}"
+        told_all = (difference(one, other, f"{place}[{index}]", varies) for index, (one, other) in enumerate(zip(found, expected, strict=True)))
+        return next(filter(None, told_all), "")
+    if isinstance(expected, Tensor) and isinstance(found, Tensor):
+        alike = found.dtype == expected.dtype and found.shape == expected.shape
+        return "" if alike and torch.equal(found.nan_to_num(), expected.nan_to_num()) else f"{place} is {_shown(found)}, not {_shown(expected)}"
+    same = type(found) is type(expected) and (found == expected or (found != found and expected != expected))
+    return "" if same else f"{place} is {found!r}, not {expected!r}"
+
+
+def _shown(tensor: Tensor) -> str:
+    values = tensor.flatten()[:4].tolist()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {values}{'...' if tensor.numel() > 4 else ''}"
+
+
+def _is_measured(name: str) -> bool:
+    """Whether a name says that its value differs from run to run: a time, a speed, or what the machine has in use."""
+    return bool(unit(name)) or name.rpartition("_")[2] == "seconds"

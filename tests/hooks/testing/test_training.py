@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from hooks import EMA, GradientClip
+from hooks.testing import SmallTask, ready_state, train
+from orchestrator.errors import ConfigError
+
+
+@dataclass
+class Averaged(SmallTask):
+    """Requires a hook."""
+
+    def required_hooks(self) -> Mapping[str, Any]:
+        return {"average": {"type": "ema", "decay": 0.5}}
+
+
+def test_a_ready_state_is_that_of_the_first_gradients() -> None:
+    state = ready_state(epoch=3)
+    points, labels = state.batch
+    expected = functional.cross_entropy(state.output, labels)
+    assert state.loss is not None
+    assert torch.equal(state.loss, expected)
+    assert all(parameter.grad is not None for parameter in state.module.parameters())
+    assert (state.phase, state.epoch, state.batch_size, len(points)) == ("train", 3, 4, 4)
+    GradientClip(max_norm=0.001).on_gradients(state)
+    assert torch.nn.utils.get_total_norm(state.gradients()).item() == pytest.approx(0.001, rel=1e-3)
+
+
+def test_a_loop_gives_reports_rows_and_what_was_said() -> None:
+    trained = train({"clip": GradientClip()}, steps=4)
+    rows = [row for row in trained.rows if row["phase"] == "train"]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["grad_norm"] > 0 for row in rows)
+    assert trained.reports[-1]["val/accuracy"] <= 1
+    assert trained.state.step == 4
+
+
+def test_what_the_task_requires_is_there_and_what_is_given_stands_in_for_it() -> None:
+    assert list(train(task=Averaged()).state.evaluations) == [""]
+    assert train(task=Averaged()).state.evaluations[""].lender == "average"
+    assert train({"mine": EMA(decay=0.1)}, Averaged()).state.evaluations[""].lender == "mine"
+
+
+def test_a_key_that_an_experiment_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="epoch"):
+        train(epoch=3)
