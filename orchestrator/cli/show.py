@@ -123,7 +123,8 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
     typer.echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
     if summary["importance"]:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())
+        spreads = summary["importance_spread"]
+        shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
         typer.echo(f"what mattered for {metric}: {shares}")
     if summary["pareto"]:
         typer.echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
@@ -140,12 +141,13 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the method that needs no
     other package, and the Pareto front where it has several metrics."""
     from orchestrator.runs.best import Use
-    from orchestrator.sweeps.results.analysis import ENOUGH, importance, non_dominated
+    from orchestrator.sweeps.results.analysis import ENOUGH, importance_table, non_dominated
 
     metric, mode = sweep.objective
     judged: Any = trials[metric].dropna() if len(trials) else ()
     best = judged.index[0] if len(judged) else None
     reached = sweep.trial(best).best if best else None
+    mattered = importance_table(trials, metric, mode, "variance") if len(judged) >= ENOUGH else None
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
         "path": sweep.path,
@@ -155,6 +157,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "value": judged[best] if best else None,
         "reached": asdict(reached) if reached else None,
         "use": Use.of(sweep.folder, "best")._asdict() if reached and reached.checkpoint else None,
-        "importance": importance(trials, metric, mode, "variance").to_dict() if len(judged) >= ENOUGH else {},
+        "importance": {} if mattered is None else mattered["importance"].to_dict(),
+        "importance_spread": {} if mattered is None else mattered["spread"].to_dict(),
         "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if known else [],
     }

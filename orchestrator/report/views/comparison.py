@@ -12,10 +12,10 @@ from orchestrator.report.charts.parallel import parallel
 from orchestrator.report.charts.scatter import scatter
 from orchestrator.report.charts.stacks import stacks
 from orchestrator.report.markup import Markup, element
-from orchestrator.report.tables import Share, table
+from orchestrator.report.tables import Quantity, Share, table
 from orchestrator.report.views.learning import Reports, points
 from orchestrator.report.views.spans import KINDS
-from orchestrator.sweeps.results.analysis import CONFIG, ENOUGH, importance, non_dominated
+from orchestrator.sweeps.results.analysis import CONFIG, ENOUGH, importance_table, non_dominated
 
 COST = "step_s"
 """What a sweep with a single metric is weighed against."""
@@ -41,10 +41,13 @@ def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str]) ->
     title, judged = "What mattered", int(trials[metric].notna().sum()) if metric in trials else 0
     if judged < ENOUGH:
         return page.Section("mattered", title, f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell.")
-    shares = importance(trials, metric, mode, "variance")
-    rows = [(name, Share(float(share))) for name, share in shares.items()]
-    drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share"), rows, class_="shares")
-    note = "How far a parameter's values tell the ranks of the trials, less what chance would; by variance."
+    found = importance_table(trials, metric, mode, "variance")
+    rows = [(name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in found.iterrows()]
+    drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share", "spread"), rows, class_="shares")
+    note = (
+        "How far a parameter's values tell the ranks of the trials, less what chance would; by variance. The spread is how far a "
+        "share would lie from this with other trials: a share that is no larger says nothing."
+    )
     return page.Section("mattered", title, drawn, note)
 
 

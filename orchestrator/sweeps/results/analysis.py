@@ -15,6 +15,8 @@ CONFIG = "config/"
 """What the columns of parameters begin with."""
 ENOUGH = 10
 """Fewer trials than this say little about what mattered."""
+RESAMPLES = 50
+"""Sets of trials that are drawn to see how far importance is by chance."""
 BINS = 5
 """How many groups a parameter's numbers are put into, by size."""
 
@@ -63,6 +65,22 @@ def importance(trials: pd.DataFrame, metric: str, mode: str, method: str) -> pd.
     return (found / total if total > 0 else found * 0).sort_values(ascending=False, kind="stable").rename(method)
 
 
+def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str) -> pd.DataFrame:
+    """The importance of each parameter, and how far it would lie from that with other trials: its `spread`.
+
+    The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many trials, drawn
+    from these with replacement by a fixed seed; trials that repeat each other are drawn together.
+    """
+    judged = trials[trials[metric].notna()]
+    units = pd.factorize(judged["configuration"])[0] if "configuration" in judged else np.arange(len(judged))
+    members = [np.flatnonzero(units == unit) for unit in range(units.max() + 1)]
+    random = np.random.RandomState(0)
+    sets = [np.concatenate([members[unit] for unit in random.randint(len(members), size=len(members))]) for _ in range(RESAMPLES)]
+    shares = [importance(judged.iloc[places].reset_index(drop=True), metric, mode, method) for places in sets]
+    found = importance(judged, metric, mode, method)
+    return pd.DataFrame({"importance": found, "spread": pd.DataFrame(shares).std()[found.index]})
+
+
 def default_method() -> str:
     """PED-ANOVA where Optuna is installed, else the variance between groups."""
     return "ped_anova" if find_spec("optuna") else "variance"
@@ -80,11 +98,13 @@ def _variance(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
 
 
 def _between(metric: pd.Series, groups: pd.Series) -> float:
-    ranks, count = metric.rank(), groups.nunique()
-    total = ((ranks - ranks.mean()) ** 2).sum()
-    if count < 2 or len(ranks) <= count or not total:
+    codes, known = pd.factorize(groups)
+    ranks, count = metric.rank().to_numpy(), len(known)
+    if count < 2 or len(ranks) <= count or not np.ptp(ranks):
         return 0.0
-    within = ranks.groupby(groups).transform(lambda own: (own - own.mean()) ** 2).sum()
+    total = ((ranks - ranks.mean()) ** 2).sum()
+    means = np.bincount(codes, ranks) / np.bincount(codes)
+    within = ((ranks - means[codes]) ** 2).sum()
     return max(0.0, 1 - float(within / total) * (len(ranks) - 1) / (len(ranks) - count))
 
 

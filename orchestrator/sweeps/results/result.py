@@ -22,7 +22,14 @@ from orchestrator.stats.row_filter import check_columns
 from orchestrator.stats.summaries import by_trial
 from orchestrator.stats.tables import COMPACTED, recorded_schema
 from orchestrator.stats.usage import kept_usage, usage
-from orchestrator.sweeps.results.analysis import ENOUGH, METHODS, default_method, importance, non_dominated
+from orchestrator.sweeps.results.analysis import (
+    ENOUGH,
+    METHODS,
+    default_method,
+    importance,
+    importance_table,
+    non_dominated,
+)
 from orchestrator.sweeps.results.population_history import History, lineage
 
 if TYPE_CHECKING:
@@ -207,6 +214,15 @@ class Sweep(Result):
         `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
         far the values of a parameter explain the ranks of all trials. Raises UsageError where fewer than 10 trials have the metric.
         """
+        return importance(*self._judged_importance(metric, method))
+
+    def importance_table(self, metric: str | None = None, method: str | None = None) -> pd.DataFrame:
+        """As `importance`, with the `spread` of each share: how far it would lie from that with other trials (the bootstrap's
+        standard error). With `ped_anova` that takes seconds."""
+        return importance_table(*self._judged_importance(metric, method))
+
+    def _judged_importance(self, metric: str | None, method: str | None) -> tuple[pd.DataFrame, str, str, str]:
+        """Trials, metric, mode and method; raises UsageError where that is not enough, or not known."""
         trials, (first, _) = self.trials, self.objective
         metric = metric or first
         method = method or default_method()
@@ -219,7 +235,7 @@ class Sweep(Result):
         mode = direction(metric, dict(self.objectives))
         if mode is None and method != "variance":
             raise UsageError(f"is more or less of {metric} better? That is not known, and method='variance' need not know it")
-        return importance(trials, metric, mode or "max", method)
+        return trials, metric, mode or "max", method
 
 
 def _each(

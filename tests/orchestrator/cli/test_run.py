@@ -185,7 +185,8 @@ def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
     assert {trial["error"] for trial in shown["trials"]} == {None}
     printed = call("show", "runs/lines").stdout
     assert "finished, 10 finished" in printed
-    assert "what mattered for val/loss: optimizer.lr 100%, seed 0%" in printed
+    assert shown["importance_spread"] == {"optimizer.lr": 0.0, "seed": 0.0}
+    assert "what mattered for val/loss: optimizer.lr 100% ± 0%, seed 0% ± 0%" in printed
 
 
 def test_a_trial_is_taken_out_of_a_sweep_and_run_again(study: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.report.markup import Markup
 from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
-from orchestrator.sweeps.results.analysis import importance
+from orchestrator.sweeps.results.analysis import importance_table
 from tests.orchestrator.report.reading import parsed, tables_of
 
 MAX = {"val/accuracy": "max"}
@@ -35,8 +35,8 @@ def test_the_best_trial_s_line_is_the_strongest() -> None:
 
 def test_what_mattered_is_the_sweep_s_own_importance() -> None:
     table = tables_of(parameter_importance(TRIALS, MAX).content)["Shares of what sets val/accuracy apart"]
-    expected = importance(TRIALS, "val/accuracy", "max", "variance")
-    assert table[1:] == [[str(name), f"{share:.1%}"] for name, share in expected.items()]
+    expected = importance_table(TRIALS, "val/accuracy", "max", "variance")
+    assert table == [["parameter", "share", "spread"], *([name, f"{share:.1%}", f"{spread:.1%}"] for name, share, spread in expected.itertuples())]
     assert "9 trials have reported val/accuracy; what mattered takes 10" in str(parameter_importance(TRIALS.iloc[:9], MAX).content)
 
 

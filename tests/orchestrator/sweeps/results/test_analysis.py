@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import kruskal
 
 from orchestrator.sweeps.results import analysis
-from orchestrator.sweeps.results.analysis import importance, non_dominated
+from orchestrator.sweeps.results.analysis import importance, importance_table, non_dominated
 
 NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan), st.just(math.inf))
 MODES = st.sampled_from(["max", "min"])
@@ -118,6 +118,38 @@ def test_where_nothing_differs_nothing_mattered(method: str) -> None:
     assert importance(table, "loss", "min", method)["same"] == 0
     if method == "variance":
         assert importance(table, "loss", "min", method).tolist() == [0, 0, 0, 0]
+
+
+def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of n values x the mean's is the root of the sum of (x - mean)^2, over n: what the bootstrap comes to with many sets."""
+
+    def mean(values: pd.DataFrame, metric: pd.Series, mode: str) -> pd.Series:
+        return pd.Series({"config/a": metric.mean(), "config/b": 1 - metric.mean()})
+
+    monkeypatch.setitem(analysis.METHODS, "mean", mean)
+    monkeypatch.setattr(analysis, "RESAMPLES", 500)
+    reached = np.array([0.1, 0.4, 0.4, 0.7, 0.9])
+    table = pd.DataFrame({"config/a": 1, "config/b": 1, "score": reached})
+    expected = np.sqrt(((reached - reached.mean()) ** 2).sum()) / 5
+    found = importance_table(table, "score", "max", "mean")
+    assert found["importance"].to_dict() == pytest.approx({"a": 0.5, "b": 0.5})
+    assert found["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
+    # Two trials of each configuration are no more than one that is there twice.
+    repeated = pd.concat([table.assign(configuration=range(5))] * 2, ignore_index=True)
+    assert importance_table(repeated, "score", "max", "mean")["spread"].tolist() == pytest.approx(found["spread"].tolist())
+
+
+def test_with_more_trials_the_spread_is_smaller_and_what_does_nothing_lies_within_it() -> None:
+    """Of 40 sweeps of 60 trials the shares of lr had a standard deviation of 0.08, of 24 trials 0.14, of 12 0.24."""
+    found = {}
+    for count in (12, 24, 60, 240):
+        table = drawn(count, seed=1)
+        table["loss"] = 2 * np.log10(table["config/lr"]) + np.log2(table["config/width"]) + np.random.RandomState(4).randn(count)
+        found[count] = importance_table(table, "loss", "min", "variance")
+    assert (found[240]["importance"] > 2 * found[240]["spread"]).to_dict() == {"lr": True, "width": True, "noise": False}
+    spreads = [table.loc["lr", "spread"] for table in found.values()]
+    assert spreads == sorted(spreads, reverse=True)
+    assert 0.04 < found[60].loc["lr", "spread"] < 0.16
 
 
 def test_without_optuna_the_variance_tells(monkeypatch: pytest.MonkeyPatch) -> None:

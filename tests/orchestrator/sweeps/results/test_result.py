@@ -262,6 +262,9 @@ def test_importance_takes_ten_trials(tmp_path: Path) -> None:
         trial.folder.update(values={"optimizer.lr": index / 100, "seed": index % 2})
     shares = made.importance(method="variance")
     assert shares.idxmax() == "optimizer.lr"
+    table = made.importance_table(method="variance")
+    assert table["importance"].to_dict() == shares.to_dict()
+    assert (table["spread"] >= 0).all()
     with pytest.raises(UsageError, match="method='fanova' is none of ped_anova, variance"):
         made.importance(method="fanova")
     for index, trial in enumerate(made.runs[1:]):
