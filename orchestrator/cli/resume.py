@@ -28,9 +28,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
-    from orchestrator.cluster.preflight import checked_cluster
     from orchestrator.records.run_folder import RunFolder
-    from orchestrator.runs import driver as runs
 
     folder = RunFolder.open(run)
     metadata = folder.metadata()
@@ -38,14 +36,17 @@ def resume(
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
     if metadata.sweep and workers is not None:
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
-    experiment = runs.experiment_to_resume(folder, workers)
-    cluster = checked_cluster(address, run, experiment, skip=metadata.local or skip_preflight)
-    if metadata.sweep:
-        from orchestrator.sweeps import driver as sweeps
+    folder.refuse_if_driven(take_over)
+    with folder.being_taken_up():
+        from orchestrator.cluster.preflight import checked_cluster
+        from orchestrator.runs import driver as runs
 
-        with talk(), cluster:
-            swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address, take_over=take_over)
-        return of_sweep.finish(swept, as_json)
-    with talk(), cluster:
-        done = runs.resume(run, workers=workers, address=address, take_over=take_over)
-    return of_run.finish(done, as_json)
+        experiment = runs.experiment_to_resume(folder, workers)
+        with talk(), checked_cluster(address, run, experiment, skip=metadata.local or skip_preflight):
+            if metadata.sweep is None:
+                done = runs.resume(run, workers=workers, address=address, take_over=take_over)
+            else:
+                from orchestrator.sweeps import driver as sweeps
+
+                swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address, take_over=take_over)
+    return of_run.finish(done, as_json) if metadata.sweep is None else of_sweep.finish(swept, as_json)

@@ -44,6 +44,8 @@ class RunMetadata:
     """Of a run of before."""
     seed: int | None = None
     ended: str | None = None
+    taken_up_by: Mapping[str, Any] | None = None
+    """The process that is about to go on with it, as `driver_identity` says, until that drives it or refuses."""
     resumed: Sequence[str] = ()
     """When it was taken up again."""
     attempts: int | None = None

@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -145,15 +146,27 @@ class RunFolder:
         """Raises UsageError where another driver has the run. One on another machine cannot be seen from here; with
         `take_over` it is said to be gone."""
         metadata = self.metadata()
-        if status_of(metadata) != "running":
+        taker = _taker(metadata)
+        if taker == os.getpid() or status_of(metadata) != "running":
             return
-        if metadata.host == socket.gethostname():
-            raise UsageError(f"{self} is still running (process {metadata.pid}); end that first")
+        if taker or metadata.host == socket.gethostname():
+            raise UsageError(f"{self} is still running (process {taker or metadata.pid}); end that first")
         if not take_over:
             raise UsageError(
                 f"{self} is run by process {metadata.pid} on {metadata.host}, and whether that still lives cannot be seen "
                 f"from here. End it there; where it is gone: hookyard resume {self} --take-over"
             )
+
+    @contextmanager
+    def being_taken_up(self) -> Iterator[None]:
+        """Within it the run is running for whoever looks, though it takes seconds until this process drives it; where that
+        refuses or dies, it is what it was before."""
+        self.update(taken_up_by=driver_identity())
+        try:
+            yield
+        finally:
+            if self.metadata().taken_up_by:
+                self.update(taken_up_by=None)
 
     # Attempts
 
@@ -252,13 +265,27 @@ def _boot() -> str | None:
 
 
 def status_of(run: RunMetadata) -> str:
-    """A run's status from its `run.json`; `lost` where its driver is gone."""
+    """A run's status from its `run.json`: `running` where a process is about to go on with it, `lost` where its driver is gone."""
+    if _taker(run):
+        return "running"
     if run.status != "running" or run.host != socket.gethostname() or run.pid is None:
         return run.status
+    return "running" if _is_alive(run.pid, run.boot) else "lost"
+
+
+def _taker(run: RunMetadata) -> int | None:
+    """The process of this machine that is about to go on with a run, if there is one."""
+    taker = run.taken_up_by
+    if not taker or taker["host"] != socket.gethostname() or not _is_alive(taker["pid"], taker["boot"]):
+        return None
+    return int(taker["pid"])
+
+
+def _is_alive(pid: int, boot: str | None) -> bool:
+    """Whether a process of this machine, since a start of it, is still there."""
     import psutil
 
-    restarted = run.boot is not None and run.boot != _boot()
-    return "running" if not restarted and psutil.pid_exists(run.pid) else "lost"
+    return (boot is None or boot == _boot()) and psutil.pid_exists(pid)
 
 
 def run_folders(around: Storage) -> list[RunFolder]:

@@ -100,7 +100,7 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
     address = chosen_address(address, local=engine == "in-process")
     _refuse_what_cannot_be(experiment, engine, address)
     folder.write_experiment(to_yaml(experiment), experiment.source)
-    folder.update(status="running", error=None, resumed=[*metadata.resumed, now()], **driver_identity())
+    folder.update(status="running", error=None, stopped=[], resumed=[*metadata.resumed, now()], taken_up_by=None, **driver_identity())
     return _drive(folder, experiment, engine, address)
 
 

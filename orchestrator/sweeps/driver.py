@@ -130,8 +130,8 @@ def resume_sweep(
     _wait_for_orphans(folder)
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
     folder.write_experiment(to_yaml(experiment), experiment.source)
-    again = {"status": "running", "error": None, "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
-    folder.update(**again, **driver_identity())
+    again = {"status": "running", "error": None, "stopped": [], "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
+    folder.update(**again, taken_up_by=None, **driver_identity())
     return _carry_out(folder, experiment, previous, address)
 
 

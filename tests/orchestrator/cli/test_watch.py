@@ -51,6 +51,15 @@ def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
     assert told["report"]["val/loss"] is None
 
 
+def test_a_run_that_is_about_to_go_on_is_running(run: RunFolder) -> None:
+    """A resume reads the experiment and imports torch before it trains, and whoever watches comes sooner."""
+    run.end("interrupted")
+    with run.being_taken_up():
+        shown = call(str(run), "--once")
+    assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, f"{run}  running")
+    assert call(str(run), "--once").exit_code == 130
+
+
 @pytest.mark.parametrize(
     ("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1), ("lost", 1), ("interrupted", 130)]
 )

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import RunMetadata
-from orchestrator.records.run_folder import RunFolder, list_runs, now, status_of
+from orchestrator.records.run_folder import RunFolder, driver_identity, list_runs, now, status_of
 
 
 def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
@@ -133,6 +133,24 @@ def test_an_attempt_killed_before_it_was_written_down_is_none(tmp_path: Path) ->
     (tmp_path / "digits/stats/attempt=1").mkdir()
     assert [attempt.number for attempt in folder.attempts()] == [0]
     assert folder.begin_attempt().number == 1
+
+
+@pytest.mark.parametrize("status", ["interrupted", "failed"])
+def test_a_run_that_is_about_to_go_on_is_running_until_that_is_refused_or_dies(tmp_path: Path, status: str) -> None:
+    folder = make(tmp_path)
+    folder.end(status)
+    with folder.being_taken_up():
+        assert folder.status() == "running"
+        folder.refuse_if_driven(take_over=False)  # nobody else
+    assert folder.status() == status
+    other = {**driver_identity(), "pid": 1}
+    folder.update(taken_up_by=other)
+    assert folder.status() == "running"
+    with pytest.raises(UsageError, match=r"is still running \(process 1\)"):
+        folder.refuse_if_driven(take_over=False)
+    folder.update(taken_up_by={**other, "pid": dead_pid()})
+    assert folder.status() == status
+    folder.refuse_if_driven(take_over=False)
 
 
 # Metrics
