@@ -29,6 +29,8 @@ logger = logging.getLogger("hookyard")
 FOLDER = "tensorboard"
 _HYPER = "hp/"
 """Before the names of metrics in the table of hyperparameters."""
+_FIRST = {f"{phase}/loss": f"Loss/{phase}" for phase in ("train", "val", "test")}
+"""Where losses stand besides: TensorBoard opens the groups that come first by ASCII, capitals before the others."""
 _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "samples": "world_samples"}
 """What each axis counts."""
 
@@ -40,7 +42,8 @@ class TensorBoard(Cleanup, Hook):
     Runs on the master. Each point of training holds the mean of `train/loss`, of gradient norms and of times (under
     `perf/`) since the point before, and the newest of every other numeric column: `train/lr`, sizes under `memory/`.
     There is one every `interval` iterations, and one for what is left as training's phase ends. Metrics keep
-    their names, except that a phase's own mean `train/loss` is `train/phase_loss`; each is also written as `hp/<metric>`
+    their names, except that a phase's own mean `train/loss` is `train/phase_loss`. Losses are drawn a second time as
+    `Loss/train` and `Loss/val`, the group that TensorBoard opens first; each metric is also written as `hp/<metric>`
     for the hyperparameter table, which in a sweep begins with what trials differ in and what they are judged by. What a
     hook leaves in `state.info` as a mapping of tensors, such as activation_stats, is drawn with the next point, under
     `activations/<layer>/mean` and the like.
@@ -173,7 +176,8 @@ class TensorBoard(Cleanup, Hook):
             return
         if x != self._x:
             self._x, self._points = x, {}
-        for tag, value in points.items():
+        losses = {_FIRST[tag]: value for tag, value in points.items() if tag in _FIRST}
+        for tag, value in {**losses, **points}.items():
             if tag not in self._points:
                 self._points[tag] = value
                 self._writer.add_scalar(tag, value, x)

@@ -444,3 +444,16 @@ def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", Writer)
     start(TensorBoard(flush_s=7))
     assert asked == [7]
+
+
+def test_losses_stand_in_the_group_that_tensorboard_opens_first(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard(interval=2)
+    state = start(hook)
+    run_phase(hook, state, "train", loss_rows(1, 2, 3, 5), metrics={"train/loss": 2.75})
+    run_phase(hook, state, "val", loss_rows(1), metrics={"val/loss": 0.5, "val/accuracy": 0.25})
+    hook.on_end(state)
+    assert _points(tmp_path, "Loss/train") == _points(tmp_path, "train/loss") == [(2, 1.5), (4, 4.0)]
+    assert _points(tmp_path, "Loss/val") == _points(tmp_path, "val/loss")
+    # TensorBoard's groups are in the order of ASCII.
+    groups = sorted({tag.partition("/")[0] for tag in _events(tmp_path).Tags()["scalars"]})
+    assert groups[0] == "Loss"
