@@ -13,9 +13,17 @@ HookyardError
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import ParamSpec, TypeVar
+
+_MOST = 200
+"""Problems that one error tells."""
+_LONGEST = 2_000
+"""Characters of a problem's message, and of its path, file and suggestion."""
+_LONGEST_NAME = 100
+"""Characters of a name that is compared with those that may have been meant."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +48,11 @@ class Problem:
     line: int | None = None
     suggestion: str | None = None
 
+    def shortened(self) -> Problem:
+        """The problem with no more of each text than can be read."""
+        file, suggestion = (shortened(text, _LONGEST) if text else text for text in (self.file, self.suggestion))
+        return replace(self, path=shortened(self.path, _LONGEST), message=shortened(self.message, _LONGEST), file=file, suggestion=suggestion)
+
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
         text = ": ".join(part for part in (place, self.path, self.message) if part)
@@ -47,11 +60,12 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """A config is wrong; carries every problem found."""
+    """A config is wrong; carries every problem found, and tells the first hundreds."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        self.problems = tuple(problem.shortened() for problem in problems)
+        rest = [f"and {len(problems) - _MOST:,} more problems"] if len(problems) > _MOST else []
+        super().__init__("\n".join([*map(str, self.problems[:_MOST]), *rest]))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
@@ -66,8 +80,18 @@ def collect_problems(problems: list[Problem], function: Callable[P, R], *args: P
         return None
 
 
+def shortened(text: str, length: int = 80) -> str:
+    """The text, or where it is longer its beginning."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A suggestion of the nearest known name, upper and lower case aside; None when none is near."""
+    return _nearest(name, tuple(known)) if len(name) <= _LONGEST_NAME else None
+
+
+@lru_cache(maxsize=1000)
+def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     names = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), names, n=1)
     return f"did you mean '{names[near[0]]}'?" if near else None

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+T = TypeVar("T")
 
 _HOOKYARDS = ("hooks", "orchestrator")
 
@@ -74,16 +76,23 @@ def hidden_module(name: str) -> str | None:
     )
 
 
-def callable_at(path: str, field: str) -> Callable[..., Any]:
-    """What `module:name` names; raises ValueError, with the hook's field, where it cannot be imported or called."""
+def callable_at(path: str, field: str, gives: type[T]) -> Callable[..., T]:
+    """What `module:name` names: a subclass of `gives`, or a function that is annotated to return one, as no file may have just
+    anything called. Raises ValueError, with the hook's field, where it cannot be imported or is something else."""
     module, _, name = path.partition(":")
     try:
         found: Any = getattr(import_named(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{field}: '{path}' cannot be imported ({error}); write module:callable") from error
-    if not callable(found):
-        raise ValueError(f"{field}: '{path}' is {type(found).__name__}, not a callable")
-    called: Callable[..., Any] = found
+    try:
+        declared = found if isinstance(found, type) else get_type_hints(found).get("return")
+    except (TypeError, NameError, AttributeError) as error:  # it is no function, or its annotations name what is not there
+        raise ValueError(f"{field}: what '{path}' returns cannot be told ({error})") from error
+    declared = get_origin(declared) or declared
+    if not (isinstance(declared, type) and issubclass(declared, gives)):
+        wanted = f"{gives.__module__}.{gives.__qualname__}"
+        raise ValueError(f"{field}: '{path}' is neither a subclass of {wanted} nor a function annotated to return one (def {name}() -> {gives.__name__})")
+    called: Callable[..., T] = found
     return called
 
 

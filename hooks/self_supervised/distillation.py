@@ -38,7 +38,7 @@ class Distillation(Hook):
     """
 
     teacher: str | None = None
-    """`module:callable` that builds the teacher, a torch module."""
+    """`module:callable` that builds the teacher: a subclass of nn.Module, or a function annotated to return one."""
     checkpoint: str | None = None
     """A file with the teacher's weights: a state dict, such as a checkpoint's model.pt, alone or under the key `model`."""
 
@@ -47,13 +47,14 @@ class Distillation(Hook):
     def __post_init__(self) -> None:
         if self.teacher is None and self.checkpoint is None:
             raise ValueError("no teacher: give a callable that builds one (teacher: module:callable), a file with weights (checkpoint), or both")
+        self._builder = callable_at(self.teacher, "teacher", nn.Module) if self.teacher else None
         self._module: nn.Module = nn.Identity()
 
     def needs_whole_model(self) -> str:
         return "without a callable that builds it, the teacher is a copy of the model; give teacher" if self.teacher is None else ""
 
     def on_start(self, state: State) -> None:
-        module = deepcopy(state.module) if self.teacher is None else _build(self.teacher)
+        module = self._builder() if self._builder else deepcopy(state.module)
         if self.checkpoint is not None:
             _load(module, self.checkpoint)
         self._module = module.requires_grad_(False).eval().to(state.device)
@@ -62,13 +63,6 @@ class Distillation(Hook):
         with torch.no_grad():
             teacher = state.forward(self._module, state.batch)
         state.output = DistillationOutput(state.output, teacher)
-
-
-def _build(name: str) -> nn.Module:
-    module = callable_at(name, "teacher")()
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"teacher: '{name}' gave {type(module).__name__}, not a torch module")
-    return module
 
 
 def _load(module: nn.Module, path: str) -> None:

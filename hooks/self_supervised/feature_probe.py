@@ -42,7 +42,7 @@ class FeatureProbe(Hook):
     """
 
     data: str
-    """`module:callable` that gives the datasets `train` and `val` with samples (input, label), not augmented."""
+    """`module:callable`, annotated to return a Mapping: the datasets `train` and `val` with samples (input, label), not augmented."""
     encoder: str = "encoder.backbone"
     """The part of the model that gives features: inputs (B, ...) to (B, ...)."""
     neighbours: Annotated[int, Ge(1)] = 20
@@ -58,6 +58,7 @@ class FeatureProbe(Hook):
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        self._build: Callable[[], Mapping[str, Any]] = callable_at(self.data, "data", Mapping)  # type: ignore[type-abstract]  # a bound here
         self._datasets: Mapping[str, Any] = {}
         self._baselines: dict[str, float] | None = None
 
@@ -65,7 +66,7 @@ class FeatureProbe(Hook):
         return "it runs a part of the model over each rank's own batches"
 
     def on_start(self, state: State) -> None:
-        self._datasets = callable_at(self.data, "data")()
+        self._datasets = self._build()
         encoder = part_of(state.module, self.encoder)
         if self._baselines is None and state.step == 0:
             pixels = self._measure(nn.Identity(), state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import ModuleType
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hooks import HOOKS, Hook, Priority
+from orchestrator.config.bounds import MOST_HOOKS
 from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.imports import find_class
 from orchestrator.config.parameters import check, construct, model_of_signature, parameters
@@ -27,6 +29,9 @@ T = TypeVar("T")
 
 ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""
+
+_NAME = re.compile(r"\w[\w.-]{0,99}")
+_WRONG_NAME = "is no name, by which folders may be called: letters, digits, `_`, `-` and `.`, 100 of them at most"
 
 DEFAULT_HOOKS = (
     "sampler_seed",
@@ -92,7 +97,9 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
     objects too. Raises ConfigError with every problem of every hook.
     """
     required = as_written(required, "hooks")
-    problems: list[Problem] = []
+    if len(entries) > MOST_HOOKS:
+        raise ConfigError([Problem("hooks", f"are {len(entries):,}, and may be {MOST_HOOKS}")])
+    problems = [Problem(f"hooks.{name}", _WRONG_NAME) for name in entries if not _NAME.fullmatch(name)]
     names = dict.fromkeys([*DEFAULT_HOOKS, *required, *entries])
     made = {name: collect_problems(problems, _made, name, entries, required) for name in names}
     if problems:

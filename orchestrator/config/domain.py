@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from annotated_types import Len
 from pydantic import ConfigDict, Field, ValidationError, WrapValidator, model_serializer, model_validator
 
+from orchestrator.config.bounds import MOST_LISTED
 from orchestrator.config.model import Model
 
 
@@ -25,7 +26,7 @@ def _written(form: str) -> WrapValidator:
 
 
 _ABSENT: Any = Field(default_factory=list)
-_List = Annotated[list[Any], Len(1), _written("a list of values"), _ABSENT]
+_List = Annotated[list[Any], Len(1, MOST_LISTED), _written(f"a list of values, {MOST_LISTED:,} at most"), _ABSENT]
 _Range = Annotated[list[float], Len(2, 2), _written("[low, high]"), _ABSENT]
 _WholeRange = Annotated[list[int], Len(2, 2), _written("[low, high] in whole numbers"), _ABSENT]
 _Steps = Annotated[list[int | float], Len(3, 3), _written("[low, high, step]"), _ABSENT]

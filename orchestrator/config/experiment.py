@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from hooks.rhythm import Rhythm
@@ -18,8 +18,10 @@ from orchestrator.config.other_systems import EXPERIMENT
 from orchestrator.config.parameters import check
 from orchestrator.config.python_objects import as_written, folders_of, task_as_written
 from orchestrator.config.source import ExperimentSource, with_value
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sweep import Seed, Sweep
 from orchestrator.errors import ConfigError, Problem, collect_problems
+
+BatchSize = Annotated[int, Ge(1), Lt(2**31)]
 
 
 class Component(Model):
@@ -82,7 +84,7 @@ class Loader(Model):
     """Processes that fetch data for each rank; 0 fetches in the training process."""
     pin_memory: bool | None = None
     """Page-locks batches, so that they are copied to a GPU beside its work; by default, if there is a GPU."""
-    eval_batch_size: Annotated[int, Ge(1)] | None = None
+    eval_batch_size: BatchSize | None = None
     """Samples in a batch of val and test; by default those of a training batch."""
     drop_last: bool = False
     """Leaves out the last training batch of an epoch when it is smaller than the others."""
@@ -162,7 +164,7 @@ class Experiment(Model):
     """Passes over the training data; say this or `steps`."""
     steps: Annotated[int, Ge(1)] | None = None
     """Optimizer steps; say this or `epochs`."""
-    batch_size: Annotated[int, Ge(1)] = 32
+    batch_size: BatchSize = 32
     """Samples in a batch of each worker."""
     optimizer: Component = Component.model_validate({"type": "SGD", "lr": 0.1})
     """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, SGD's."""
@@ -178,7 +180,7 @@ class Experiment(Model):
     """Micro-batches in one optimizer step."""
     validate_every: Rhythm = Rhythm(1)
     """How often the val phase runs: `1` or `2 epochs`, `100 steps`, 0 for never."""
-    seed: int = 0
+    seed: Seed = 0
     """Seeds weights, data order and everything random."""
     max_failures: Annotated[int, Ge(-1)] = 3
     """How often a run whose worker died is started again from its last checkpoint; -1 is without limit."""

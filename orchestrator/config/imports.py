@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterable, Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from types import ModuleType
 from typing import Any, TypeVar
 
 from hooks.parts.import_path import NoSuchModule, hidden_module, import_named
+from orchestrator.config.users_code import users_code
 from orchestrator.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
@@ -34,19 +35,24 @@ def find_class(
     ConfigError at `path` when there is none, when its module cannot be imported, or when it is something else. Imports the
     module; evaluates nothing.
     """
-    found = table.get(name) or (group and _at_entry_point(name, path, group)) or _imported(name, base, table, path, others)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise _wrong(path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}")
-    return found
+    with users_code(path, f"'{name}' cannot be looked at"):
+        found = table.get(name) or (group and _at_entry_point(name, path, group)) or _imported(name, base, table, path, others)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise _wrong(path, f"'{name}' is no subclass of {base.__module__}.{base.__qualname__}, but {_described(found)}")
+        return found
 
 
 def _at_entry_point(name: str, path: str, group: str) -> Any:
-    for point in entry_points(group=group, name=name):
-        try:
+    for point in _installed(group).select(name=name):
+        with users_code(path, f"entry point '{name}' ({point.value}) cannot be loaded"):
             return point.load()
-        except Exception as error:
-            raise _wrong(path, f"entry point '{name}' ({point.value}) cannot be loaded: {_cause(error)}") from error
     return None
+
+
+@cache
+def _installed(group: str) -> EntryPoints:
+    """What is installed, which is found by reading the metadata of all packages."""
+    return entry_points(group=group)
 
 
 def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
@@ -68,19 +74,11 @@ def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, o
 
 
 def _module(name: str, path: str) -> ModuleType:
-    try:
-        return import_named(name)
-    except NoSuchModule as error:
-        raise _wrong(path, str(error)) from None
-    except Exception as error:  # importing runs the user's code
-        raise _wrong(path, f"module '{name}' cannot be imported: {_cause(error)}") from error
-
-
-def _cause(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{place}"
+    with users_code(path, f"module '{name}' cannot be imported"):
+        try:
+            return import_named(name)
+        except NoSuchModule as error:
+            raise _wrong(path, str(error)) from None
 
 
 def _as_import_path(name: str) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook
 from hooks.parts.metric_direction import judges
 from hooks.parts.metric_names import PHASES, nearest, phase_of
 from hooks.rhythm import Rhythm
-from orchestrator.errors import Problem
+from orchestrator.config.users_code import users_code
+from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
 
 _GROUPS = {"memory": "memory_stats", "throughput": "throughput"}
@@ -71,10 +73,9 @@ def data_problems(data: Mapping[str, Any], task: Task) -> list[Problem]:
     """As `phase_problems`, with the data that the task gives here; none where it has to be where it trains to give any."""
     if not any(asked.phase in ("val", "test") for asked in _asked(data)):
         return []
-    try:
+    with suppress(ConfigError), users_code("task"):  # the run itself will say it
         return phase_problems(data, list(task.data()))
-    except Exception:  # of the user's code, whatever it is; the run itself will say it
-        return []
+    return []
 
 
 def _asked(data: Mapping[str, Any]) -> Iterator[_Asked]:
@@ -104,9 +105,10 @@ def _names_of(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | N
     """The names of each phase's metrics; None where only a batch tells."""
     if type(task).metrics is not Task.metrics:
         return None
-    try:
+    meters = None
+    with suppress(ConfigError), users_code("task"):  # whatever it needs that is not here, it may have where it trains
         meters = list(task.meters())
-    except Exception:  # whatever it needs that is not here, it may have where it trains
+    if meters is None:
         return None
     probed = ["knn_accuracy", "linear_accuracy"] if any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values()) else []
     return {"train": ["loss"], "val": ["loss", *meters, *probed], "test": ["loss", *meters]}

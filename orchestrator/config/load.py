@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.bounds import FILLED_IN
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.judged_metrics import data_problems
 from orchestrator.config.overrides import read_overrides
-from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, read_yaml
+from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, read_text, read_yaml
 from orchestrator.config.resolve import resolve
 from orchestrator.config.source import ExperimentSource, plain_copy
 from orchestrator.config.sweep_check import sweep_problems
-from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shortened
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -78,7 +79,7 @@ def checked_experiment(experiment: object) -> Experiment:
 def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
     """The experiment of a run that goes on: what was written, and over it what somebody has mended since in `filled_in`,
     the text of the run's experiment.yaml. Raises ConfigError."""
-    data = parse_yaml(filled_in, "experiment.yaml").data
+    data = parse_yaml(filled_in, "experiment.yaml", FILLED_IN).data
     try:
         before = to_dict(resolve(source).experiment)
     except ConfigError:  # it is right no more: the code has changed
@@ -119,27 +120,30 @@ def _read(path: Path) -> tuple[Document, list[Path]]:
     if not isinstance(base, str):
         raise ConfigError([document.locate(Problem("base", f"must be a file, got {base!r}"))])
     file = path.parent / base
-    if not file.is_file():
-        raise ConfigError([document.locate(Problem("base", f"there is no file {file}"))])
-    below = read_yaml(file)
+    try:
+        text = read_text(file)
+    except ConfigError as error:
+        raise ConfigError([document.locate(Problem("base", f"{shortened(str(file), 200)} {one.message}")) for one in error.problems]) from None
+    below = parse_yaml(text, str(file))
     if "base" in below.data:
         raise ConfigError([below.locate(Problem("base", f"a base has no base of its own; {path} builds on this file"))])
-    _merge(below, below.data, document.data, "")
+    below.forget(set(_merged(below.data, document.data, "")))
     below.origins.update(document.origins)
     below.problems.extend(document.problems)
     return below, [folder, file.resolve().parent]
 
 
-def _merge(document: Document, below: dict[str, Any], above: Mapping[str, Any], path: str) -> None:
-    """Mappings are merged; anything else replaces, and so does a mapping that names another `type`."""
+def _merged(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Lays one over the other, and gives the path of all that it replaces. Mappings are merged; anything else replaces, and so
+    does a mapping that names another `type`."""
     for key, value in above.items():
         inner = join(path, key)
         old = below.get(key)
         if isinstance(old, dict) and isinstance(value, dict) and value.get("type", old.get("type")) == old.get("type"):
-            _merge(document, old, value, inner)
+            yield from _merged(old, value, inner)
             continue
         below[key] = value
-        document.forget(inner)
+        yield inner
 
 
 # Checking

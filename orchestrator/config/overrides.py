@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
-from orchestrator.config.reader import Document, Origin, join, parse_value
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.config.bounds import MOST_OVERRIDES
+from orchestrator.config.reader import Document, Origin, parse_value, with_parents
+from orchestrator.config.source import check_path
+from orchestrator.errors import ConfigError, Problem, shortened
 
 _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
@@ -18,8 +19,11 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
     """Path and value of each `dotted.path=value`, the value being YAML; what is none becomes a problem of the document.
     From then on their paths are the overrides' in the document's origins."""
     values = []
-    for override in overrides:
-        where = f"override '{override}'"
+    given = list(overrides)
+    if len(given) > MOST_OVERRIDES:
+        raise ConfigError([Problem("", f"there are {len(given):,} overrides, and may be {MOST_OVERRIDES:,}; write a file with a base")])
+    for override in given:
+        where = f"override '{shortened(override)}'"
         try:
             values.append(_read(document, override, where))
         except ConfigError as error:
@@ -31,10 +35,11 @@ def _read(document: Document, override: str, where: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not _KEY.match(path):
         raise ConfigError([Problem("", "is no override; write key=value, such as optimizer.lr=0.05", where)])
+    check_path(path)
     value, parsed = parse_value(text, where)
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
-    document.forget(path)
+    document.forget({path})
     document.origins[path] = Origin(where)
-    for parent in accumulate(path.split(".")[:-1], join):
+    for parent in with_parents(path):
         document.origins.setdefault(parent, Origin(where))
     return path, value

@@ -17,7 +17,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from orchestrator.config.bounds import DEEPEST
 from orchestrator.config.source import plain
+from orchestrator.config.users_code import users_code
 from orchestrator.config.wording import problems_of
 from orchestrator.errors import ConfigError, Problem
 
@@ -35,12 +37,8 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | No
     model = model_of(cls, path)
     checked = check(model, values, path, kind)
     given = {name: getattr(checked, name) for name in checked.model_fields_set}
-    try:
-        instance = cls(**given)
-    except Exception as error:  # a __post_init__ of the user's may raise anything
-        message = str(error) if isinstance(error, ValueError) and str(error) else f"{type(error).__name__}: {error}"
-        raise ConfigError([Problem(path, message)]) from error
-    return instance, checked.model_dump(mode="json", warnings=False, fallback=str)
+    with users_code(path):
+        return cls(**given), checked.model_dump(mode="json", warnings=False, fallback=str)
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None = None) -> M:
@@ -50,6 +48,8 @@ def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None
         text = json.dumps(values, default=plain)
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(path, f"is no plain data: {error}")]) from None
+    except RecursionError:
+        raise ConfigError([Problem(path, f"is nested too deeply: {DEEPEST} levels are allowed")]) from None
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
@@ -88,12 +88,10 @@ def model_of(cls: type, path: str = "") -> type[BaseModel]:
     """A pydantic model with the fields of a dataclass: types, constraints and defaults. Their docs are in `docs_of`, as
     reading a class's source takes longer than all the rest."""
     try:
-        return _model_of(cls)
+        with users_code("", f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"):
+            return _model_of(cls)
     except ConfigError as error:
         raise ConfigError([dataclasses.replace(problem, path=path) for problem in error.problems]) from None
-    except Exception as error:
-        message = f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read: {error}"
-        raise ConfigError([Problem(path, message)]) from error
 
 
 @cache

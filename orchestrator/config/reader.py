@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import yaml
+from yaml.reader import ReaderError
 
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.config.bounds import DEEPEST, LONGEST_PATH, WHOLE_NUMBERS, WRITTEN, Bounds
+from orchestrator.errors import ConfigError, Problem, shortened
 
 
 class Origin(NamedTuple):
@@ -39,9 +44,9 @@ class Document:
         origin = self.origin(problem.path)
         return problem if problem.file or origin is None else replace(problem, file=origin.file, line=origin.line)
 
-    def forget(self, path: str) -> None:
-        """Drops the origins of `path` and of all below it."""
-        self.origins = {key: origin for key, origin in self.origins.items() if not f"{key}.".startswith(f"{path}.")}
+    def forget(self, paths: Collection[str]) -> None:
+        """Drops the origins of `paths` and of all below them."""
+        self.origins = {key: origin for key, origin in self.origins.items() if not any(path in paths for path in with_parents(key))}
 
 
 def join(path: str, key: object) -> str:
@@ -49,39 +54,71 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
+def with_parents(path: str) -> Iterator[str]:
+    """A dotted path's first part, its first two, and so on to the whole."""
+    return accumulate(path.split("."), join)
+
+
 def read_yaml(path: Path) -> Document:
     """Reads a YAML file whose top level is a mapping; raises ConfigError when there is no such file or no such YAML."""
+    return parse_yaml(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that people write. Raises ConfigError for one that is not there, too large, no UTF-8, or no file but
+    a folder, a device or a pipe, which might never end."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"is no UTF-8 text: {error.reason} at byte {error.start}"
-        raise ConfigError([Problem("", f"cannot be read: {reason}", str(path))]) from None
-    return parse_yaml(text, str(path))
+        found = path.stat()
+        if not S_ISREG(found.st_mode):
+            raise _unreadable(path, "is no file, but a folder, a device or a pipe")
+        with path.open("rb") as file:
+            content = file.read(WRITTEN.characters + 1)
+        if len(content) > WRITTEN.characters:
+            size = max(found.st_size, len(content))
+            raise _unreadable(path, f"has {size:,} bytes, and may have {WRITTEN.characters:,}; give large data to the task as a file of its own")
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, f"is no UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8") from None
+    except OSError as error:
+        raise _unreadable(path, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a name that no file can have
+        raise _unreadable(path, f"cannot be read: {error}") from None
 
 
-def parse_yaml(text: str, file: str) -> Document:
+def _unreadable(path: Path, reason: str) -> ConfigError:
+    return ConfigError([Problem("", reason, str(path))])
+
+
+def parse_yaml(text: str, file: str, bounds: Bounds = WRITTEN) -> Document:
     """As `read_yaml`, for text that came from `file`."""
-    value, document = parse_value(text, file)
+    value, document = parse_value(text, file, bounds)
     if not isinstance(value, dict):
-        found = "nothing" if value is None else repr(value)
+        found = "nothing" if value is None else shortened(repr(value))
         raise ConfigError([Problem("", f"must hold keys and values, got {found}", file, 1)])
     document.data = value
     return document
 
 
-def parse_value(text: str, file: str) -> tuple[Any, Document]:
-    """Any YAML value, and a document with its origins and problems; raises ConfigError for a syntax error."""
+def parse_value(text: str, file: str, bounds: Bounds = WRITTEN) -> tuple[Any, Document]:
+    """Any YAML value, and a document with its origins and problems; raises ConfigError for a syntax error and for text beyond
+    the bounds."""
+    if len(text) > bounds.characters:
+        raise ConfigError([Problem("", f"has {len(text):,} characters, and may have {bounds.characters:,}", file)])
+    document = Document({}, {"": Origin(file, 1)})
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        node = _Loader(text, bounds).get_single_node()
+        return _Plain(document, file, bounds).value(node, "", ()) if node else None, document
+    except _TooMuch as error:
+        raise ConfigError([Problem("", str(error), file, error.line)]) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError([Problem("", f"is no YAML: {what}", file, line)]) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise ConfigError([Problem("", f"is no YAML: {what}", file)]) from None
-    document = Document({}, {"": Origin(file, 1)})
-    return _Plain(document, file).value(node, "", ()) if node else None, document
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError([Problem("", f"is no YAML: the character {chr(error.character)!r} is not allowed", file, line)]) from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # PyYAML makes numbers of \U and %YAML without looking
+        raise ConfigError([Problem("", f"is no YAML: {' '.join(str(error).split())}", file)]) from None
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
@@ -99,11 +136,42 @@ _SCALARS = {
     "merge": r"<<",
 }
 _TAG = "tag:yaml.org,2002:"
-_LARGEST = 100_000
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+"""What no file name holds and no encoding writes."""
+
+
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class _TooMuch(Exception):
+    """A text is beyond its bounds; with the line where it is."""
+
+    def __init__(self, message: str, mark: Any) -> None:
+        super().__init__(message)
+        self.line: int = mark.line + 1
 
 
 class _Loader(yaml.SafeLoader):
+    """Composes nodes, as far as the bounds allow."""
+
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012
+
+    def __init__(self, text: str, bounds: Bounds) -> None:
+        super().__init__(text)
+        self.bounds = bounds
+        self.composed = self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As PyYAML's, which goes down by recursion."""
+        self.composed += 1
+        self.depth += 1
+        if self.composed > self.bounds.values:
+            raise _TooMuch(_too_many(self.bounds), self)
+        if self.depth > DEEPEST:
+            raise _TooMuch(_TOO_DEEP, self)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # in C where PyYAML has it, four times as fast
@@ -118,6 +186,13 @@ for _name, _pattern in _SCALARS.items():
         _side.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), None)
 
 
+_TOO_DEEP = f"is nested too deeply: {DEEPEST} levels are allowed"
+
+
+def _too_many(bounds: Bounds) -> str:
+    return f"holds more than {bounds.values:,} keys and values; give large data to the task as a file of its own"
+
+
 def _number(text: str) -> int | float:
     text = text.replace("_", "").lower()
     if text[:2] in ("0o", "0x"):
@@ -128,19 +203,22 @@ def _number(text: str) -> int | float:
 class _Plain:
     """Turns a node graph into plain data, and notes origins and problems in the document."""
 
-    def __init__(self, document: Document, file: str) -> None:
+    def __init__(self, document: Document, file: str, bounds: Bounds) -> None:
         self.document = document
         self.file = file
-        self.visited = 0
+        self.bounds = bounds
+        self.visited = self.characters = 0
 
     def value(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
         self.visited += 1
-        if self.visited > _LARGEST:
-            raise ConfigError(
-                [Problem("", f"holds more than {_LARGEST} values once its aliases are expanded", self.file)]
-            )
+        if self.visited > self.bounds.values:
+            raise _TooMuch(f"{_too_many(self.bounds)} (aliases written out)", node.start_mark)
+        if len(path) > LONGEST_PATH:
+            raise _TooMuch(f"has a key whose dotted path has {len(path):,} characters, and may have {LONGEST_PATH:,}: {path[:60]}...", node.start_mark)
         if any(parent is node for parent in parents):
             return self.problem(node, path, "contains itself; an alias must not point at what it stands in")
+        if len(parents) >= DEEPEST:
+            raise _TooMuch(f"{_TOO_DEEP} (aliases written out)", node.start_mark)
         parents = (*parents, node)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self.mapping(node, path, parents)
@@ -164,6 +242,9 @@ class _Plain:
             if not isinstance(key, yaml.ScalarNode):
                 self.problem(key, path, "has a key that is no plain text")
                 continue
+            if _CONTROL.search(key.value):
+                self.problem(key, path, f"has a key with control characters: {_shown(key.value)}")
+                continue
             inner = join(path, key.value)
             if key.value in own:
                 self.problem(key, inner, f"is given twice; first in line {self.origin(own[key.value]).line}")
@@ -185,16 +266,35 @@ class _Plain:
         return found
 
     def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+        self.characters += len(node.value)
+        if self.characters > self.bounds.characters:
+            raise _TooMuch(f"holds more than {self.bounds.characters:,} characters, aliases written out", node.start_mark)
         kind = node.tag.removeprefix(_TAG)
         if kind in ("str", "merge"):
-            return node.value
+            return self.text(node, path)
         if kind not in _SCALARS:
             return self.problem(node, path, f"has the tag {_short(node.tag)}, which is not allowed; write plain values")
         if not re.fullmatch(_SCALARS[kind], node.value):
-            return self.problem(node, path, f"is no {kind}: {node.value!r}")
+            return self.problem(node, path, f"is no {kind}: {_shown(node.value)}")
         if kind == "null":
             return None
-        return node.value.lower() == "true" if kind == "bool" else _number(node.value)
+        return node.value.lower() == "true" if kind == "bool" else self.number(node, path)
+
+    def text(self, node: yaml.ScalarNode, path: str) -> Any:
+        if _NO_CHARACTER.search(node.value):
+            return self.problem(node, path, f"holds what is no character: {_shown(node.value)}")
+        return node.value
+
+    def number(self, node: yaml.ScalarNode, path: str) -> Any:
+        try:
+            number = _number(node.value)
+        except ValueError:  # of thousands of digits
+            return self.problem(node, path, f"is a number of {len(node.value):,} digits; whole numbers have 64 bits at most")
+        if isinstance(number, int) and number not in WHOLE_NUMBERS:
+            return self.problem(node, path, f"is beyond 64 bits: {_shown(node.value)}")
+        if isinstance(number, float) and math.isinf(number) and "inf" not in node.value.lower():
+            return self.problem(node, path, f"is larger than any number here: {_shown(node.value)}; write .inf where it is meant to be infinite")
+        return number
 
     def problem(self, node: yaml.Node, path: str, message: str) -> None:
         self.document.problems.append(Problem(path, message, *self.origin(node)))
@@ -204,4 +304,8 @@ class _Plain:
 
 
 def _short(tag: str) -> str:
-    return tag.replace(_TAG, "!!")
+    return shortened(tag.replace(_TAG, "!!"))
+
+
+def _shown(text: str) -> str:
+    return repr(shortened(text))

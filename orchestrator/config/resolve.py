@@ -17,6 +17,7 @@ from orchestrator.config.modes import contradicting_modes, inferred_modes
 from orchestrator.config.other_systems import EXPERIMENT
 from orchestrator.config.parameters import check
 from orchestrator.config.source import ExperimentSource, with_value
+from orchestrator.config.users_code import asked
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
@@ -76,13 +77,14 @@ def _components(
     task, task_args = made or (None, {})
     hooks: dict[str, MadeHook | None] = {}
     if isinstance(entries, dict):
-        hooks = collect_problems(problems, make_hooks, entries, task.required_hooks() if task else {}) or {}
+        required = collect_problems(problems, asked, task.required_hooks, "task") if task else None
+        hooks = collect_problems(problems, make_hooks, entries, required or {}) or {}
     problems.extend(_sharding_problems(data, hooks))
     made_hooks = {name: one.hook for name, one in hooks.items() if one}
     if task:
         said = {**data, "hooks": {name: one.entry for name, one in hooks.items() if one}}
         problems.extend(metric_problems(said, task, made_hooks))
-    misfits = {name: hook.misfit(made_hooks) for name, hook in made_hooks.items()}
+    misfits = {name: collect_problems(problems, asked, hook.misfit, f"hooks.{name}", made_hooks) for name, hook in made_hooks.items()}
     problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
     collect_problems(problems, check_optimizer, _component(data.get("optimizer")), _component(data.get("scheduler")))
     return task, task_args, hooks
@@ -93,7 +95,7 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     workers = data.get("workers")
     if not isinstance(workers, dict) or workers.get("strategy") != "fsdp":
         return []
-    reasons = {f"hooks.{name}": one.hook.needs_whole_model() for name, one in hooks.items() if one}
+    reasons = {path: asked(one.hook.needs_whole_model, path) for path, one in ((f"hooks.{name}", one) for name, one in hooks.items()) if one}
     if data.get("precision") == "fp16":
         reasons["precision"] = "each rank would scale the loss by its own shards' overflows; bf16 needs no scale"
     if data.get("channels_last"):

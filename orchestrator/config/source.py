@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.config.bounds import DEEPEST, LONGEST_PATH
+from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,17 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
     Where the path leads through nothing yet, or through something switched off (null, false) or on (true), there is a
     mapping then; raises ConfigError where it leads through another value.
     """
+    check_path(path)
     changed: dict[str, Any] = _with_value(data, _split(path), 0, value)
     return changed
+
+
+def check_path(path: str) -> None:
+    """Raises ConfigError for a dotted path that leads deeper than any config."""
+    if len(path) > LONGEST_PATH:
+        raise ConfigError([Problem(shortened(path), f"is a path of {len(path):,} characters; {LONGEST_PATH:,} are allowed")])
+    if path.count(".") >= DEEPEST:
+        raise ConfigError([Problem(shortened(path), f"is a path of {path.count('.') + 1} parts; {DEEPEST} are allowed")])
 
 
 def _split(path: str) -> list[str]:
@@ -97,16 +107,23 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     if data is None or isinstance(data, bool):
         data = {}
     if not isinstance(data, Mapping):
-        raise ConfigError([Problem(".".join(keys), f"cannot be set: {'.'.join(keys[:depth])} is {data!r}, not a mapping")])
+        raise ConfigError([Problem(".".join(keys), f"cannot be set: {'.'.join(keys[:depth])} is {shortened(repr(data))}, not a mapping")])
     return {**data, keys[depth]: _with_value(data.get(keys[depth]), keys, depth + 1, value)}
 
 
 def plain_copy(value: Any) -> Any:
     """A copy that holds only what YAML can say; raises ConfigError."""
+    if _deeper_than(DEEPEST, value):
+        raise ConfigError([Problem("", f"is nested too deeply: {DEEPEST} levels are allowed")])
     try:
         return json.loads(json.dumps(value, default=plain))
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem("", f"is no plain data: {error}")]) from None
+
+
+def _deeper_than(levels: int, value: Any) -> bool:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return levels < 0 or any(_deeper_than(levels - 1, one) for one in inner)
 
 
 def plain(value: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from orchestrator.config.bounds import MOST_TRIALS
 from orchestrator.config.domain import Domain
 from orchestrator.config.experiment import Workers
 from orchestrator.config.reader import join
@@ -55,8 +57,11 @@ def wrong_counts(sweep: Sweep) -> Iterator[Problem]:
     """A problem for trials, repeats and points that do not come out even; the space has to be right."""
     if sweep.repeats > 1 and "seed" in sweep.space:
         yield Problem("sweep.space.seed", f"repeats: {sweep.repeats} gives each trial its seed; leave out one of them")
-    points, whole = len(grid_points(sweep)), _round_of(sweep)
+    points, whole = count_points(sweep), _round_of(sweep)
     trials = sweep.trials or whole
+    if count_trials(sweep) > MOST_TRIALS:
+        message = f"makes {count_trials(sweep):,} trials, and a sweep has {MOST_TRIALS:,} at most; draw some of them (search: random), or leave values out"
+        yield Problem("sweep.trials" if sweep.trials else "sweep.space", message)
     times = f" x {sweep.repeats} repeats" if sweep.repeats > 1 else ""
     if sweep.search == "grid" and trials != whole:
         yield Problem("sweep.trials", f"a grid of {points} points{times} has {whole} trials, got {trials}; leave it out{_instead(trials, points, whole)}")
@@ -141,11 +146,11 @@ def is_drawn(name: str, space: Mapping[str, Any], drawn: Mapping[str, Any]) -> b
     return outer is None or _leaves_open(name.removeprefix(f"{outer}."), drawn[outer])
 
 
-def surroundings(name: str, space: Mapping[str, Domain]) -> list[dict[str, Any]]:
+def surroundings(name: str, space: Mapping[str, Domain]) -> Iterator[dict[str, Any]]:
     """What a path may be drawn beside, of what decides whether it is there and what it means: the choice it lies in, the
     `type` beside it, the task."""
     values = {other: domain.candidates() for other, domain in space.items() if _decides(other, name)}
-    return [point for point in _product(values, space) if is_drawn(name, space, point)]
+    return (point for point in _product(values, space) if is_drawn(name, space, point))
 
 
 def _decides(other: str, name: str) -> bool:
@@ -172,20 +177,45 @@ def _leaves_open(inner: str, value: Any) -> bool:
     return False
 
 
-def grid_points(sweep: Sweep) -> list[dict[str, Any]]:
-    """The points of the grid, which holds every `grid`, and every `choice` where search is grid; one empty point where
-    there are none."""
+def grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """The points of the grid; one empty point where there is none."""
+    return _product(_grid(sweep), sweep.space)
+
+
+def count_points(sweep: Sweep) -> int:
+    """How many points the grid has, without making them."""
+    values = _grid(sweep)
+    inside: dict[str | None, list[str]] = defaultdict(list)
+    for name in values:
+        inside[outer_of(name, values)].append(name)
+
+    def beside(outer: str, value: Any) -> int:
+        return math.prod(len(values[name]) for name in inside[outer] if _leaves_open(name.removeprefix(f"{outer}."), value))
+
+    return math.prod(sum(beside(name, value) for value in values[name]) for name in inside[None])
+
+
+def _grid(sweep: Sweep) -> dict[str, list[Any]]:
+    """The values of every `grid`, and of every `choice` where search is grid."""
     kinds = ("choice", "grid") if sweep.search == "grid" else ("grid",)
-    return _product({name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}, sweep.space)
+    return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
 
 
-def _product(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each value of each path with each of the others, as far as the paths are drawn beside them."""
-    points: list[dict[str, Any]] = [{}]
+def _product(values: Mapping[str, list[Any]], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each value of each path with each of the others, as far as the paths are drawn beside them; one after the other, as
+    there may be more than fit in memory."""
+    points: Iterator[dict[str, Any]] = iter([{}])
     for name in in_order(values):
-        each = [{name: value} for value in values[name]]
-        points = [{**point, **one} for point in points for one in (each if is_drawn(name, space, point) else [{}])]
+        points = _with_each(points, name, values[name], space)
     return points
+
+
+def _with_each(points: Iterable[dict[str, Any]], name: str, values: list[Any], space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for point in points:
+        if is_drawn(name, space, point):
+            yield from ({**point, name: value} for value in values)
+        else:
+            yield point
 
 
 def count_trials(sweep: Sweep) -> int:
@@ -196,7 +226,7 @@ def count_trials(sweep: Sweep) -> int:
 
 def _round_of(sweep: Sweep) -> int:
     """Trials in which each point of the grid, or one configuration where there is none, is run with each of its seeds."""
-    return len(grid_points(sweep)) * sweep.repeats
+    return count_points(sweep) * sweep.repeats
 
 
 def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:

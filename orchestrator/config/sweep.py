@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hooks.parts.metric_direction import Mode, directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
+from orchestrator.config.bounds import MOST_LISTED, MOST_SWEPT
 from orchestrator.config.domain import Domain
 from orchestrator.config.model import Model
 
@@ -33,6 +34,9 @@ Seconds = Annotated[
 ]
 """Seconds, written as a number or as 90s, 10m, 2h, 1d."""
 
+
+Seed = Annotated[int, Ge(0), Lt(2**32)]
+"""What every generator takes: Python's, NumPy's and torch's, with the numbers of epochs and ranks beside it."""
 
 # Schedulers. Their periods count reports: those that hold the sweep's metric.
 
@@ -186,7 +190,7 @@ class Sweep(Model):
     """Trials of each configuration: with the experiment's `seed`, with the next whole number, and so on."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Where the next configuration comes from; `optuna` (TPE) learns from the trials before, and needs that extra."""
-    points: list[dict[str, Any]] = Field(default_factory=list)
+    points: list[dict[str, Any]] = Field(default_factory=list, max_length=MOST_LISTED)
     """Values to try first, by path; what a point does not say is drawn. They count among the configurations."""
     scheduler: Annotated[Scheduler, BeforeValidator(_typed, json_schema_input_type=SchedulerName | Scheduler)] = Fifo()
     """Which trials go on: a name, or `type` and its parameters."""
@@ -198,9 +202,9 @@ class Sweep(Model):
     """Trials at a time; by default as many as the cluster holds."""
     engine: Literal["gang", "train"] = "gang"
     """What trains a trial: a `gang` of processes that stay warm for the next one, or a Ray `train` job of its own."""
-    seed: int = 0
+    seed: Seed = 0
     """Seeds the search and the scheduler."""
-    space: Annotated[dict[SweptPath, Domain], Field(min_length=1)]
+    space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MOST_SWEPT)]
     """Dotted path to what it may be, such as `{uniform: [0, 1]}`. A path inside a choice (`hooks.ema.decay` where `hooks.ema` is one) is drawn only
     where the choice is on and does not say it itself."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from pydantic import OnErrorOmit, model_validator
 
+from orchestrator.config.bounds import MOST_SWEPT, MOST_TRIED
 from orchestrator.config.changes import seen_from
 from orchestrator.config.domain import Domain
 from orchestrator.config.modes import inferred_modes
@@ -25,7 +27,7 @@ from orchestrator.config.space import (
     wrong_mutations,
 )
 from orchestrator.config.sweep import Sweep, SweptPath, contradictions
-from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
+from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean, shortened
 
 
 class _AsFarAsSound(Sweep):
@@ -44,6 +46,8 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     what is wrong with the experiment below it."""
     data, _ = source.merged()
     given = data.pop("sweep", None)
+    if isinstance(given, dict) and len(given.get("space") or ()) > MOST_SWEPT:
+        return []
     if isinstance(given, dict) and (mode := inferred_modes({**data, "sweep": given}).get("sweep.mode")):
         given = {**given, "mode": mode}
     problems: list[Problem] = []
@@ -67,26 +71,57 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     is_whole = len(sweep.space) == len(given["space"])
     if is_whole and not problems and not wrong:
         problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep)])
-    for name, domain in sweep.space.items():
-        problems.extend(_refused(name, domain.candidates(), join("sweep.space", name), sweep, data, known))
-    for index, point in enumerate(sweep.points if is_whole else ()):
-        problems.extend(_wrong_point(point, f"sweep.points.{index}", sweep, data, known))
+    collect_problems(problems, _try_all, sweep, data, known, problems, is_whole)
     return problems
 
 
-def _wrong_point(
-    point: Mapping[str, Any], path: str, sweep: Sweep, data: Mapping[str, Any], known: Sequence[Problem]
-) -> list[Problem]:
-    problems = []
+def _try_all(sweep: Sweep, data: Mapping[str, Any], known: Sequence[Problem], problems: list[Problem], with_points: bool) -> None:
+    """Adds what is wrong with the values of each domain and point; raises ConfigError where there are too many."""
+    tries = _Tries(data, sweep)
+    for name, domain in sweep.space.items():
+        problems.extend(_refused(name, domain.candidates(), join("sweep.space", name), tries, known))
+    for index, point in enumerate(sweep.points if with_points else ()):
+        problems.extend(_wrong_point(point, f"sweep.points.{index}", tries, known))
+
+
+class _Tries:
+    """Builds experiments of a sweep's values, as many as the bounds allow."""
+
+    def __init__(self, data: Mapping[str, Any], sweep: Sweep) -> None:
+        self.data, self.sweep = data, sweep
+        self._count = 0
+
+    def problems_with(self, values: Mapping[str, Any]) -> Sequence[Problem]:
+        """What is wrong with an experiment that has these values, by dotted path."""
+        self._count += 1
+        if self._count > MOST_TRIED:
+            raise _too_many()
+        return _problems_with(values, self.data, self.sweep)
+
+    def beside(self, name: str) -> list[dict[str, Any]]:
+        """What a path may be drawn beside."""
+        found = list(itertools.islice(surroundings(name, self.sweep.space), MOST_TRIED + 1))
+        if len(found) > MOST_TRIED:
+            raise _too_many()
+        return found
+
+
+def _too_many() -> ConfigError:
+    message = f"has more than {MOST_TRIED:,} values and combinations to try in the experiment before the first trial"
+    return ConfigError([Problem("sweep.space", message, suggestion="leave values out, or give ranges, of which the ends are tried")])
+
+
+def _wrong_point(point: Mapping[str, Any], path: str, tries: _Tries, known: Sequence[Problem]) -> list[Problem]:
+    problems, sweep = [], tries.sweep
     for name, value in point.items():
         if name not in sweep.space:
             hint = did_you_mean(name, sweep.space)
             problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
             continue
         if value not in sweep.space[name]:
-            problems.append(Problem(join(path, name), f"is not in its domain {sweep.space[name].model_dump()}, got {value!r}"))
+            problems.append(Problem(join(path, name), f"is not in its domain {shortened(str(sweep.space[name].model_dump()))}, got {shortened(repr(value))}"))
             continue
-        problems.extend(_refused(name, [value], join(path, name), sweep, data, known, point))
+        problems.extend(_refused(name, [value], join(path, name), tries, known, point))
     return problems
 
 
@@ -94,28 +129,28 @@ def _refused(
     name: str,
     values: Sequence[Any],
     path: str,
-    sweep: Sweep,
-    data: Mapping[str, Any],
+    tries: _Tries,
     known: Sequence[Problem],
     point: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
     """Tries values of one path in the experiment they are for, one at a time, beside each value of what decides their meaning
     (the task for its arguments), as far as the `point` they are of leaves that open; gives each problem once, at `path`."""
-    beside = [around for around in surroundings(name, sweep.space) if {**around, **(point or {})}.items() >= around.items()]
+    space = tries.sweep.space
+    beside = [around for around in tries.beside(name) if {**around, **(point or {})}.items() >= around.items()]
     found: dict[str, tuple[Problem, list[dict[str, Any]]]] = {}
     for around in beside:
-        before = [*known, *(one for one in _problems_with(around, data, sweep) if not _within(one.path, name))]
+        before = [*known, *(one for one in tries.problems_with(around) if not _within(one.path, name))]
         for value in values:
             tried = {**around, name: value}
-            for problem in _problems_with(tried, data, sweep):
-                if problem not in before and not _may_be_mended(problem.path, tried, sweep.space):
-                    message = _message_for(sweep.space[name], seen_from(name, problem))
+            for problem in tries.problems_with(tried):
+                if problem not in before and not _may_be_mended(problem.path, tried, space):
+                    message = _message_for(space[name], seen_from(name, problem))
                     found.setdefault(message, (problem, []))[1].append(around)
     problems: list[Problem] = []
     for message, (problem, where) in found.items():
         common = all(around in where for around in beside)
         place = "" if common else f", where {' and '.join(f'{other} is {value!r}' for other, value in where[0].items())}"
-        hint = _fitting_domain(sweep.space[name], message) or problem.suggestion
+        hint = _fitting_domain(space[name], message) or problem.suggestion
         if all(one.suggestion != hint or not hint for one in problems):
             problems.append(replace(problem, path=path, message=message + place, suggestion=hint))
     return problems
@@ -160,8 +195,8 @@ def _message_for(domain: Domain, message: str) -> str:
 
 def _may_be_mended(path: str, tried: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
     """Whether a problem at `path` depends on a path of the space that was not tried along: other values may make it right."""
-    others = (name for name in space if name not in tried and (outer_of(name, space) not in tried or is_drawn(name, space, tried)))
-    return any(_within(path, other) or _within(other, path) for other in others)
+    others = (name for name in space if name not in tried and (_within(path, name) or _within(name, path)))
+    return any(outer_of(other, space) not in tried or is_drawn(other, space, tried) for other in others)
 
 
 def _within(path: str, other: str) -> bool:

@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
+from itertools import islice
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.config.other_systems import options_elsewhere
 from orchestrator.config.reader import join
-from orchestrator.errors import Problem, did_you_mean
+from orchestrator.errors import Problem, did_you_mean, shortened
 
 _WORDS = {
     "greater_than_equal": "must be at least {ge}",
@@ -35,6 +36,10 @@ _WORDS = {
 """What is told in other words than pydantic's, whose "Input should be" is "must be" here."""
 
 
+_MOST = 50
+"""Problems that are told of one mapping of a file: to find what each may have meant takes time."""
+
+
 def problems_of(
     error: ValidationError, model: type[BaseModel], values: Any, path: str, kind: str | None = None
 ) -> list[Problem]:
@@ -43,7 +48,9 @@ def problems_of(
     places: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
     for one in error.errors(include_url=False):
         places.setdefault(_place(one, values), []).append(one)
-    return [_problem(place, found, model, values, path, kind) for place, found in places.items()]
+    problems = [_problem(place, found, model, values, path, kind) for place, found in islice(places.items(), _MOST)]
+    rest = len(places) - len(problems)
+    return [*problems, Problem(path, f"and {rest:,} more values that are wrong")] if rest else problems
 
 
 def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
@@ -117,7 +124,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(text)
 
 
 def _known(model: type[BaseModel], place: Iterable[int | str], values: Any) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import and_, eq, ge, gt, le, lt, ne, or_
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.errors import UsageError, did_you_mean
+from orchestrator.errors import UsageError, did_you_mean, shortened
 
 _SIGNS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: eq,
@@ -23,6 +24,10 @@ _SIGNS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: eq,
     ast.IsNot: ne,
 }
+
+
+_LONGEST = 50_000
+"""Characters of a condition."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,16 @@ def parse_where(text: str, schema: pa.Schema) -> list[Condition]:
     `not` and parentheses; columns may be compared with each other. An empty cell meets no comparison but `== None`.
     Of an empty schema, where nothing is recorded yet, any column is taken. Raises UsageError that quotes what is wrong.
     """
+    if len(text) > _LONGEST:
+        raise UsageError(f"where: has {len(text):,} characters, and may have {_LONGEST:,}; filter the rest in pandas (`load_stats`)")
     try:
-        body = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings(action="ignore"):  # of Python's, on text such as 1is
+            body = ast.parse(text.strip(), mode="eval").body
         parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
         return [Condition(_columns(part), _Parser(text, schema).condition(part)) for part in parts]
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UsageError(f"where: cannot read {text!r}: {reason}. Write, say, rank == 0 and phase == 'train'") from None
+        raise UsageError(f"where: cannot read {shortened(text, 200)!r}: {reason}. Write, say, rank == 0 and phase == 'train'") from None
     except (RecursionError, MemoryError):
         raise UsageError(f"where: {text[:60]!r}... is nested too deeply") from None
 
@@ -170,7 +178,7 @@ class _Parser:
 
     def _wrong(self, node: ast.AST, reason: str) -> UsageError:
         quoted = ast.get_source_segment(self.text.strip(), node) or self.text
-        return UsageError(f"where: in {quoted!r}: {reason}")
+        return UsageError(f"where: in {shortened(quoted, 200)!r}: {reason}")
 
 
 _KINDS: dict[type, str] = {bool: "truth", int: "number", float: "number", str: "text", type(None): "nothing"}

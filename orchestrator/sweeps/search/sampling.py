@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 def random_points(sweep: Sweep) -> list[dict[str, Any]]:
     """The configurations of a grid or random search, before they are repeated: the same seed gives the same."""
-    random, grid = np.random.RandomState(sweep.seed), grid_points(sweep)
-    count = math.ceil(count_trials(sweep) / sweep.repeats)
-    given = [{**point, **first} for first in sweep.points for point in grid]
-    known = itertools.islice(itertools.chain(given, itertools.cycle(grid)), count)
+    random, count = np.random.RandomState(sweep.seed), math.ceil(count_trials(sweep) / sweep.repeats)
+    given = ({**point, **first} for first in sweep.points for point in grid_points(sweep))
+    known = itertools.islice(itertools.chain(given, itertools.cycle(grid_points(sweep))), count)
     return [_filled(sweep, lambda name, domain: draw(domain, random), point) for point in known]
 
 

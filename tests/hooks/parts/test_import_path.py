@@ -3,11 +3,12 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from torch import nn
 
 import hooks
 from hooks.parts.import_path import NoSuchModule, callable_at, extend_import_path, import_named
@@ -130,7 +131,8 @@ def test_a_module_that_fails_is_not_hidden(folder: Path) -> None:
 
 
 def test_a_path_names_a_callable() -> None:
-    assert callable_at("math:sqrt", "teacher") is math.sqrt
+    assert callable_at("torch.nn:Identity", "teacher", nn.Module) is nn.Identity
+    assert callable_at("experiments.mnist_ssl:labelled", "data", Mapping).__name__ == "labelled"
 
 
 @pytest.mark.parametrize(
@@ -140,15 +142,19 @@ def test_a_path_names_a_callable() -> None:
         ("math:root", "has no attribute 'root'"),
         ("no_such_module:f", "no module 'no_such_module' in"),
         (":f", "cannot be imported"),
-        ("math:pi", "teacher: 'math:pi' is float, not a callable"),
+        ("math:pi", "what 'math:pi' returns cannot be told"),
+        ("os:getcwd", "'os:getcwd' is neither a subclass of torch.*Module nor a function annotated to return one"),
+        ("subprocess:Popen", "'subprocess:Popen' is neither"),
+        ("experiments.mnist_ssl:labelled", "neither a subclass"),
+        ("ast:literal_eval", "neither a subclass"),
     ],
 )
 def test_what_it_cannot_find_or_call_is_an_error_with_the_field(path: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        callable_at(path, "teacher")
+        callable_at(path, "teacher", nn.Module)
 
 
 def test_so_is_a_callable_in_a_folder_that_hookyard_hides(folder: Path) -> None:
     written(folder / "hooks/mine.py", "def teacher(): ...")
     with pytest.raises(ValueError, match=r"teacher: 'hooks.mine:teacher' cannot be imported .*'hooks' is Hookyard's own package"):
-        callable_at("hooks.mine:teacher", "teacher")
+        callable_at("hooks.mine:teacher", "teacher", nn.Module)

@@ -122,8 +122,9 @@ def test_a_file_that_holds_code_is_not_run(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_an_error_that_names_the_field(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no teacher: give a callable"):
         Distillation()
-    with pytest.raises(HookError, match=r"teacher: '.*no_teacher' gave int, not a torch module"):
-        started(nn.Linear(5, 3), teacher=f"{__name__}:no_teacher")
+    for path in (f"{__name__}:no_teacher", "os:getcwd"):
+        with pytest.raises(ValueError, match=f"teacher: '{path}' is neither a subclass of torch"):
+            Distillation(teacher=path)
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "teacher.pt")
     with pytest.raises(HookError, match=r"checkpoint: the weights in '.*' do not fit the teacher: (?s:.*)size mismatch"):
         started(nn.Linear(5, 3), checkpoint=str(tmp_path / "teacher.pt"))

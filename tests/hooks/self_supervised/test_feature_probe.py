@@ -168,9 +168,11 @@ def test_after_a_resume_the_untrained_encoder_is_still_that_of_the_beginning() -
 def test_a_wrong_path_or_encoder_is_an_error() -> None:
     module = network()
     state = State(model=module, module=module)
-    for fields, words in (({"data": "tests:nothing"}, "data: 'tests:nothing' cannot be imported"), ({"data": DATA, "encoder": "trunk"}, "no part 'trunk'")):
-        with pytest.raises(HookError, match=words):
-            Plan({"feature_probe": FeatureProbe(**fields)}).fire("on_start", state)
+    for path, words in (("tests:nothing", "cannot be imported"), ("os:getcwd", "neither a subclass of collections.abc.Mapping nor")):
+        with pytest.raises(ValueError, match=f"data: '{path}' .*{words}"):
+            FeatureProbe(data=path)
+    with pytest.raises(HookError, match="no part 'trunk'"):
+        Plan({"feature_probe": FeatureProbe(data=DATA, encoder="trunk")}).fire("on_start", state)
 
 
 def measured(rank: int, world_size: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
@@ -155,10 +155,8 @@ def test_a_hook_is_a_dataclass_and_a_hook() -> None:
 
 
 def test_other_packages_offer_hooks_at_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {("hookyard.hooks", "offered"): EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")}
-    monkeypatch.setattr(
-        imports, "entry_points", lambda group, name: [p for key, p in points.items() if key == (group, name)]
-    )
+    points = {"hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])}
+    monkeypatch.setattr(imports, "_installed", points.__getitem__)
     assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
         "shadow": Shadow(), "offered": Shadow(keep=9), "mine": Shadow()
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -46,13 +46,13 @@ def test_names_and_import_paths() -> None:
 
 def test_the_table_comes_before_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {"shadow": EntryPoint("shadow", f"{HERE}:Band", "g"), "band": EntryPoint("band", f"{HERE}:Band", "g")}
-    monkeypatch.setattr(imports, "entry_points", lambda group, name: [points[name]] if name in points else [])
+    monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints(points.values()))
     assert find_class("shadow", Hook, {"shadow": Shadow}, group="g") is Shadow
     assert find_class("band", Hook, {"shadow": Shadow}, group="g") is Band
 
 
 def test_a_broken_entry_point_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "entry_points", lambda group, name: [EntryPoint(name, "no.where:X", group)])
+    monkeypatch.setattr(imports, "_installed", lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)]))
     assert "entry point 'x' (no.where:X) cannot be loaded: ModuleNotFoundError" in refused("x", group="g")
 
 

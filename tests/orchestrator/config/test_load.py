@@ -185,7 +185,7 @@ def test_problems_point_at_the_file_they_are_in(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("base", "said"),
-    [("nope.yaml", "there is no file"), ("[a]", "must be a file"), ("other.yaml", "no base of its own")],
+    [("nope.yaml", "nope.yaml cannot be read: No such file"), ("[a]", "must be a file"), ("other.yaml", "no base of its own")],
 )
 def test_wrong_bases(file: Path, base: str, said: str) -> None:
     (problem,) = problems(file.parent / "other.yaml", f"name: x\nbase: {base}\n")

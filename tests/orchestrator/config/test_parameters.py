@@ -109,7 +109,7 @@ def test_types_that_cannot_be_read_are_told() -> None:
     class Odd:
         thing: Nowhere = None  # noqa: F821
 
-    with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: name 'Nowhere' is not defined"):
+    with pytest.raises(ConfigError, match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined"):
         model_of(Odd, "x")
 
 

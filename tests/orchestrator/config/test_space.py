@@ -9,6 +9,7 @@ import pytest
 from orchestrator.config.experiment import Workers
 from orchestrator.config.parameters import check
 from orchestrator.config.space import (
+    count_points,
     count_trials,
     grid_points,
     is_drawn,
@@ -81,7 +82,9 @@ def test_a_grid_cannot_lie_inside_what_is_drawn() -> None:
 
 
 def test_the_grid_has_no_points_below_what_is_off() -> None:
-    points = grid_points(of({"hooks.ema.decay": {"grid": [0.1, 0.2]}, "hooks.ema": ON, "seed": {"choice": [1]}}, search="grid"))
+    sweep = of({"hooks.ema.decay": {"grid": [0.1, 0.2]}, "hooks.ema": ON, "seed": {"choice": [1]}}, search="grid")
+    points = list(grid_points(sweep))
+    assert count_points(sweep) == 4
     assert points == [
         {"seed": 1, "hooks.ema": None},
         {"seed": 1, "hooks.ema": {}, "hooks.ema.decay": 0.1},
