@@ -23,7 +23,8 @@ from orchestrator.storage.location import is_url, split_options
 def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
     """A run's experiment with overrides over it, to go on from one of its checkpoints, `best`, `last` or a name, as a new run.
 
-    Raises UsageError where there is no such checkpoint, it is damaged, or nothing is left to train; ConfigError for a wrong override.
+    Raises UsageError where there is no such checkpoint, it is damaged, of another optimizer, or nothing is left to train; ConfigError
+    for a wrong override.
     """
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     try:
@@ -39,6 +40,12 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
         goes_on_from=Predecessor(str(folder), name, sha256, position.epoch, position.step),
     )
     experiment = with_overrides(source, overrides)
+    before = yaml.safe_load(folder.storage.read("experiment.yaml"))["optimizer"]["type"]
+    if experiment.optimizer.type != before:
+        raise UsageError(
+            f"{store.path(name)} holds the state of {before}, with which {experiment.optimizer.type} cannot go on; keep the optimizer, or "
+            f"begin with the weights alone: load open_run({str(folder)!r}).weights({label!r}) in the task's model()"
+        )
     done, length, unit = (
         (position.step, experiment.steps, "steps") if experiment.steps else (position.epoch, experiment.epochs, "epochs")
     )

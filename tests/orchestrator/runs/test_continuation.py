@@ -130,6 +130,8 @@ def test_what_it_cannot_go_on_from_is_told_before_there_is_a_run(first: Run, tmp
         first.continued("last")
     with pytest.raises(UsageError, match="has 14 of 10 steps"):
         first.continued("last", ["epochs=null", "steps=10"])
+    with pytest.raises(UsageError, match=r"epoch-0002 holds the state of SGD, with which AdamW cannot go on; .*weights alone"):
+        first.continued("last", ["epochs=4", "optimizer={type: AdamW, lr: 0.001}"])
     with pytest.raises(ConfigError, match=r"override 'epoch=4': epoch: .*did you mean 'epochs'"):
         first.continued("last", ["epoch=4"])
     shutil.copytree(first.path, tmp_path / "damaged")
