@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.completion import run_folders
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import print_json, print_table
 from orchestrator.cli.report import write_page
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="The folders of two runs or more, or of two sweeps or more; each is compared with the first.")],
+    runs: Annotated[list[str], typer.Argument(help="The folders of two runs or more, or of two sweeps or more; each is compared with the first.", autocompletion=run_folders)],
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write one HTML file, with the curves, instead.")] = None,
     as_json: AsJson = False,
 ) -> None:

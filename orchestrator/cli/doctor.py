@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.completion import run_folders
 from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import Address, AsJson, StorageFlag
 from orchestrator.cli.output import print_json, print_table
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    run: Annotated[str | None, typer.Argument(help="The folder of a run; without one, this machine or a cluster is looked at.")] = None,
+    run: Annotated[str | None, typer.Argument(help="The folder of a run; without one, this machine or a cluster is looked at.", autocompletion=run_folders)] = None,
     against: Annotated[str | None, typer.Option("--against", metavar="RUN", help="A run to compare its speed with.")] = None,
     address: Address = None,
     storage: StorageFlag = "runs",

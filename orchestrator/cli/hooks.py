@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
+from orchestrator.cli.completion import hook_names
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import print_json, print_table
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def hooks(
-    name: Annotated[str | None, typer.Argument(help="A hook's name, or module:Class; all hooks without it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A hook's name, or module:Class; all hooks without it.", autocompletion=hook_names)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Lists the hooks, or shows one with its parameters."""

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.completion import override_keys
 from orchestrator.records.metadata import EngineName
 
 Config = Annotated[Path, typer.Argument(help="An experiment or sweep file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the file: optimizer.lr=0.05")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the file: optimizer.lr=0.05", autocompletion=override_keys)]
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where runs are kept: a folder, or s3://...")]
 Name = Annotated[str | None, typer.Option("--name", help="The name of the run's folder; the experiment's own by default.")]
 Address = Annotated[str | None, typer.Option("--address", help="A Ray cluster to join; RAY_ADDRESS by default, else Ray is started here.")]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.completion import run_folders
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ PAGE = "report.html"
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.")],
+    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
     output: Annotated[
         str | None,
         typer.Option(

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.completion import run_folders
 from orchestrator.errors import UsageError
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(help="The folders of runs and sweeps.")],
+    runs: Annotated[list[str], typer.Argument(help="The folders of runs and sweeps.", autocompletion=run_folders)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Removes runs and sweeps with all they hold, after it has said what that is and asked."""
