@@ -19,7 +19,7 @@ from hooks.testing.failure import CheckStopped, Failure, HookCheckFailed
 from hooks.testing.fields import for_each, hypothesis, values_of
 from hooks.testing.lives import NAME, Life, Lives, Moment, Refused, Situation, difference
 from hooks.testing.ranks import RanksFailed, on_two_ranks
-from hooks.testing.training import SmallTask
+from hooks.testing.training import SmallTask, one_thread
 from orchestrator.config.parameters import construct, parameters
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
@@ -59,11 +59,12 @@ def check_hook(
     failure = _look_at_class(cls)
     if failure:
         raise HookCheckFailed(failure.text(cls.__qualname__, "", ""))
-    for situation in SITUATIONS:
-        case = Case(given, situation)
-        _raise_if(subject, case, _attempted(subject, case))
-    if examples:
-        _check_drawn(subject, given, examples)
+    with one_thread():
+        for situation in SITUATIONS:
+            case = Case(given, situation)
+            _raise_if(subject, case, _attempted(subject, case))
+        if examples:
+            _check_drawn(subject, given, examples)
 
 
 @dataclasses.dataclass(frozen=True)

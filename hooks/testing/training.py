@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from orchestrator.config.components import make_hook
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_dict
 from orchestrator.config.parameters import check
+from orchestrator.config.python_objects import as_written
 from orchestrator.loop.loop import Loop
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
@@ -102,10 +104,21 @@ def train(hooks: Mapping[str, Hook] | None = None, task: Task | None = None, **e
     Raises ConfigError for other keys, and whatever the task or a hook raises.
     """
     screen = Screen()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, one_thread():
         loop, recorder = make_loop(task or SmallTask(), hooks or {}, experiment, artifacts=Path(folder), display=screen)
         reports = [report.metrics for report in loop.run()]
     return Trained(loop.state, reports, recorder.rows, screen.lines)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it torch computes in one thread, as a worker does: for small tensors several only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def make_loop(
@@ -115,7 +128,8 @@ def make_loop(
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
     experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, "")
-    required = {name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in task.required_hooks().items()}
+    written = as_written(task.required_hooks(), "hooks")
+    required = {name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in written.items()}
     kinds = {type(hook) for hook in hooks.values()}
     required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
     recorder = recorder or KeepingRecorder()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hooks import EMA, GradientClip
+from hooks import EMA, GradientClip, Hook, State
 from hooks.testing import SmallTask, ready_state, train
 from orchestrator.errors import ConfigError
 
@@ -18,7 +18,7 @@ class Averaged(SmallTask):
     """Requires a hook."""
 
     def required_hooks(self) -> Mapping[str, Any]:
-        return {"average": {"type": "ema", "decay": 0.5}}
+        return {"average": EMA(decay=0.5), "gradient_clip": True}
 
 
 def test_a_ready_state_is_that_of_the_first_gradients() -> None:
@@ -46,6 +46,22 @@ def test_what_the_task_requires_is_there_and_what_is_given_stands_in_for_it() ->
     assert list(train(task=Averaged()).state.evaluations) == [""]
     assert train(task=Averaged()).state.evaluations[""].lender == "average"
     assert train({"mine": EMA(decay=0.1)}, Averaged()).state.evaluations[""].lender == "mine"
+
+
+def test_it_trains_in_one_thread_and_leaves_the_number_as_it_was() -> None:
+    seen: list[int] = []
+
+    class Looks(Hook):
+        def on_start(self, state: State) -> None:
+            seen.append(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        train({"looks": Looks()}, steps=1)
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_key_that_an_experiment_lacks_is_refused() -> None:
