@@ -47,6 +47,7 @@ def freed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         remote=lambda cls: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: Actor(cls(), loop))),
         get=lambda asked: asked.result(timeout=30),
         PlacementGroupID=SimpleNamespace(from_hex=lambda text: text),
+        train=SimpleNamespace(report=lambda metrics: None),
     )
     monkeypatch.setattr(train, "ray", stand_in)
     monkeypatch.setattr(train, "fit", fitted)
@@ -54,7 +55,6 @@ def freed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(train, "get_current_placement_group", lambda: SimpleNamespace(id=bytes.fromhex(HELD)))
     monkeypatch.setattr(train, "PlacementGroup", lambda group: group)
     monkeypatch.setattr(train, "remove_placement_group", groups.append)
-    monkeypatch.setattr("ray.train.report", lambda metrics: None)
     yield groups
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
