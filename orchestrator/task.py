@@ -65,11 +65,12 @@ class Task(ABC):
         return default_collate(samples)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
-        """The optimizer, where YAML cannot say it; None takes the YAML's."""
+        """Makes the optimizer where YAML cannot say it; what is declared after `model` YAML may say, as arguments of `optimizer`.
+        A `type` there takes another optimizer instead. Called again, with other arguments, where one changes in flight."""
         return None
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> Any | None:
-        """The scheduler, where YAML cannot say it; None takes the YAML's."""
+        """Makes the scheduler where YAML cannot say it, in the same way; None is no scheduler."""
         return None
 
     def loader(self, dataset: Dataset[Any], batches: Sampler[list[int]], phase: str, options: dict[str, Any]) -> Iterable[Any]:

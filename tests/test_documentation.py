@@ -267,7 +267,7 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     assert {"train/absolute_error", "val/absolute_error"} <= set(done.metrics)
     assert "train/r2" not in done.metrics
     training = done.stats[done.stats["phase"] == "train"]
-    assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == ([0.01], [0.003])
+    assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == ([0.01], [0.001])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -18,6 +18,7 @@ from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.metric_direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
 from hooks.parts.metric_names import phase_of, there_are
+from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm
 from hooks.state import State
@@ -82,6 +83,12 @@ class Checkpoint(Hook):
     ranks: ClassVar[Ranks] = Ranks.ALL
 
     def __post_init__(self) -> None:
+        if not self.best:
+            refuse_unread(self, "best", "mode", "rule")
+        if self.every.count == 0:
+            refuse_unread(self, "checkpoints at a rhythm, and every is 0", "keep", "begin")
+        if self.every.count == 0 and not (self.save_last or self.best):
+            refuse_unread(self, "every, save_last or best", "publish", "out_dir")
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
         if "auto" in metrics and len(metrics) > 1:
             raise ValueError(f"best is {metrics}: auto stands alone, or name every metric")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.parts.leaf_modules import tensors
+from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
@@ -60,6 +61,8 @@ class Export(Hook):
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.format in _TORCHSCRIPT:
+            refuse_unread(self, "format: pt2 or onnx, as TorchScript takes any number of samples", "dynamic_batch")
         self._exported_at: int | None = None
 
     def needs_whole_model(self) -> str:

@@ -17,6 +17,7 @@ from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.model_graph import add_graph
 from hooks.parts.logs.readings import under_way
 from hooks.parts.logs.window_statistics import Size, Statistic
+from hooks.parts.unread_fields import refuse_unread
 from hooks.recent_rows import RECENT
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State
@@ -55,7 +56,7 @@ class TensorBoard(Cleanup, Hook):
     """
 
     interval: Annotated[int, Ge(1), Le(RECENT)] = 50
-    """Training iterations between two points; without meaning on the axis `epoch`, which has one point an epoch."""
+    """Training iterations between two points; on the axis `epoch` there is one an epoch."""
     window: Size = "line"
     """What loss, times and gradient norms are averaged over: `line` (since the point before), a number of iterations,
     `epoch` or `global`."""
@@ -77,6 +78,8 @@ class TensorBoard(Cleanup, Hook):
     ranks: ClassVar[Ranks] = Ranks.MASTER
 
     def __post_init__(self) -> None:
+        if self.axis == "epoch":
+            refuse_unread(self, "another axis, as this one has a point an epoch", "interval")
         self.histograms.require_steps("histograms")
         self._curves = Curves(self.window, self.statistics)
         self._writer: SummaryWriter | None = None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hooks.hook import Hook
 from hooks.parts.self_supervised.centre import Centre, CentredTeacher, warmed_up
+from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
 Tokens = tuple[Tensor, Tensor]
@@ -61,6 +62,8 @@ class IBOT(CentredTeacher, Hook):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.warmup_epochs == 0:
+            refuse_unread(self, "warmup_epochs", "warmup_patch_temperature")
         self._patch_centre = Centre(self.patch_centre_momentum)
 
     def on_forward(self, state: State) -> None:

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from hooks.hook import Hook, Priority
 from hooks.parts.cleanup import Cleanup
+from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
 FOLDER = "traces"
@@ -66,6 +67,8 @@ class Profiler(Cleanup, Hook):
     priority: ClassVar[Priority | int] = Priority.HIGHEST
 
     def __post_init__(self) -> None:
+        if self.repeat == 0:
+            refuse_unread(self, "a last window, and repeat: 0 is without end", "stop_after")
         self._profile: profile | None = None
         self._part = ExitStack()
         self._begin, self._end = inf, inf

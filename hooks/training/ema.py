@@ -16,6 +16,7 @@ from hooks.hook import Hook
 from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
+from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import foreach_lerp_
 from hooks.rhythm import Rhythm
 from hooks.state import State, Weights
@@ -65,6 +66,10 @@ class EMA(Hook):
         if self.momentum is not None:
             decay = f"{1 - self.momentum:.10g}"
             raise ValueError(f"momentum={self.momentum} is MMEngine's 1 - decay; write decay={decay}")
+        if self.average != "annealing":
+            refuse_unread(self, "average: annealing", "gamma")
+        if self.average == "stochastic" and self.decay:
+            refuse_unread(self, "another average, as this one is the plain mean", "decay")
         if self.device is not None:
             torch.device(self.device)  # raises where torch knows none of that name
         self._updates = 0

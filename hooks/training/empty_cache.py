@@ -9,6 +9,7 @@ import torch
 from annotated_types import Ge
 
 from hooks.hook import Hook, Priority
+from hooks.parts.unread_fields import refuse_unread
 from hooks.rhythm import paced_by
 from hooks.state import State
 
@@ -33,6 +34,10 @@ class EmptyCache(Hook):
 
     priority: ClassVar[Priority] = Priority.LOWEST
     """After hooks that may hold memory until then."""
+
+    def __post_init__(self) -> None:
+        if not self.after_iter:
+            refuse_unread(self, "after_iter: true", "interval")
 
     def handles(self, event: str) -> bool:
         """The events that were asked for, so that the others cost nothing."""

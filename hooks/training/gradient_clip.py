@@ -9,6 +9,7 @@ from annotated_types import Gt
 from torch import Tensor
 
 from hooks.hook import Hook, Priority
+from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
 from hooks.state import State
 
@@ -34,6 +35,10 @@ class GradientClip(Hook):
 
     priority: ClassVar[Priority] = Priority.HIGH
     mutable: ClassVar[frozenset[str]] = frozenset({"max_norm", "max_value"})
+
+    def __post_init__(self) -> None:
+        if self.max_value is not None:
+            refuse_unread(self, "max_value: null, which clips every element instead", "max_norm")
 
     def on_gradients(self, state: State) -> None:
         gradients = state.gradients()

@@ -11,6 +11,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from hooks.hook import Hook, Priority
+from hooks.parts.unread_fields import refuse_unread
 from hooks.state import State
 
 
@@ -40,6 +41,8 @@ class NanGuard(Hook):
     mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "interval", "dumps"})
 
     def __post_init__(self) -> None:
+        if self.action != "skip":
+            refuse_unread(self, "action: skip", "patience")
         if self.action == "skip" and self.interval > 1:
             raise ValueError(f"action=skip must look at each step before it is made; interval={self.interval} has to be 1")
         self._sum: Tensor | float = 0.0  # not finite as soon as one of its terms is not

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hooks.hook import Hook, Priority
 from hooks.parts.metric_direction import declared_modes, direction
 from hooks.parts.metric_names import there_are
+from hooks.parts.unread_fields import refuse_unread
 from hooks.rhythm import Rhythm
 from hooks.state import State
 
@@ -27,7 +28,7 @@ class ParamScheduler(Hook):
     """
 
     every: Rhythm = Rhythm(1)
-    """How often the scheduler steps: epochs or optimizer steps; without meaning where `monitor` is given."""
+    """How often the scheduler steps: epochs or optimizer steps."""
     monitor: str | None = None
     """For ReduceLROnPlateau: a metric such as val/loss; the scheduler steps after each phase that gives it."""
     record_momentum: bool = False
@@ -37,6 +38,10 @@ class ParamScheduler(Hook):
 
     priority: ClassVar[Priority] = Priority.LOW
     """MMEngine's: hooks and loggers before it read the rates that the step used, those behind it the next ones."""
+
+    def __post_init__(self) -> None:
+        if self.monitor is not None:
+            refuse_unread(self, "monitor: null, as the scheduler steps where the metric is there", "every")
 
     def on_start(self, state: State) -> None:
         plateau = isinstance(state.scheduler, ReduceLROnPlateau)

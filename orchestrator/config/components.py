@@ -1,31 +1,20 @@
-"""Builds what an experiment names: its task, hooks, optimizer and scheduler. Runs in the driver and in each worker."""
+"""Builds what an experiment names: its task and hooks. Runs in the driver and in each worker."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
-
-import torch
-import torch.optim.swa_utils
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.bounds import MOST_HOOKS
-from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.imports import find_class
-from orchestrator.config.parameters import check, construct, model_of_signature, parameters
+from orchestrator.config.parameters import construct, parameters
 from orchestrator.config.python_objects import as_written
 from orchestrator.config.reader import join
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
-
-T = TypeVar("T")
 
 ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""
@@ -54,18 +43,6 @@ IMIX_LEVELS = {
     "LOWEST": (60, 100),
 }
 """iMIX's PriorityStatus: a name to its value there and to the priority it means here."""
-
-
-def _subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
-    public = {name: value for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"}
-    return {name: cls for name, cls in public.items() if issubclass(cls, base) and cls is not base}
-
-
-OPTIMIZERS = _subclasses_in(torch.optim, Optimizer)
-SCHEDULERS = {
-    **_subclasses_in(torch.optim.lr_scheduler, LRScheduler),
-    **_subclasses_in(torch.optim.swa_utils, LRScheduler),
-}
 
 
 # Task
@@ -184,76 +161,3 @@ def _level(value: Any, path: str) -> int:
     allowed = ", ".join(f"{level} ({number})" for level, (number, _) in IMIX_LEVELS.items())
     message = f"must be one of iMIX's levels, {allowed}, got {value!r}"
     raise ConfigError([Problem(path, message, suggestion=did_you_mean(str(value), IMIX_LEVELS))])
-
-
-# Optimizer and scheduler
-
-
-def build_optimizer(experiment: Experiment, task: Task, model: nn.Module) -> Optimizer:
-    """The task's own optimizer, or else the experiment's over all parameters of the model; raises ConfigError."""
-    own = task.optimizer(model)
-    if own is not None:
-        return own
-    cls = find_class(experiment.optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
-    made: Optimizer = _made_of(cls, model.parameters(), experiment.optimizer, "optimizer")
-    return made
-
-
-def build_scheduler(experiment: Experiment, task: Task, optimizer: Optimizer) -> Any | None:
-    """The task's own scheduler, or else the experiment's; None where neither has one. Raises ConfigError."""
-    own = task.scheduler(optimizer)
-    if own is not None or experiment.scheduler is None:
-        return own
-    cls = find_class(experiment.scheduler.type, LRScheduler, SCHEDULERS, "scheduler.type")
-    return _made_of(cls, optimizer, experiment.scheduler, "scheduler")
-
-
-def check_optimizer(optimizer: Component | None, scheduler: Component | None) -> None:
-    """Refuses an optimizer or scheduler that could not be built, before there is a model; raises ConfigError.
-
-    Names and types of the arguments are checked against the signature; with torch's own classes, so are the values,
-    as far as the class checks them before it looks at parameters.
-    """
-    problems: list[Problem] = []
-    if optimizer:
-        collect_problems(problems, _check, optimizer, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
-    if scheduler:
-        collect_problems(problems, _check, scheduler, LRScheduler, SCHEDULERS, _NoOptimizer(), "scheduler")
-    if problems:
-        raise ConfigError(problems)
-
-
-class _Enough(Exception):
-    """The class has checked its arguments and turns to the parameters."""
-
-
-class _NoParameters:
-    """Stands where an optimizer wants parameters."""
-
-    def __iter__(self) -> Iterator[nn.Parameter]:
-        raise _Enough
-
-
-class _NoOptimizer(Optimizer):
-    """Stands where a scheduler wants an optimizer; to make a real one imports torch's compiler, which takes seconds."""
-
-    def __init__(self) -> None:
-        pass
-
-    def __getattribute__(self, name: str) -> Any:
-        raise _Enough
-
-
-def _check(component: Component, base: type[T], table: Mapping[str, type[T]], first: Any, path: str) -> None:
-    cls: Any = find_class(component.type, base, table, f"{path}.type")
-    check(model_of_signature(cls), component.arguments, path)
-    if cls in table.values():
-        with suppress(_Enough):
-            _made_of(cls, first, component, path)
-
-
-def _made_of(cls: Any, first: Any, component: Component, path: str) -> Any:
-    try:
-        return cls(first, **component.arguments)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError([Problem(path, f"{component.type} refuses this: {error}")]) from error

@@ -101,8 +101,9 @@ class Change(Model):
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data without what is null at the top, which is as good as not said."""
-    return {key: value for key, value in data.items() if value is not None}
+    """The data without what is null at the top, which is as good as not said; but for the scheduler, of which it is to have none,
+    the task's neither."""
+    return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
 def with_default_optimizer(data: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from hooks.parts.unread_fields import UnreadField
 from orchestrator.config.bounds import DEEPEST
+from orchestrator.config.reader import join
 from orchestrator.config.source import plain
 from orchestrator.config.users_code import users_code
 from orchestrator.config.wording import problems_of
@@ -38,7 +40,10 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str, kind: str | No
     checked = check(model, values, path, kind)
     given = {name: getattr(checked, name) for name in checked.model_fields_set}
     with users_code(path):
-        return cls(**given), checked.model_dump(mode="json", warnings=False, fallback=str)
+        try:
+            return cls(**given), checked.model_dump(mode="json", warnings=False, fallback=str)
+        except UnreadField as error:
+            raise ConfigError([Problem(join(path, error.field), str(error))]) from error
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str, kind: str | None = None) -> M:
@@ -117,12 +122,12 @@ def _model(
 
 @cache
 def model_of_signature(cls: Callable[..., Any], skip: int = 1) -> type[BaseModel]:
-    """A pydantic model with the arguments of a class that is no dataclass, without the first `skip` of them.
+    """A pydantic model with the arguments of a class that is no dataclass, or of a function, without the first `skip` of them.
 
     What is not annotated takes the type of its default where that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
-    hints = _hints(getattr(cls, "__init__", cls))
+    hints = _hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]  # mypy warns of subclasses with another __init__; it is this one that is called
     fields: dict[str, Any] = {}
     for argument in arguments:
         if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hooks import Hook
+from hooks import Hook, ParamScheduler
 from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
-from orchestrator.config.components import MadeHook, check_optimizer, make_hooks, make_task
-from orchestrator.config.experiment import Component, Experiment, with_default_optimizer, without_nulls, wrong_length
+from orchestrator.config.components import MadeHook, make_hooks, make_task
+from orchestrator.config.experiment import Component, Experiment, without_nulls, wrong_length
+from orchestrator.config.imports import find_class
 from orchestrator.config.judged_metrics import metric_problems
 from orchestrator.config.modes import contradicting_modes, inferred_modes
+from orchestrator.config.optimizer import OWN, brings_its_own, check_optimizer, optimizer_in_full
 from orchestrator.config.other_systems import EXPERIMENT
 from orchestrator.config.parameters import check
+from orchestrator.config.schedule import Course, Schedule, scheduler_in_full, stepping_problems, unread_rate
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.users_code import asked
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -47,27 +50,29 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
 
 def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     """As `resolve`, for data whose classes can be found."""
-    data = with_default_optimizer(without_nulls(data))
+    data = without_nulls(data)
     for path, mode in inferred_modes(data).items():
         data = with_value(data, path, mode)
     problems = contradicting_modes(data)
+    task_class = _task_class(data)
+    data = _optimization_in_full(data, task_class, problems)
     experiment = collect_problems(problems, check, Experiment, data, "", EXPERIMENT)
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])
-    task, task_args, hooks = _components(data, problems)
+    task, task_args, hooks = _components(data, task_class, problems)
     if problems or experiment is None or task is None:
         raise ConfigError(problems)
     entries = {name: one.entry if one else None for name, one in hooks.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    problems.extend(change_problems(experiment))
+    problems.extend(change_problems(experiment, type(task)))
     if problems:
         raise ConfigError(problems)
     return ResolvedExperiment(experiment, task, {name: one.hook for name, one in hooks.items() if one})
 
 
 def _components(
-    data: Mapping[str, Any], problems: list[Problem]
+    data: Mapping[str, Any], task_class: type[Task] | None, problems: list[Problem]
 ) -> tuple[Task | None, dict[str, Any], dict[str, MadeHook | None]]:
     """Task, its arguments and the hooks in full; checks whatever has the right shape, so that one mistake hides no other."""
     name, arguments, entries = data.get("task"), data.get("task_args", {}), data.get("hooks", {})
@@ -75,10 +80,11 @@ def _components(
     if isinstance(name, str) and isinstance(arguments, dict):
         made = collect_problems(problems, make_task, name, arguments)
     task, task_args = made or (None, {})
-    hooks: dict[str, MadeHook | None] = {}
+    right = None
     if isinstance(entries, dict):
         required = collect_problems(problems, asked, task.required_hooks, "task") if task else None
-        hooks = collect_problems(problems, make_hooks, entries, required or {}) or {}
+        right = collect_problems(problems, make_hooks, entries, required or {})
+    hooks = right or {}
     problems.extend(_sharding_problems(data, hooks))
     made_hooks = {name: one.hook for name, one in hooks.items() if one}
     if task:
@@ -86,7 +92,8 @@ def _components(
         problems.extend(metric_problems(said, task, made_hooks))
     misfits = {name: collect_problems(problems, asked, hook.misfit, f"hooks.{name}", made_hooks) for name, hook in made_hooks.items()}
     problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
-    collect_problems(problems, check_optimizer, _component(data.get("optimizer")), _component(data.get("scheduler")))
+    # Where hooks are wrong, who steps the scheduler is not known.
+    _check_optimization(data, task_class or Task, {"param_scheduler": ParamScheduler()} if right is None else made_hooks, problems)
     return task, task_args, hooks
 
 
@@ -95,6 +102,9 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     workers = data.get("workers")
     if not isinstance(workers, dict) or workers.get("strategy") != "fsdp":
         return []
+    if workers.get("count", 1) == 1:
+        message = "is fsdp, which shares the model out among ranks, and there is one"
+        return [Problem("workers.strategy", message, suggestion="write workers.count, or strategy: ddp")]
     reasons = {path: asked(one.hook.needs_whole_model, path) for path, one in ((f"hooks.{name}", one) for name, one in hooks.items()) if one}
     if data.get("precision") == "fp16":
         reasons["precision"] = "each rank would scale the loss by its own shards' overflows; bf16 needs no scale"
@@ -103,6 +113,45 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     if data.get("compile"):
         reasons["compile"] = "torch's compiler stops at the calls that gather each unit's parameters"
     return [Problem(path, f"cannot be with workers.strategy: fsdp: {reason}") for path, reason in reasons.items() if reason]
+
+
+def _task_class(data: Mapping[str, Any]) -> type[Task] | None:
+    """The class of the task, where there is one; what is wrong otherwise is said where the task is made."""
+    name = data.get("task")
+    return collect_problems([], find_class, name, Task, {}, "task") if isinstance(name, str) else None
+
+
+def _optimization_in_full(data: dict[str, Any], task: type[Task] | None, problems: list[Problem]) -> dict[str, Any]:
+    """The data with optimizer and scheduler in full: the task's own where the file leaves them to it. What is wrong is left
+    out, and so is what an unknown task would have to say."""
+    written: dict[str, Any] = {"optimizer": data.get("optimizer", {}), "scheduler": data.get("scheduler")}
+    if "scheduler" not in data and task and brings_its_own(task, "scheduler"):
+        written["scheduler"] = {}
+    full = dict(data)
+    for key, in_full in (("optimizer", optimizer_in_full), ("scheduler", scheduler_in_full)):
+        if not isinstance(written[key], dict):
+            continue
+        full.pop(key, None)
+        if task or written[key].get("type", OWN) != OWN:
+            value = collect_problems(problems, in_full, written[key], task or Task)
+            full |= {key: value} if value is not None else {}
+    if isinstance(full.get("optimizer"), dict) and (message := unread_rate(full["optimizer"], full.get("scheduler"))):
+        if "lr" in written["optimizer"]:
+            problems.append(Problem("optimizer.lr", message, suggestion="leave one of them out"))
+        full["optimizer"] = {key: value for key, value in full["optimizer"].items() if key != "lr"}
+    return full
+
+
+def _check_optimization(data: Mapping[str, Any], task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]) -> None:
+    """Optimizer and scheduler, and who steps that. A scheduler that is said to be null may be a sweep's other value."""
+    optimizer, scheduler = _component(data.get("optimizer")), _component(data.get("scheduler"))
+    if optimizer:
+        collect_problems(problems, check_optimizer, optimizer, task)
+    if scheduler or "scheduler" not in data:
+        problems.extend(stepping_problems(scheduler, hooks))
+    if scheduler:
+        schedule = collect_problems(problems, Schedule.of, scheduler, task, Course.of(hooks, data.get("epochs"), data.get("steps")))
+        collect_problems(problems, schedule.check, task) if schedule else None
 
 
 def _component(value: Any) -> Component | None:

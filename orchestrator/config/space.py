@@ -11,7 +11,7 @@ from orchestrator.config.bounds import MOST_TRIALS
 from orchestrator.config.domain import Domain
 from orchestrator.config.experiment import Workers
 from orchestrator.config.reader import join
-from orchestrator.config.sweep import PB2, Population, Sweep
+from orchestrator.config.sweep import PB2, Asha, Population, Sweep
 from orchestrator.errors import Problem, did_you_mean
 
 # Checking
@@ -54,9 +54,12 @@ def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
 
 
 def wrong_counts(sweep: Sweep) -> Iterator[Problem]:
-    """A problem for trials, repeats and points that do not come out even; the space has to be right."""
+    """A problem for trials, repeats and points that do not come out even, and for a seed of nothing; the space has to be right."""
     if sweep.repeats > 1 and "seed" in sweep.space:
         yield Problem("sweep.space.seed", f"repeats: {sweep.repeats} gives each trial its seed; leave out one of them")
+    if sweep.seed and not _draws(sweep):
+        message = f"is read by nothing: search: grid and scheduler: {sweep.scheduler.type} draw nothing"
+        yield Problem("sweep.seed", message, suggestion="the runs' own seed stands beside sweep")
     points, whole = count_points(sweep), _round_of(sweep)
     trials = sweep.trials or whole
     if count_trials(sweep) > MOST_TRIALS:
@@ -73,6 +76,12 @@ def wrong_counts(sweep: Sweep) -> Iterator[Problem]:
     elif len(sweep.points) * whole > trials:
         needed = len(sweep.points) * whole
         yield Problem("sweep.points", f"{len(sweep.points)} points make {needed} trials, and there are {trials}; points count among the trials")
+
+
+def _draws(sweep: Sweep) -> bool:
+    """Whether anything of a sweep is drawn: its values, or what its scheduler does."""
+    scheduler = sweep.scheduler
+    return sweep.search != "grid" or isinstance(scheduler, Population) or (isinstance(scheduler, Asha) and scheduler.brackets > 1)
 
 
 def _instead(trials: int, points: int, whole: int) -> str:
@@ -157,7 +166,7 @@ def _decides(other: str, name: str) -> bool:
     """Whether the value of one path decides what another one means."""
     group, names_a_class = name.partition(".")[0], other.endswith(".type") or other.count(".") == (other[:6] == "hooks.")
     if other == "task":
-        return group in ("task_args", "hooks", "changes")
+        return group in ("task_args", "hooks", "changes", "optimizer", "scheduler")
     if name == "changes":
         return names_a_class and other.partition(".")[0] in ("hooks", "optimizer")
     around = other.removesuffix("type") if other.endswith(".type") else f"{other}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,31 +11,38 @@ from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.config.changes import unchangeable
-from orchestrator.config.experiment import Change, Experiment
+from orchestrator.config.experiment import Change, Component, Experiment
+from orchestrator.config.optimizer import build_optimizer
 from orchestrator.config.parameters import construct
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import CheckpointError, ConfigError, Problem
+from orchestrator.task import Task
+
+Groups = Sequence[Mapping[str, Any]]
+"""The parameter groups of an optimizer."""
 
 _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 class Changes:
-    """Makes the experiment's `changes` as their epochs and steps come, and keeps the optimizer's numbers in force.
+    """Makes the experiment's `changes` as their epochs and steps come, and keeps what is in force of the optimizer.
 
-    Only what may change in flight does: fields that a hook calls mutable, and numbers of the optimizer. A learning rate
-    is changed by scaling, so that parameter groups keep their ratios and a scheduler its course. A checkpoint holds the
-    optimizer as it was; restored under another experiment, it is brought to that one's numbers. Every rank does the
-    same; no communication. Worker process.
+    Only what may change in flight does: fields that a hook calls mutable, and numbers of the optimizer. What such a number
+    is to each parameter group, an optimizer says that is made anew with it: the task's own may do anything with its
+    arguments. A learning rate is changed by scaling, so that a scheduler keeps its course. A checkpoint holds the optimizer
+    as it was; restored under another experiment, it is brought to that one's numbers. Every rank does the same; no
+    communication. Worker process.
     """
 
-    def __init__(self, experiment: Experiment, plan: Plan, state: State) -> None:
-        assert state.optimizer is not None
-        self._experiment, self._plan, self._state = experiment, plan, state
+    def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State) -> None:
+        self._experiment, self._task, self._plan, self._state = experiment, task, plan, state
         self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
-        self._configured = {key: value for key, value in state.optimizer.defaults.items() if type(value) in (int, float)}
-        self.optimizer: dict[str, float] = dict(self._configured)
-        """The optimizer's numbers in force."""
+        self._optimizer = experiment.optimizer
         self.coming: list[Change] = list(experiment.changes)
         """What is still to change."""
+        for path, value in (one for change in self.coming for one in change.set.items()):
+            group, _, key = path.partition(".")
+            if group == "optimizer" and value != self._optimizer.arguments.get(key):
+                self._differing_groups(self._optimizer, self._with_number(key, value))
 
     def advance(self) -> None:
         """Makes the changes whose time has come; call it between two iterations. Raises ConfigError."""
@@ -44,10 +51,24 @@ class Changes:
             for path, value in change.set.items():
                 self._set(path, value)
 
-    def restored(self, saved: Mapping[str, float]) -> None:
-        """Takes up from a checkpoint, whose optimizer had the numbers `saved`: what was due before it is made again."""
-        self.optimizer |= {key: value for key, value in saved.items() if key in self.optimizer}
-        in_force = dict(self._configured)
+    def in_force(self) -> dict[str, Any]:
+        """What is in force of the optimizer, for a checkpoint."""
+        return {"type": self._optimizer.type, **self._optimizer.arguments}
+
+    def refuse_another_optimizer(self, saved: Mapping[str, Any]) -> None:
+        """Raises CheckpointError where the optimizer of a checkpoint, of which `saved` was in force, is of another type."""
+        if saved.get("type", self._optimizer.type) != self._optimizer.type:
+            raise CheckpointError(f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {self._optimizer.type}")
+
+    def restored(self, saved: Mapping[str, Any]) -> None:
+        """Takes up from a checkpoint, of whose optimizer `saved` was in force: what was due before it is made again. Where that is
+        empty, the optimizer has this experiment's numbers already. Raises ConfigError."""
+        configured = self._optimizer
+        if saved:
+            # A checkpoint from before the type was kept has only the numbers.
+            words = {key: value for key, value in configured.arguments.items() if type(value) not in (int, float)}
+            self._optimizer = Component(**{"type": configured.type, **({} if "type" in saved else words), **saved})
+        in_force = configured.arguments
         for change in [change for change in self.coming if self._is_past(change)]:
             self.coming.remove(change)
             for path, value in change.set.items():
@@ -56,8 +77,7 @@ class Changes:
                     in_force[key] = value
                 else:
                     self._set(path, value)
-        for key, value in in_force.items():
-            self._set_optimizer(key, value)
+        self._bring_optimizer_to(Component(**{"type": configured.type, **in_force}))
 
     def _is_past(self, change: Change) -> bool:
         """Whether a checkpoint of the present step holds a change: one that is due right here comes after it."""
@@ -72,7 +92,7 @@ class Changes:
             raise ConfigError([Problem(path, message)])
         group, _, rest = path.partition(".")
         if group == "optimizer":
-            self._set_optimizer(rest, value)
+            self._bring_optimizer_to(self._with_number(rest, value))
         else:
             name, _, field = rest.partition(".")
             self._set_hook(name, field, value)
@@ -86,32 +106,53 @@ class Changes:
         made, _ = construct(type(hook), settings, f"hooks.{name}")
         self._plan.change(name, field, getattr(made, field))
 
-    def _set_optimizer(self, key: str, value: float) -> None:
-        if key not in self.optimizer:
-            raise ConfigError([Problem(f"optimizer.{key}", f"is no number of this optimizer; it has {', '.join(self.optimizer)}")])
-        old, self.optimizer[key] = self.optimizer[key], value
-        if value == old:
+    # The optimizer
+
+    def _with_number(self, key: str, value: float) -> Component:
+        return Component(**{"type": self._optimizer.type, **self._optimizer.arguments, key: value})
+
+    def _differing_groups(self, before: Component, after: Component) -> tuple[Groups, Groups]:
+        """The parameter groups of two optimizers; raises ConfigError where their numbers are no way from one to the other."""
+        old, new = (build_optimizer(one, self._task, self._state.module).param_groups for one in (before, after))
+        keys = [key for key in before.arguments | after.arguments if before.arguments.get(key, ...) != after.arguments.get(key, ...)]
+        path = f"optimizer.{', '.join(keys)}"
+        if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
+            raise ConfigError([Problem(path, "changes which parameters lie in which group, which cannot change in flight")])
+        if all(_same(was, now) for was, now in zip(old, new, strict=True)):
+            raise ConfigError([Problem(path, "is no number of a parameter group of this optimizer, and so cannot change in flight")])
+        return old, new
+
+    def _bring_optimizer_to(self, after: Component) -> None:
+        before, self._optimizer = self._optimizer, after
+        if before == after:
             return
+        old, new = self._differing_groups(before, after)
         assert self._state.optimizer is not None
-        for group in self._state.optimizer.param_groups:
-            for name in _SCALED_WITH_LR if key == "lr" else (key,):
-                if name in group:
-                    group[name] = _scaled(group[name], old, value)
-        if key == "lr":
-            _scale_base_lrs(self._state.scheduler, old, value)
+        for group, was, now in zip(self._state.optimizer.param_groups, old, new, strict=True):
+            for name in now.keys() - {"params"}:
+                if was.get(name) == now[name]:
+                    continue
+                for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
+                    if scaled in group:
+                        group[scaled] = _scaled(group[scaled], was.get(name), now[name])
+        _scale_base_lrs(self._state.scheduler, [group["lr"] for group in old], [group["lr"] for group in new])
 
 
-def _scaled(number: Any, old: float, new: float) -> Any:
+def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(other.get(name) == value for name, value in group.items() if name != "params")
+
+
+def _scaled(number: Any, old: Any, new: Any) -> Any:
     """What was `old` becomes `new`, and what was in proportion to it stays so."""
     if isinstance(number, Tensor):
         return number.mul_(new / old) if old else number.fill_(new)
-    if number == old or not old:
+    if not old or number == old or type(new) not in (int, float):
         return new
     return number * (new / old)
 
 
-def _scale_base_lrs(scheduler: Any, old: float, new: float) -> None:
+def _scale_base_lrs(scheduler: Any, old: Sequence[float], new: Sequence[float]) -> None:
     if hasattr(scheduler, "base_lrs"):
-        scheduler.base_lrs = [_scaled(lr, old, new) for lr in scheduler.base_lrs]
+        scheduler.base_lrs = [_scaled(*three) for three in zip(scheduler.base_lrs, old, new, strict=True)]
     for inner in inner_schedulers(scheduler):
         _scale_base_lrs(inner, old, new)

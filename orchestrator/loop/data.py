@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
+from hooks import Rhythm
 from hooks.private_torch import tree_leaves
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
@@ -108,6 +109,7 @@ class Data:
             raise ConfigError([Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(self._datasets)}")])
         for phase, dataset in self._datasets.items():
             self._check(phase, dataset)
+        self._refuse_unread()
         self._generator = torch.Generator()
         self.sampler = self._shard("train", shuffle=True, even=True)
         self.loaders = {"train": self._loader("train", self.sampler)}
@@ -118,6 +120,17 @@ class Data:
             size = f"{len(self._datasets['train'])} samples on {world.world_size} ranks"
             message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
             raise ConfigError([Problem("loader.drop_last", message)])
+
+    def _refuse_unread(self) -> None:
+        """Raises ConfigError for what is said of evaluations that there are none of."""
+        experiment, default = self._experiment, Experiment.model_fields["validate_every"].default
+        unread = {
+            "validate_every": "val" not in self._datasets and experiment.validate_every not in (default, Rhythm(0)),
+            "loader.eval_batch_size": len(self._datasets) == 1 and experiment.loader.eval_batch_size is not None,
+        }
+        message = f"is read by nothing: {type(self._task).__name__}.data() gives {' and '.join(self._datasets)} alone"
+        if any(unread.values()):
+            raise ConfigError([Problem(path, message) for path, is_unread in unread.items() if is_unread])
 
     def _check(self, phase: str, dataset: Any) -> None:
         if phase not in ("train", "val", "test"):

@@ -14,9 +14,10 @@ from hooks.plan import Plan
 from hooks.state import Display, State
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.components import build_optimizer, build_scheduler
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.judged_metrics import phase_problems
+from orchestrator.config.optimizer import build_optimizer
+from orchestrator.config.schedule import Course, Schedule
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.clock import clock_for
@@ -69,14 +70,15 @@ class Loop:
         self.data = Data(task, experiment, self.world)
         self.precision = Precision(experiment.precision, self.world.device)
         self.clock = clock_for(self.world.device)
-        self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store)
+        schedule = self._schedule()
+        self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store, schedule)
         self.cursor = TrainingCursor(experiment, state, self.data, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
-        self.changes = Changes(experiment, self.plan, state)
+        self.changes = Changes(experiment, task, self.plan, state)
         self.iterations = Iterations(task, state, self.plan, self.clock, self.precision, self.recorder)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.saving = Saving(
-            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, experiment.scheduler, self._flush_rows
+            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, schedule, self._flush_rows
         )
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
@@ -91,12 +93,27 @@ class Loop:
                     "in the same order, or the ranks would wait for each other for ever"
                 )
 
+    def _schedule(self) -> Schedule | None:
+        """The scheduler's numbers, its length that of the run."""
+        experiment = self.experiment
+        if experiment.scheduler is None:
+            return None
+        steps_per_epoch = -(-self.data.epoch_length() // experiment.accumulate)
+        course = Course.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
+        return Schedule.of(experiment.scheduler, type(self.task), course)
+
     def _make_state(
-        self, artifacts: Path, display: Display | None, config: Mapping[str, Any], name: str, store: CheckpointStore | None
+        self,
+        artifacts: Path,
+        display: Display | None,
+        config: Mapping[str, Any],
+        name: str,
+        store: CheckpointStore | None,
+        schedule: Schedule | None,
     ) -> State:
         module = self.task.model()
         model = shared(module, self.task, self.experiment, self.world)
-        optimizer = build_optimizer(self.experiment, self.task, module)
+        optimizer = build_optimizer(self.experiment.optimizer, self.task, module)
         return State(
             rank=self.world.rank,
             world_size=self.world.world_size,
@@ -106,7 +123,7 @@ class Loop:
             model=model,
             module=module,
             optimizer=optimizer,
-            scheduler=build_scheduler(self.experiment, self.task, optimizer),
+            scheduler=schedule.build(self.task, optimizer) if schedule else None,
             scaler=self.precision.scaler,
             loaders=self.data.loaders,
             fresh_batches=self.data.fresh_batches,

@@ -14,7 +14,7 @@ from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Component
+from orchestrator.config.schedule import Schedule
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.iterations import Iterations
@@ -29,7 +29,7 @@ _PARTS = ("model", "optimizer", "hooks")
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    `schedule` is what the experiment says of its scheduler. `flush_rows` puts on disk the rows that there are.
+    `schedule` is what the scheduler goes by. `flush_rows` puts on disk the rows that there are.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Saving:
         cursor: TrainingCursor,
         changes: Changes,
         world: World,
-        schedule: Component | None,
+        schedule: Schedule | None,
         flush_rows: Callable[[], None],
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._iterations, self._cursor, self._changes = iterations, cursor, changes
-        self._schedule = schedule and schedule.model_dump(mode="json")
+        self._schedule = schedule.record() if schedule else None
         self._flush_rows = flush_rows
         self.last_path: str | None = None
         """The newest stored checkpoint."""
@@ -84,7 +84,7 @@ class Saving:
             described = {
                 "world_size": world.world_size,
                 "metrics": state.metrics,
-                "optimizer": self._changes.optimizer,
+                "optimizer": self._changes.in_force(),
                 "scheduler": self._schedule,
                 "judged_by": state.judged_by,
                 "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
@@ -138,6 +138,7 @@ class Saving:
         checkpoint = self.store.with_shards(name, stored, mesh_of(state.module))
         manifest = self.store.manifest(name)
         other_schedule = manifest.get("scheduler", self._schedule) != self._schedule
+        self._changes.refuse_another_optimizer(manifest.get("optimizer", {}))
         self._restore_training(name, checkpoint, other_schedule)
         saved_world_size = int(manifest["world_size"])
         self._cursor.restore(self.store.position(name))

@@ -14,7 +14,7 @@ from hooks.parts import sharded_tensors as shards
 from hooks.parts.batch_norm_statistics import RunningNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.config.experiment import Experiment
-from orchestrator.errors import RunError
+from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.task_errors import place_of
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -23,6 +23,8 @@ from orchestrator.task import Task
 def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
     """The model on this rank's device, as the training step calls it: shared with the other ranks."""
     if experiment.channels_last:
+        if not any(parameter.ndim == 4 for parameter in module.parameters()):
+            raise ConfigError([Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")])
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
     if experiment.compile:
         compile_in_place(module)

@@ -108,7 +108,10 @@ def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Exper
     """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another number
     of workers where that is given; raises ConfigError."""
     experiment = resumed_experiment(folder.source(), folder.storage.read("experiment.yaml").decode())
-    return experiment if workers is None else experiment_of(experiment.source.with_values({"workers.count": workers}))
+    if workers is None:
+        return experiment
+    alone = {"workers.strategy": "ddp"} if workers == 1 else {}
+    return experiment_of(experiment.source.with_values({"workers.count": workers, **alone}))
 
 
 def resume_command(folder: RunFolder) -> str:

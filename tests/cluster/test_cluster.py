@@ -23,8 +23,8 @@ from tests.cluster.conftest import HEAD, NAMES, RUNS, Cluster
 from tests.cluster.hosts import BIN, ROOT, SHARED
 
 DIGITS = ["experiments/digits.yaml", "hooks.progress_bar=null", "hooks.tensorboard=null"]
-SHORT = ["epochs=1", "scheduler.T_max=1"]
-LONG = ["epochs=12", "scheduler.T_max=12", "hooks.checkpoint.every=10 steps", "workers.count=3"]
+SHORT = ["epochs=1"]
+LONG = ["epochs=12", "hooks.checkpoint.every=10 steps", "workers.count=3"]
 """Long enough that a host can go while it trains, and with a rank on every host."""
 KEY = ["rank", "phase", "epoch", "iteration"]
 SITE = Path(sysconfig.get_path("purelib"))

@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.parts.self_supervised.teacher import MomentumTeacher
+from hooks.parts.unread_fields import refuse_unread
 
 
 class Centre:
@@ -65,6 +66,8 @@ class CentredTeacher(MomentumTeacher):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.warmup_epochs == 0:
+            refuse_unread(self, "warmup_epochs", "warmup_temperature")
         self._centre = Centre(self.centre_momentum)
 
     def state_dict(self) -> dict[str, Any]:

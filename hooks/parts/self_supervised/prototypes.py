@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from hooks.hook import Priority
 from hooks.parts.self_supervised import sinkhorn
+from hooks.parts.unread_fields import refuse_unread
 from hooks.rhythm import Rhythm
 from hooks.state import State
 
@@ -118,6 +119,8 @@ class SwappedPrediction:
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.queue_length == 0:
+            refuse_unread(self, "queue_length", "queue_begin")
         self._queue = Queue()
 
     def swapped(

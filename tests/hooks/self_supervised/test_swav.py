@@ -72,7 +72,8 @@ class Seen(Hook):
 def test_codes_are_of_the_batch_and_the_full_queue(length: int) -> None:
     original, seen = Original(length, STEPS), Seen()
     # The original must see the model's own output, so it comes before the hook.
-    train(Clouds(), {"original": Early(original), "swav": SwAV(queue_length=length, queue_begin=steps(STEPS)), "seen": seen})
+    queue = {"queue_length": length, "queue_begin": steps(STEPS)} if length else {}
+    train(Clouds(), {"original": Early(original), "swav": SwAV(**queue), "seen": seen})
     assert len(seen.codes) == 3 * STEPS
     for mine, theirs in zip(seen.codes, original.codes, strict=True):
         torch.testing.assert_close(mine, theirs)

@@ -509,7 +509,7 @@ def test_two_averages_have_two_records() -> None:
     "fields",
     [
         {},
-        {"average": "stochastic"},
+        {"average": "stochastic", "decay": 0},
         {"average": "annealing", "gamma": 3},
         {"begin": Rhythm(4, "steps")},
         {"interval": 3},
@@ -520,14 +520,14 @@ def test_two_averages_have_two_records() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_resumed_it_gives_the_same_as_without_a_break(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
     data = [(batch.to(dtype),) for (batch,) in batches(9)]
-    straight, whole = EMA(decay=0.9, **fields), new_state(small_model().to(dtype))
+    straight, whole = EMA(**{"decay": 0.9, **fields}), new_state(small_model().to(dtype))
     train(whole, {"ema": straight}, data[:cut])
     checkpoint = checkpoint_of(straight, whole)
     assert whole.optimizer is not None
     optimizer = through_a_file(whole.optimizer.state_dict())
     train(whole, {"ema": straight}, data[cut:])
 
-    hook = EMA(decay=0.9, **fields)
+    hook = EMA(**{"decay": 0.9, **fields})
     state = resume(hook, small_model(seed=5).to(dtype), checkpoint, step=cut, iteration=cut)
     assert state.optimizer is not None
     state.optimizer.load_state_dict(optimizer)

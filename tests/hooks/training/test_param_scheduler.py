@@ -205,7 +205,7 @@ def test_a_hook_reads_the_epochs_own_rate_as_its_phase_ends() -> None:
     [
         (ParamScheduler(), False),
         (ParamScheduler(every=Rhythm(10, "steps")), True),
-        (ParamScheduler(every=Rhythm(10, "steps"), monitor="val/loss"), False),
+        (ParamScheduler(monitor="val/loss"), False),
         (ParamScheduler(record_weight_decay=True), False),
     ],
 )

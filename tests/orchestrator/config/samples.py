@@ -67,11 +67,20 @@ class Choosy(Line):
 class Own(Line):
     """Brings its optimizer and scheduler."""
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adagrad(model.parameters(), lr=0.125)
+    def optimizer(self, model: nn.Module, lr: Annotated[float, Gt(0)] = 0.125, bias_lr: float = 0.5) -> torch.optim.Optimizer:
+        weight, bias = model.parameters()
+        return torch.optim.SGD([{"params": [weight], "lr": lr}, {"params": [bias], "lr": bias_lr, "momentum": 0.5}])
 
-    def scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
-        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=3)
+    def scheduler(self, optimizer: torch.optim.Optimizer, gamma: float = 0.5) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=gamma)
+
+
+@dataclass
+class Closed(Line):
+    """Brings an optimizer that takes nothing."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=self.scale)
 
 
 class Plain(Line):

@@ -1,4 +1,4 @@
-"""Components: the hooks, task, optimizer and scheduler an experiment names."""
+"""Components: the hooks and the task an experiment names."""
 
 from __future__ import annotations
 
@@ -8,22 +8,15 @@ from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
-import torch
 
 from hooks import HOOKS, Hook, Priority
 from hooks.plan import in_order
 from orchestrator.config import components, imports
-from orchestrator.config.components import (
-    build_optimizer,
-    build_scheduler,
-    check_optimizer,
-    make_hooks,
-    make_task,
-)
-from orchestrator.config.experiment import Component, Experiment
+from orchestrator.config.components import make_hooks, make_task
+from orchestrator.config.experiment import Experiment
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
-from tests.orchestrator.config.samples import HERE, Band, Line, Own, Plain, Shadow
+from tests.orchestrator.config.samples import HERE, Band, Line, Plain, Shadow
 
 
 @pytest.fixture(autouse=True)
@@ -227,90 +220,6 @@ def test_wrong_tasks_are_refused(name: str, arguments: dict[str, Any], path: str
 
 def test_a_task_without_fields_of_its_own() -> None:
     assert isinstance(make_task(f"{HERE}:Plain", {"width": 2})[0], Plain)
-
-
-# Optimizer and scheduler
-
-
-def test_torch_s_own_are_built() -> None:
-    described = experiment(
-        optimizer={"type": "AdamW", "lr": 0.5, "betas": [0.5, 0.75]},
-        scheduler={"type": "StepLR", "step_size": 2, "gamma": 0.5},
-    )
-    task = resolve(described.source).task
-    model = task.model()
-    optimizer = build_optimizer(described, task, model)
-    scheduler = build_scheduler(described, task, optimizer)
-    assert isinstance(optimizer, torch.optim.AdamW)
-    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
-    assert tuple(optimizer.defaults["betas"]) == (0.5, 0.75)
-    assert isinstance(scheduler, torch.optim.lr_scheduler.StepLR)
-    assert (scheduler.optimizer, scheduler.step_size, scheduler.gamma) == (optimizer, 2, 0.5)
-
-
-def test_one_of_one_s_own() -> None:
-    described = experiment(optimizer={"type": f"{HERE}:Wide", "lr": 0.5, "reach": 3})
-    task = resolve(described.source).task
-    assert build_optimizer(described, task, task.model()).reach == 3
-    assert build_scheduler(described, task, build_optimizer(described, task, task.model())) is None
-
-
-def test_the_task_s_own_wins() -> None:
-    described, task = experiment(scheduler={"type": "ExponentialLR", "gamma": 0.5}), Own()
-    optimizer = build_optimizer(described, task, task.model())
-    scheduler = build_scheduler(described, task, optimizer)
-    assert isinstance(optimizer, torch.optim.Adagrad)
-    assert isinstance(scheduler, torch.optim.lr_scheduler.StepLR)
-    assert scheduler.step_size == 3
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "scheduler", "path", "said"),
-    [
-        ({"type": "sgd"}, None, "optimizer.type", "did you mean 'SGD'?"),
-        ({"type": "SGD", "momentun": 1}, None, "optimizer.momentun", "did you mean 'momentum'?"),
-        ({"type": "SGD", "lr": "1e-3 "}, None, "optimizer.lr", "must be a number"),
-        ({"type": "SGD", "lr": -1}, None, "optimizer", "SGD refuses this: Invalid learning rate: -1"),
-        ({"type": "SGD", "nesterov": True}, None, "optimizer", "Nesterov momentum requires a momentum"),
-        ({"type": f"{HERE}:Line"}, None, "optimizer.type", "is no subclass of torch.optim.optimizer.Optimizer"),
-        ({"type": "SGD"}, {"type": "StepLr"}, "scheduler.type", "did you mean 'StepLR'?"),
-        ({"type": "SGD"}, {"type": "CosineAnnealingLR"}, "scheduler.T_max", "is missing"),
-        ({"type": "SGD"}, {"type": "MultiStepLR", "milestones": 3}, "scheduler.milestones", "must be"),
-        (
-            {"type": "SGD"},
-            {"type": "MultiStepLR", "milestones": [1, "2"]},
-            "scheduler.milestones.1",
-            "must be a whole number",
-        ),
-        ({"type": "SGD"}, {"type": "LinearLR", "start_factor": 2}, "scheduler", "LinearLR refuses this"),
-    ],
-)
-def test_what_cannot_be_built_is_refused_before(optimizer: Any, scheduler: Any, path: str, said: str) -> None:
-    other = Component.model_validate(scheduler) if scheduler else None
-    with pytest.raises(ConfigError) as caught:
-        check_optimizer(Component.model_validate(optimizer), other)
-    assert path in [problem.path for problem in caught.value.problems]
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "scheduler"),
-    [
-        ({"type": "SGD", "lr": 1, "momentum": 0.9, "nesterov": True}, {"type": "CosineAnnealingLR", "T_max": 5}),
-        ({"type": "Adam", "betas": [0.9, 0.99]}, {"type": "OneCycleLR", "max_lr": 0.1, "total_steps": 10}),
-        ({"type": "Muon"}, {"type": "ReduceLROnPlateau", "mode": "max"}),
-        ({"type": "LBFGS"}, {"type": "MultiStepLR", "milestones": [1, 2]}),
-        ({"type": f"{HERE}:Wide", "lr": 0.1, "anything": "goes"}, None),
-    ],
-)
-def test_what_can_be_built_passes(optimizer: Any, scheduler: Any) -> None:
-    check_optimizer(Component.model_validate(optimizer), Component.model_validate(scheduler) if scheduler else None)
-
-
-def test_both_can_be_wrong_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_optimizer(Component(type="sgd"), Component(type="steplr"))
-    assert [problem.path for problem in caught.value.problems] == ["optimizer.type", "scheduler.type"]
 
 
 def test_the_real_defaults_are_in_the_real_table(monkeypatch: pytest.MonkeyPatch) -> None:

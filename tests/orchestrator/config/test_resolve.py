@@ -38,7 +38,7 @@ epochs: 4
 """
     assert places(file, text) == {
         "name": 1, "task_args.widht": 3, "epochs": 19, "batchsize": 5, "optimizer.lr": 6, "scheduler.T_Max": 7,
-        "scheduler.T_max": 7, "precision": 8, "workers.count": 9, "hooks.shadow.decay": 11, "hooks.band": 12,
+            "precision": 8, "workers.count": 9, "hooks.shadow.decay": 11, "hooks.band": 12,
         "hooks.ema.decoy": 17, "hooks.emma": 18,
     }  # fmt: skip
     told = "\n".join(map(str, problems(file, text)))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
+from torch.optim import SGD
 
 from hooks import HOOKS, Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
@@ -14,10 +17,10 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, to_dict
 from orchestrator.config.parameters import parameters
 from orchestrator.config.resolve import resolve
-from orchestrator.errors import ConfigError
+from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.storage import Storage
-from tests.tasks import Rows, described, numbers
+from tests.tasks import Points, Rows, described, numbers
 
 QUIET = {"console": None, "perf_stats": None, "memory_stats": None}
 
@@ -151,6 +154,74 @@ def test_restored_under_another_rate_it_trains_as_if_that_had_been_set_there(tmp
     undisturbed, _ = made(changing([], hooks=hooks, scheduler=cosine), tmp_path / "c")
     list(undisturbed.run())
     assert numbers(undisturbed.state.module) != numbers(replayed.state.module)
+
+
+@dataclass
+class OwnOptimizer(Points):
+    """Weights and biases have rates of their own, the biases' in proportion to two arguments."""
+
+    def optimizer(self, model: nn.Module, lr: float = 0.1, bias_factor: float = 2.0, frozen: int = 0, spare: int = 1) -> SGD:
+        weights, biases = ([p for n, p in model.named_parameters() if kind in n] for kind in ("weight", "bias"))
+        return SGD([{"params": weights[frozen:], "lr": lr}, {"params": biases, "lr": lr * bias_factor}], lr=7.0, momentum=0.9)
+
+
+OWN: dict[str, Any] = {"task": "tests.orchestrator.loop.test_changes:OwnOptimizer", "optimizer": {}}
+
+
+def rates(loop: Loop) -> list[float]:
+    assert loop.state.optimizer is not None
+    return [group["lr"] for group in loop.state.optimizer.param_groups]
+
+
+def test_a_number_of_the_task_s_own_optimizer_changes_what_it_means_there() -> None:
+    loop, rows = made(changing([{"at": "3 steps", "set": {"optimizer.lr": 0.2}}, {"at": 1, "set": {"optimizer.bias_factor": 0.5}}], **OWN))
+    list(loop.run())
+    seen = rows.columns("lr", "lr_1", phase="train")
+    assert [seen[0], seen[3], seen[7]] == [(0.1, 0.2), (0.2, 0.4), (0.2, 0.1)]
+
+
+def test_the_task_s_own_optimizer_is_brought_to_another_trial_s_numbers(tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"every": 1, "keep": None}}
+    cosine = {"type": "CosineAnnealingLR"}
+    first, _ = made(changing([], hooks=hooks, scheduler=cosine, **OWN), tmp_path)
+    list(first.run())
+    taken, _ = made(changing([], hooks=hooks, scheduler=cosine, **{**OWN, "optimizer": {"bias_factor": 0.5}}), tmp_path)
+    taken.restore("epoch-0001")
+    assert rates(taken) == pytest.approx([0.075, 0.0375])
+    list(taken.run())
+    replayed, _ = made(changing([{"at": "7 steps", "set": {"optimizer.bias_factor": 0.5}}], hooks=hooks, scheduler=cosine, **OWN), tmp_path / "b")
+    list(replayed.run())
+    assert numbers(taken.state.module) == numbers(replayed.state.module)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("spare", 2, "optimizer.spare: is no number of a parameter group of this optimizer, and so cannot change in flight"),
+        ("frozen", 1, "optimizer.frozen: changes which parameters lie in which group, which cannot change in flight"),
+    ],
+)
+def test_what_the_task_s_own_optimizer_cannot_change_is_refused_at_the_start(key: str, value: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(changing([{"at": 2, "set": {f"optimizer.{key}": value}}], **OWN))
+
+
+@pytest.mark.parametrize(("key", "value"), [("nesterov", True), ("betas", [0.5, 0.9])])
+def test_resumed_with_other_words_of_the_optimizer_it_trains_with_those(tmp_path: Path, key: str, value: Any) -> None:
+    optimizer = {"type": "SGD", "lr": 0.1, "momentum": 0.9} if key == "nesterov" else {"type": "Adam"}
+    hooks = {"checkpoint": {"every": 1}}
+    list(made(changing([], hooks=hooks, optimizer=optimizer), tmp_path)[0].run())
+    again, _ = made(changing([], hooks=hooks, optimizer={**optimizer, key: value}), tmp_path)
+    again.restore("epoch-0003")
+    assert again.state.optimizer is not None
+    assert again.state.optimizer.param_groups[0][key] == (tuple(value) if key == "betas" else value)
+
+
+def test_a_run_does_not_go_on_with_another_optimizer(tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"every": 1}}
+    list(made(changing([], hooks=hooks), tmp_path)[0].run())
+    with pytest.raises(CheckpointError, match="was made with the optimizer SGD, and cannot go on with Adam"):
+        made(changing([], hooks=hooks, optimizer={"type": "Adam"}), tmp_path)[0].restore("epoch-0003")
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,13 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from hooks import HOOKS, Hook, Rhythm, State
 from hooks.training.gradient_clip import GradientClip
+from orchestrator.config.experiment import Component
 from orchestrator.loop.iterations import clearing
 from orchestrator.loop.loop import Loop
 from orchestrator.stats.spans import SPANS
 from tests.tasks import Points, Rows, experiment, numbers
+
+OWN = Component(type="task")
 
 
 @dataclass
@@ -58,7 +61,7 @@ def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_row_has_the_rate_that_its_iteration_used(accumulate: int) -> None:
-    rows = rows_of(OneCycle(), {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))}, accumulate=accumulate)
+    rows = rows_of(OneCycle(), {"schedule": HOOKS["param_scheduler"](every=Rhythm(1, "steps"))}, accumulate=accumulate, scheduler=OWN)
     by_hand = SGD(nn.Linear(1, 1).parameters(), lr=0.1, momentum=0.9)
     scheduler, expected = OneCycleLR(by_hand, max_lr=1.0, total_steps=20), []
     while len(expected) < 7:
@@ -70,7 +73,7 @@ def test_a_row_has_the_rate_that_its_iteration_used(accumulate: int) -> None:
 
 def test_every_groups_rate_is_recorded_in_full_precision() -> None:
     """Other systems round 1e-6 to zero, or record the first group alone."""
-    assert set(rows_of(TwoRates()).columns("lr", "lr_1", phase="train")) == {(1.23456789e-7, 3e-12)}
+    assert set(rows_of(TwoRates(), optimizer=OWN).columns("lr", "lr_1", phase="train")) == {(1.23456789e-7, 3e-12)}
 
 
 def test_a_rate_that_is_a_tensor_is_recorded_as_it_was() -> None:
@@ -81,7 +84,7 @@ def test_a_rate_that_is_a_tensor_is_recorded_as_it_was() -> None:
                     group["lr"].mul_(0.5)
 
     task = TwoRates(rates=(torch.tensor(1.0), torch.tensor(8.0)))
-    rows = rows_of(task, {"halves": Halves()})
+    rows = rows_of(task, {"halves": Halves()}, optimizer=OWN)
     assert [(float(a), float(b)) for a, b in rows.columns("lr", "lr_1", phase="train")] == [(0.5**n, 8 * 0.5**n) for n in range(7)]
 
 

@@ -1,0 +1,152 @@
+"""The optimizer: torch's, one of your own, or the task's. Checked in the driver, built in each worker."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from orchestrator.config.experiment import Component, with_default_optimizer
+from orchestrator.config.imports import find_class
+from orchestrator.config.parameters import check, model_of_signature, parameters
+from orchestrator.config.reader import join
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.task import Task
+
+T = TypeVar("T")
+
+OWN = "task"
+"""The `type` of an optimizer or scheduler that the task's own method makes."""
+
+_SAYABLE = (int, float, str, list, tuple, dict, type(None))
+
+
+def subclasses_in(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
+    """The public subclasses of a class in a module, by name."""
+    public = {name: value for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"}
+    return {name: cls for name, cls in public.items() if issubclass(cls, base) and cls is not base}
+
+
+OPTIMIZERS = subclasses_in(torch.optim, Optimizer)
+
+
+def optimizer_in_full(written: Mapping[str, Any], task: type[Task]) -> dict[str, Any]:
+    """What is written of the optimizer, with its `type`: without one, the arguments of the task's own `optimizer`, or else
+    of the default. Raises ConfigError."""
+    if written.get("type", OWN) == OWN and brings_its_own(task, "optimizer"):
+        return in_full_of_own(written, task, "optimizer")
+    if written.get("type") == OWN:
+        raise ConfigError([_no_such_method(task, "optimizer")])
+    full: dict[str, Any] = with_default_optimizer({"optimizer": dict(written)})["optimizer"]
+    return full
+
+
+def check_optimizer(optimizer: Component, task: type[Task]) -> None:
+    """Refuses an optimizer that could not be built, before there is a model; raises ConfigError."""
+    if optimizer.type == OWN:
+        in_full_of_own({"type": OWN, **optimizer.arguments}, task, "optimizer")
+    else:
+        check_component(optimizer.type, optimizer.arguments, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
+
+
+def build_optimizer(optimizer: Component, task: Task, model: nn.Module) -> Optimizer:
+    """The optimizer over all parameters of the model, or what the task's own method makes; raises ConfigError."""
+    if optimizer.type != OWN:
+        cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
+        made: Optimizer = made_of(cls, model.parameters(), optimizer.type, optimizer.arguments, "optimizer")
+        return made
+    own = task.optimizer(model, **optimizer.arguments)
+    if isinstance(own, Optimizer):
+        return own
+    message = f"{type(task).__name__}.optimizer() gives {own!r}, and must give an optimizer"
+    raise ConfigError([Problem("task", message, suggestion="leave the method out where the file says it")])
+
+
+# What optimizers and schedulers have in common
+
+
+def brings_its_own(task: type[Task], method: str) -> bool:
+    """Whether a task makes its `optimizer` or `scheduler` itself."""
+    return getattr(task, method) is not getattr(Task, method)
+
+
+def in_full_of_own(written: Mapping[str, Any], task: type[Task], method: str) -> dict[str, Any]:
+    """What is written for a method of the task's, with the defaults of all that it declares; raises ConfigError."""
+    given = {key: value for key, value in written.items() if key != "type"}
+    try:
+        checked = check(model_of_own(task, method), given, method)
+    except ConfigError as error:
+        raise ConfigError([_explained(problem, task, method) for problem in error.problems]) from None
+    full = checked.model_dump(mode="json", warnings=False, fallback=str)
+    # A default that YAML cannot say is left to the method.
+    sayable = {name for name in full if name in given or isinstance(getattr(checked, name), _SAYABLE)}
+    return {"type": OWN, **{name: value for name, value in full.items() if name in sayable}}
+
+
+def model_of_own(task: type[Task], method: str) -> Any:
+    """A pydantic model with what a method of the task's declares beside the model or optimizer that it is given."""
+    return model_of_signature(getattr(task, method), skip=2)
+
+
+def _explained(problem: Problem, task: type[Task], method: str) -> Problem:
+    """The problem, where a key is not declared with what to do about it."""
+    if problem.message != "unknown key":
+        return problem
+    key = problem.path.rpartition(".")[2]
+    first = list(inspect.signature(getattr(task, method)).parameters)[1]
+    declare = f"declare it there, def {method}(self, {first}, {key}=...), or say type to train with another {method}"
+    near = problem.suggestion if problem.suggestion and problem.suggestion.startswith("did you mean") else None
+    hint = f"write task_args.{key}" if key in parameters(task) else near or declare
+    return replace(problem, message=f"is read by nothing: {task.__name__}.{method}() makes the {method} and takes no {key}", suggestion=hint)
+
+
+def _no_such_method(task: type[Task], method: str) -> Problem:
+    return Problem(f"{method}.type", f"is '{OWN}', and {task.__name__} has no method {method}() of its own")
+
+
+class _Enough(Exception):
+    """The class has checked its arguments and turns to the parameters."""
+
+
+class _NoParameters:
+    """Stands where an optimizer wants parameters."""
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        raise _Enough
+
+
+class NoOptimizer(Optimizer):
+    """Stands where a scheduler wants an optimizer; to make a real one imports torch's compiler, which takes seconds."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        raise _Enough
+
+
+def check_component(
+    kind: str, arguments: Mapping[str, Any], base: type[T], table: Mapping[str, type[T]], first: Any, path: str
+) -> None:
+    """Names and types of the arguments are checked against the signature; with torch's own classes, so are the values, as far
+    as the class checks them before it looks at parameters. Raises ConfigError."""
+    cls: Any = find_class(kind, base, table, join(path, "type"))
+    check(model_of_signature(cls), arguments, path)
+    if cls in table.values():
+        with suppress(_Enough):
+            made_of(cls, first, kind, arguments, path)
+
+
+def made_of(cls: Callable[..., Any], first: Any, kind: str, arguments: Mapping[str, Any], path: str) -> Any:
+    """An optimizer over parameters or a scheduler over an optimizer; raises ConfigError with the class's own words."""
+    try:
+        return cls(first, **arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError([Problem(path, f"{kind} refuses this: {error}")]) from error
