@@ -69,7 +69,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "metrics": dict(reports[-1]) if reports else {},
         "checkpoints": checkpoints,
         "best": asdict(best) if best else None,
-        "use": Use.of(folder, label)._asdict() if checkpoints else None,
+        "use": asdict(Use.of(folder, label)) if checkpoints else None,
     }
 
 
@@ -157,7 +157,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": judged[best] if best else None,
         "reached": asdict(reached) if reached else None,
-        "use": Use.of(sweep.folder, "best")._asdict() if reached and reached.checkpoint else None,
+        "use": asdict(Use.of(sweep.folder, "best")) if reached and reached.checkpoint else None,
         "importance": {} if mattered is None else mattered["importance"].to_dict(),
         "importance_spread": {} if mattered is None else mattered["spread"].to_dict(),
         "pareto": [*non_dominated(trials, dict(sweep.objectives)).index] if known else [],

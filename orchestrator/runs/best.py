@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import yaml
 
@@ -85,7 +85,8 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
         folder.update(best=asdict(best) if best else None)
 
 
-class Use(NamedTuple):
+@dataclass(frozen=True)
+class Use:
     """What to type to use a run, or a sweep's best trial, from one of its checkpoints."""
 
     python: str

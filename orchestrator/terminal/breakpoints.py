@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,8 @@ def breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[
     """Within it `breakpoint()` is Python's debugger, and whoever draws is `paused` while it waits for a command."""
 
     def stop(*args: Any, **named: Any) -> None:
-        Debugger(paused).set_trace(sys._getframe(1))
+        frame = inspect.currentframe()
+        Debugger(paused).set_trace(frame and frame.f_back)
 
     if os.environ.get(_VARIABLE) == "0":
         yield

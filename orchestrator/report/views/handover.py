@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import element, joined
@@ -12,6 +14,6 @@ def handover(folder: RunFolder, best: Best | None, trial: str = "") -> page.Sect
     """How to use the best checkpoint of a run, or of a sweep's best `trial`."""
     if best is None or best.checkpoint is None:
         return page.Section("best", "Using the best", f"No checkpoint is kept as the best{f': {best}' if best else ''}.")
-    pieces = [element("p", f"{trial} {best}.".lstrip()), element("pre", "\n".join(Use.of(folder, "best")), tabindex=0)]
+    pieces = [element("p", f"{trial} {best}.".lstrip()), element("pre", "\n".join(astuple(Use.of(folder, "best"))), tabindex=0)]
     note = "The model in Python, with the weights that were judged; and a run that trains it longer."
     return page.Section("best", "Using the best", joined(pieces), note)
