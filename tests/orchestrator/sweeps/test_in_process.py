@@ -267,6 +267,13 @@ def test_once_the_metric_was_reported_a_trial_without_it_fails_alone(tmp_path: P
     assert outcome.trials["status"].tolist() == ["finished", "failed", "finished"]
 
 
+def test_a_misspelt_column_of_the_rows_ends_the_sweep_with_the_first_report_too(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"grid": [0.01, 0.1]}}
+    with pytest.raises(RunError, match=r"holds the sweep's metric 'stats/setp_s/p95'; .*\(did you mean 'stats/step_s/p95'\?\)"):
+        sweep(searching(space, metric="stats/setp_s/p95", mode="min", epochs=3), tmp_path, local=True)
+    assert open_sweep(tmp_path / "points").trials["reports"].tolist() == [1]
+
+
 def test_a_metric_of_a_phase_without_data_ends_the_sweep_with_the_first_report(tmp_path: Path) -> None:
     trained_only = searching({"optimizer.lr": {"grid": [0.01, 0.1]}}, epochs=3, task_args={"val": 0})
     with pytest.raises(RunError, match="holds the sweep's metric 'val/accuracy'; there are: train/loss"):
