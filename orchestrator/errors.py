@@ -4,7 +4,8 @@ HookyardError
 ├── UsageError          the call is wrong: a name that exists, a flag that does not fit (exit code 2)
 │   └── ConfigError     a YAML file or an override is wrong: every problem, with its place (exit code 2)
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
-├── StorageError        a storage stays away or refuses (exit code 1)
+├── StorageError        a storage stays away or refuses (exit code 1; 2 where nothing was started)
+│   └── DamagedFile     a file of a run is not as it was written: which, what is wrong, what can be done
 └── RunError            a run failed (exit code 1)
     ├── MetricMissing   a trial's reports lack the sweep's metric
     └── WorkersDisagree the ranks do not run the same plan
@@ -103,6 +104,17 @@ class CheckpointError(HookyardError):
 
 class StorageError(HookyardError):
     """A storage stays away, for longer than it is waited for, or refuses."""
+
+
+class DamagedFile(StorageError):
+    """A file of a run is not as it was written."""
+
+    def __init__(self, file: str, what: str, advice: str) -> None:
+        super().__init__(f"{file} is damaged: {what}. {advice}")
+        self.file, self.what, self.advice = file, what, advice
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str, str]]:
+        return type(self), (self.file, self.what, self.advice)
 
 
 class RunError(HookyardError):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
 
+from orchestrator.storage.stored_data import checked
+
 
 class Stage(IntEnum):
     """What of the present round had been done."""
@@ -44,7 +46,20 @@ class Position:
     """Whether the last iteration made its step, or left it out."""
 
     @classmethod
-    def read(cls, entries: Mapping[str, Any]) -> Self:
-        """From a manifest, which names the stage, or an `attempt.json`, which numbers it."""
-        stage = entries["stage"]
-        return cls(**{**entries, "stage": Stage[stage.upper()] if isinstance(stage, str) else Stage(stage)})
+    def read(cls, entries: Any) -> Self:
+        """From a manifest, which names the stage, or an `attempt.json`, which numbers it; raises ValueError for what is none."""
+        given = checked(entries, Mapping[str, Any], "position")
+        missing = [name for name in _ALWAYS_WRITTEN if name not in given]
+        if missing:
+            raise ValueError(f"its position has no `{missing[0]}`")
+        stage = given["stage"]
+        numbered = Stage.__members__.get(stage.upper(), stage) if isinstance(stage, str) else stage
+        position: Self = checked({**given, "stage": numbered}, cls, "position")
+        negative = [name for name, value in vars(position).items() if value < 0]
+        if negative:
+            raise ValueError(f"`position.{negative[0]}` is less than 0")
+        return position
+
+
+_ALWAYS_WRITTEN = ("epoch", "step", "iteration", "samples", "offset", "phase_iteration", "stage")
+"""Older versions left out the others."""

@@ -20,13 +20,19 @@ import torch
 
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
+from orchestrator.checkpoint.manifest import (
+    FORMAT,
+    INDEX,
+    MANIFEST,
+    LaterFormat,
+    checked_manifest,
+    position_in,
+    read_index,
+)
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-
-FORMAT = 1
-_MANIFEST = "manifest.json"
-_INDEX = "index.json"
+from orchestrator.storage.stored_data import parsed
 
 
 class _HashingWriter:
@@ -101,7 +107,7 @@ class CheckpointStore:
         """Verifies what was written of a checkpoint, writes its manifest and puts it in its place."""
         staging = self._staging(name)
         self._verify(staging, manifest)
-        self.storage.write(f"{staging}/{_MANIFEST}", json.dumps(manifest, indent=1))
+        self.storage.write(f"{staging}/{MANIFEST}", json.dumps(manifest, indent=1))
         if staging == name:
             return
         if self.storage.exists(name):
@@ -144,7 +150,7 @@ class CheckpointStore:
         """Puts back what a kill in the middle of a replacement left aside. Call it while nobody saves."""
         for folder in self.storage.names():
             name = folder.removeprefix(".").removesuffix(".old")
-            if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{_MANIFEST}"):
+            if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{MANIFEST}"):
                 continue
             if self.storage.exists(name):
                 self.storage.delete(folder)
@@ -179,20 +185,25 @@ class CheckpointStore:
     def manifest(self, name: str) -> dict[str, Any]:
         """A checkpoint's manifest; raises CheckpointError where there is none, or no whole one."""
         try:
-            manifest = json.loads(self.storage.read(f"{name}/{_MANIFEST}"))
-            _position_in(manifest)
+            return checked_manifest(parsed(self.storage.read(f"{name}/{MANIFEST}")))
         except FileNotFoundError:
             there = ", ".join(self.names()) or "none"
             raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {there}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error!r}") from error
-        return cast(dict[str, Any], manifest)
+        except ValueError as error:
+            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error}") from error
 
     def names(self) -> list[str]:
         """The stored checkpoints, oldest first; those with a damaged manifest are left out."""
-        found = [name for name in self.storage.names() if not name.startswith(".") and self.storage.exists(f"{name}/{_MANIFEST}")]
+        found = [name for name in self._folders() if self.storage.exists(f"{name}/{MANIFEST}")]
         orders = {name: order for name in found if (order := self._order(name))}
         return sorted(orders, key=lambda name: orders[name])
+
+    def _folders(self) -> list[str]:
+        """The folders of checkpoints, damaged or not. On a disk they come into their place with a manifest; elsewhere one
+        without may be of a save that a kill cut short."""
+        sign = ("model.pt", MANIFEST) if self.storage.local else (MANIFEST,)
+        names = [name for name in self.storage.names() if not name.startswith(".")]
+        return [name for name in names if any(self.storage.exists(f"{name}/{file}") for file in sign)]
 
     def _order(self, name: str) -> tuple[int, Stage] | None:
         try:
@@ -201,15 +212,32 @@ class CheckpointStore:
             return None
         return position.step, position.stage
 
-    def latest(self) -> str | None:
-        """The newest checkpoint that is whole; damaged ones are passed over."""
-        for name in reversed(self.names()):
+    def latest(self, left_out: Callable[[str], None] = lambda reason: None) -> str | None:
+        """The newest checkpoint that is whole; None where there is none at all. `left_out` hears why others were passed over.
+
+        Raises CheckpointError where there are some and none is whole, and for one of a later version.
+        """
+        names, reasons = self.names(), []
+        for name in [*(name for name in self._folders() if name not in names), *reversed(names)]:
             try:
                 self._verify(name, self.manifest(name))
-            except CheckpointError:
+            except LaterFormat:
+                raise
+            except CheckpointError as error:
+                reasons.append(str(error))
                 continue
+            for reason in reasons:
+                left_out(reason)
             return name
+        if reasons:
+            raise CheckpointError("\n".join([f"none of the checkpoints in {self.storage} is whole:", *reasons]))
         return None
+
+    def clear(self) -> None:
+        """Removes all checkpoints. Call it while nobody saves."""
+        for name in self._folders():
+            self.storage.delete(name)
+        self.storage.delete(INDEX)
 
     def resolve(self, label: str) -> str:
         """The name behind `last`, a label such as `best`, or a name itself; raises CheckpointError where there is none."""
@@ -217,7 +245,8 @@ class CheckpointStore:
         if labelled:
             return str(labelled)
         if label not in ("best", "last"):
-            return str(self.manifest(label)["name"])
+            self.manifest(label)
+            return label
         names = self.names()
         if not names:
             raise CheckpointError(f"no checkpoint in {self.storage}")
@@ -271,11 +300,11 @@ class CheckpointStore:
     def verify(self, name: str) -> str:
         """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them is damaged."""
         self._verify(name, self.manifest(name))
-        return hashlib.sha256(self.storage.read(f"{name}/{_MANIFEST}")).hexdigest()
+        return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
 
     def position(self, name: str) -> Position:
         """How far the run had come."""
-        return _position_in(self.manifest(name))
+        return position_in(self.manifest(name))
 
     def load(self, name: str, file: str) -> Any:
         """One file of a checkpoint, on the CPU. Loads tensors and plain data only; raises CheckpointError for all else."""
@@ -297,9 +326,7 @@ class CheckpointStore:
 
     def index(self) -> dict[str, Any]:
         """Owners and labels as stored."""
-        if not self.storage.exists(_INDEX):
-            return {"owners": {}, "labels": {}}
-        return cast(dict[str, Any], json.loads(self.storage.read(_INDEX)))
+        return read_index(self.storage)
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Says which checkpoints `owner` wants kept; deletes what it gave up and nobody wants."""
@@ -359,10 +386,5 @@ class CheckpointStore:
         return filled
 
     def _write_index(self, index: Mapping[str, Any]) -> None:
-        self.storage.write(_INDEX, json.dumps(index, indent=1))
+        self.storage.write(INDEX, json.dumps(index, indent=1))
 
-
-def _position_in(manifest: Mapping[str, Any]) -> Position:
-    found = manifest["position"]
-    # What older versions wrote has no count of all ranks' samples.
-    return Position.read({"world_samples": found["samples"] * manifest["world_size"], **found})

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import AsJson, StorageFlag
 from orchestrator.cli.output import cell, print_json, print_table
-from orchestrator.errors import UsageError
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.storage import Storage
+
+if TYPE_CHECKING:
+    from orchestrator.records.metadata import RunMetadata
 
 
 def ls(
@@ -22,7 +25,7 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """Lists the runs and sweeps in a storage, the newest last: how each stands, its best, its tags and notes."""
-    from orchestrator.records.run_folder import STATUSES, RunFolder, list_runs, status_of
+    from orchestrator.records.run_folder import STATUSES, RunFolder, list_runs
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status {unknown[0]} is none of {', '.join(STATUSES)}")
@@ -31,21 +34,13 @@ def ls(
         raise UsageError(f"there is no folder {storage}: nothing was run from here yet, or --storage says where")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run itself: hookyard show {storage}")
-    rows: list[dict[str, Any]] = [
-        {
-            "name": folder.name,
-            "kind": "sweep" if run.sweep else "run",
-            "status": status_of(run),
-            "best": run.best,
-            "tags": list(run.tags),
-            "notes": run.notes,
-            "started": run.started,
-            "ended": run.ended or "",
-            "path": str(folder),
-        }
-        for folder, run in listed
-        if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)
-    ]
+    rows: list[dict[str, Any]] = []
+    for folder, run in listed:
+        if names and not any(fnmatchcase(folder.name, pattern) for pattern in names):
+            continue
+        if isinstance(run, DamagedFile):
+            typer.echo(str(run), err=True)
+        rows.append({"name": folder.name, **_told(run), "path": str(folder)})
     rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
@@ -54,6 +49,23 @@ def ls(
     shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
     columns = [name for name in rows[0] if name not in ("tags", "notes") or any(row[name] for row in rows)]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
+
+
+def _told(run: RunMetadata | DamagedFile) -> dict[str, Any]:
+    """What a run's `run.json` says of it; of a damaged one nothing but that."""
+    from orchestrator.records.run_folder import status_of
+
+    if isinstance(run, DamagedFile):
+        return {"kind": "", "status": "damaged", "best": None, "tags": [], "notes": "", "started": "", "ended": ""}
+    return {
+        "kind": "sweep" if run.sweep else "run",
+        "status": status_of(run),
+        "best": run.best,
+        "tags": list(run.tags),
+        "notes": run.notes,
+        "started": run.started,
+        "ended": run.ended or "",
+    }
 
 
 def _best(best: Mapping[str, Any] | None) -> str:

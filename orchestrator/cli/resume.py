@@ -25,6 +25,9 @@ def resume(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Its driver was on another machine, and is gone; from here that cannot be seen.")
     ] = False,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Of a run: throw its checkpoints away and begin anew, where none of them is whole.")
+    ] = False,
     skip_preflight: SkipPreflight = False,
     as_json: AsJson = False,
 ) -> None:
@@ -37,6 +40,8 @@ def resume(
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
     if metadata.sweep and workers is not None:
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
+    if metadata.sweep and from_start:
+        raise UsageError(f"{run} is a sweep; --from-start is for single runs")
     folder.refuse_if_driven(take_over)
     with folder.being_taken_up():
         from orchestrator.cluster.preflight import checked_cluster
@@ -45,7 +50,7 @@ def resume(
         experiment = runs.experiment_to_resume(folder, workers)
         with talk(), checked_cluster(address, run, experiment, skip=metadata.local or skip_preflight):
             if metadata.sweep is None:
-                done = runs.resume(run, workers=workers, address=address, take_over=take_over)
+                done = runs.resume(run, workers=workers, address=address, take_over=take_over, from_start=from_start)
             else:
                 from orchestrator.sweeps import driver as sweeps
 

@@ -29,7 +29,7 @@ def show(
 
     folder = RunFolder.open(run)
     if trial is None and as_yaml:
-        return typer.echo(folder.storage.read("experiment.yaml").decode(), nl=False)
+        return typer.echo(folder.experiment_text(), nl=False)
     if trial is not None or folder.metadata().sweep:
         from orchestrator.sweeps.results.result import open_sweep
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
 from orchestrator.config.bounds import DEEPEST, LONGEST_PATH
 from orchestrator.errors import ConfigError, Problem, collect_problems, shortened
+from orchestrator.storage.stored_data import checked, mapping
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,13 @@ class ExperimentSource:
         return cls(plain_copy(data), import_paths=tuple(folders), **more)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """A source as it comes back from JSON."""
-        values = tuple((path, value) for path, value in record["values"])
-        before = record.get("goes_on_from")
-        return cls(record["written"], values, tuple(record["import_paths"]), record["file"], before and Predecessor(**before))
+    def from_record(cls, record: Any) -> Self:
+        """A source as it comes back from JSON; raises ValueError where it is not whole."""
+        missing = [one.name for one in fields(cls) if one.name != "goes_on_from" and one.name not in mapping(record)]
+        if missing:
+            raise ValueError(f"it has no `{missing[0]}`")
+        source: Self = checked(record, cls)
+        return source
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The source with more values over it; raises ConfigError for those that YAML cannot say."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Generator
@@ -42,6 +43,8 @@ class Assignment:
     sweep: dict[str, Any] | None = None
     """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
 
+
+_log = logging.getLogger("hookyard")
 
 SWEEP_KEEPS = 4
 """How many of the checkpoints that a sweep asked for stay: others may go on from one a while after it was made."""
@@ -145,9 +148,16 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
     given = assignment.checkpoint
     was_given = given or assignment.source.goes_on_from
 
+    def leave_out(reason: str) -> None:
+        text = f"left out: {reason}"
+        if display is None:
+            _log.warning("%s", text)
+        else:
+            display.line(text)
+
     def begin() -> Attempt:
         store.recover()
-        checkpoint = store.adopt(given) if given else store.latest()
+        checkpoint = store.adopt(given) if given else store.latest(leave_out)
         if checkpoint and not was_given and not folder.attempts():
             raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None
@@ -163,7 +173,7 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
 
 def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
     """The line with which an attempt begins that is not the first."""
-    begins = f"goes on from {attempt.checkpoint}" if attempt.checkpoint else "begins anew, as there is no checkpoint yet"
+    begins = f"goes on from {attempt.checkpoint}" if attempt.checkpoint else "begins anew, as there is no checkpoint"
     ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
     return f"attempt {attempt.number} {begins}: {ranks} on {', '.join(dict.fromkeys(nodes))}"
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
+from orchestrator.storage.stored_data import checked
 
 EngineName = Literal["train", "gang", "in-process"]
 """What trains a run; a sweep's `engine` is one of the first two."""
+Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
+Mode = Literal["max", "min"]
+
+
+def seconds_at(moment: str) -> float:
+    """Seconds since 1970 of a time as `now` writes it; raises ValueError for what is no time."""
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{moment!r} is no time") from None
 
 
 @dataclass(frozen=True)
@@ -18,10 +29,37 @@ class SweepMetadata:
     """What trials are judged by, and how many there are to be."""
 
     metric: str
-    mode: str
+    mode: Mode
     trials: int
-    objectives: Sequence[tuple[str, str]] = ()
+    objectives: Sequence[tuple[str, Mode]] = ()
     """Each metric with its mode."""
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """The checkpoint of another trial that a trial goes on from, and how many attempts it had made before."""
+
+    checkpoint: str
+    attempts: int
+
+
+@dataclass(frozen=True)
+class _Taker:
+    """Which process is about to drive the run."""
+
+    pid: int
+    host: str
+    boot: str | None
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """What is read of `best` without knowing more of it."""
+
+    metric: str
+    value: float
+    checkpoint: str | None
+    trial: str | None = None
 
 
 @dataclass(frozen=True)
@@ -29,8 +67,8 @@ class RunMetadata:
     """What `run.json` says of a run, a sweep or a trial of one. What is not known is None or empty."""
 
     name: str
-    status: str
-    """running, finished, stopped, interrupted or failed, as last written down."""
+    status: Status
+    """As last written down."""
     started: str
     pid: int | None = None
     """The driver's process."""
@@ -87,23 +125,33 @@ class RunMetadata:
     """Dotted path to what it has chosen."""
     configuration: int | None = None
     """Which configuration it is a repeat of; None where nothing is repeated."""
-    modes: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
     """Each metric of its sweep with its mode."""
-    takes_over: Mapping[str, Any] | None = None
-    """The checkpoint of another trial that it goes on from, and the attempts made before."""
+    takes_over: TakeOver | None = None
+
+    def __post_init__(self) -> None:
+        for moment in (self.started, self.ended, *self.resumed):
+            if moment is not None:
+                seconds_at(moment)
+        if self.taken_up_by is not None:
+            checked(self.taken_up_by, _Taker, "taken_up_by")
+        if self.best is not None:
+            checked(self.best, _Reached, "best")
+        if self.pid is not None and not 0 < self.pid < 2**31:
+            raise ValueError(f"`pid` is {self.pid}, which is no process")
 
     @property
     def wall_s(self) -> float | None:
         """From its start to its end, in whole seconds; None of one that is under way."""
         if self.status == "running" or self.ended is None:
             return None
-        return (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)).total_seconds()
+        return seconds_at(self.ended) - seconds_at(self.started)
 
     @classmethod
-    def read(cls, entries: Mapping[str, Any]) -> Self:
-        """From the entries of `run.json`; those of a later version are passed over."""
-        sweep = entries.get("sweep")
-        return cls(**{**_known(cls, entries), "sweep": sweep and SweepMetadata(**_known(SweepMetadata, sweep))})
+    def read(cls, entries: Any) -> Self:
+        """From the entries of `run.json`; those of a later version are passed over. Raises ValueError."""
+        metadata: Self = checked(entries, cls)
+        return metadata
 
 
 @dataclass(frozen=True)
@@ -132,18 +180,22 @@ class Attempt:
     """Training iterations of a whole epoch on each rank."""
 
     @classmethod
-    def read(cls, entries: Mapping[str, Any]) -> Self:
-        """From the entries of `attempt.json`."""
-        position = Position.read(entries["position"]) if entries.get("position") else Position()
-        hosts = tuple(Host(**_known(Host, host)) for host in entries.get("hosts", ()))
-        return cls(**{**_known(cls, entries), "number": entries["attempt"], "position": position, "hosts": hosts})
+    def read(cls, entries: Any) -> Self:
+        """From the entries of `attempt.json`; raises ValueError."""
+        given = dict(checked(entries, Mapping[str, Any]))
+        for name in ("attempt", "position"):
+            if name not in given:
+                raise ValueError(f"it has no `{name}`")
+        number, position = given.pop("attempt"), given.pop("position")
+        attempt: Self = checked({**given, "number": number}, cls)
+        if attempt.number < 0 or attempt.world_size < 1:
+            raise ValueError(f"it is attempt {attempt.number} of {attempt.world_size} ranks")
+        if attempt.started is not None:
+            seconds_at(attempt.started)
+        return replace(attempt, position=Position() if position is None else Position.read(position))
 
     def entries(self) -> dict[str, Any]:
         """As kept in `attempt.json`."""
         entries = asdict(self)
         return {"attempt": entries.pop("number"), **entries, "position": entries["position"] if self.checkpoint else None}
 
-
-def _known(cls: Any, entries: Mapping[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(cls)}
-    return {name: value for name, value in entries.items() if name in names}

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
+from orchestrator.checkpoint.manifest import MANIFEST, position_in, read_manifest
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.source import ExperimentSource
-from orchestrator.errors import StorageError, UsageError
+from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
+from orchestrator.records.reports import checked_report
 from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import checked, mapping, read_json, whole_lines
 
 DEFAULT_STORAGE = "runs"
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
@@ -32,9 +35,29 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def seconds_at(moment: str) -> float:
-    """Seconds since 1970 of a time as `now` writes it."""
-    return datetime.fromisoformat(moment).timestamp()
+_log = logging.getLogger("hookyard")
+
+_ADVICE = {
+    "run.json": "Put back a copy of it; without one the run is known no more. What it was told to do is in experiment.yaml, and what "
+    "it trained in checkpoints/",
+    "experiment.yaml": "Put back a copy of it, or mend it",
+    "source.json": "Put back a copy of it, or delete it: then `hookyard resume` goes on from experiment.yaml",
+    "attempt.json": "Put back a copy of it; without one nobody knows which of the run's rows and reports count",
+}
+"""What can be done where a file is damaged."""
+
+
+@dataclass(frozen=True)
+class _Experiment:
+    """What is read of a resolved experiment without checking all of it."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    accumulate: int | None = None
+    batch_size: int | None = None
+    upload_interval_s: float | None = None
+    hooks: Mapping[str, Mapping[str, Any] | bool | None] | None = None
+    sweep: Mapping[str, Any] | None = None
 
 
 class RunFolder:
@@ -102,10 +125,10 @@ class RunFolder:
 
     def metadata(self) -> RunMetadata:
         """What `run.json` says."""
-        return RunMetadata.read(self._entries())
+        return read_json(self.storage, "run.json", RunMetadata.read, _ADVICE["run.json"])
 
     def _entries(self) -> dict[str, Any]:
-        return cast(dict[str, Any], json.loads(self.storage.read("run.json")))
+        return read_json(self.storage, "run.json", mapping, _ADVICE["run.json"])
 
     def _write(self, entries: Mapping[str, Any]) -> None:
         self.storage.write("run.json", json.dumps(entries, indent=1, default=str))
@@ -117,8 +140,17 @@ class RunFolder:
 
     def end(self, status: str, **metadata: Any) -> None:
         """Writes down how the run ended, with what its workers knew of it."""
-        info = {"info": json.loads(self.storage.read("info.json"))} if self.storage.exists("info.json") else {}
-        self.update(status=status, ended=now(), **info, **self._places(), **metadata)
+        self.update(status=status, ended=now(), **self._info(), **self._places(), **metadata)
+
+    def _info(self) -> dict[str, Any]:
+        """What its workers knew of it; nothing where that is damaged, which is said."""
+        if not self.storage.exists("info.json"):
+            return {}
+        try:
+            return {"info": read_json(self.storage, "info.json", mapping, "It is left out of run.json.")}
+        except DamagedFile as error:
+            _log.warning("%s", error)
+            return {}
 
     def _places(self) -> dict[str, Any]:
         """How many attempts there were, how many ranks the last one had, and on which hosts."""
@@ -135,8 +167,27 @@ class RunFolder:
     def source(self) -> ExperimentSource:
         """What was written of the run's experiment; of a run of before, the experiment in full."""
         if self.storage.exists("source.json"):
-            return ExperimentSource.from_record(json.loads(self.storage.read("source.json")))
-        return ExperimentSource.from_data(yaml.safe_load(self.storage.read("experiment.yaml")), self.metadata().import_paths)
+            return read_json(self.storage, "source.json", ExperimentSource.from_record, _ADVICE["source.json"])
+        return ExperimentSource.from_data(self.experiment(), self.metadata().import_paths)
+
+    def experiment(self) -> dict[str, Any]:
+        """What `experiment.yaml` says: the resolved experiment; raises DamagedFile."""
+        try:
+            data = yaml.safe_load(self.experiment_text())
+            checked(data or {}, _Experiment)
+            return mapping({} if data is None else data)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), _ADVICE["experiment.yaml"]) from error
+
+    def experiment_text(self) -> str:
+        """The text of `experiment.yaml`; raises DamagedFile where it is gone, or no text."""
+        try:
+            return self.storage.read("experiment.yaml").decode()
+        except FileNotFoundError:
+            reason = "it is gone"
+        except UnicodeDecodeError as error:
+            reason = str(error)
+        raise DamagedFile(str(self.storage / "experiment.yaml"), reason, _ADVICE["experiment.yaml"])
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
@@ -172,9 +223,8 @@ class RunFolder:
 
     def attempts(self) -> list[Attempt]:
         """Every attempt made, oldest first; one that was killed before it was written down is none."""
-        numbers = [int(name.split("=")[1]) for name in self.storage.names("stats") if name.startswith("attempt=")]
-        files = [f"stats/attempt={number}/attempt.json" for number in sorted(numbers)]
-        return [Attempt.read(json.loads(self.storage.read(file))) for file in files if self.storage.exists(file)]
+        files = [f"stats/attempt={number}/attempt.json" for number in numbered(self.storage.names("stats"), "attempt=")]
+        return [read_json(self.storage, file, Attempt.read, _ADVICE["attempt.json"]) for file in files if self.storage.exists(file)]
 
     def begin_attempt(
         self, checkpoint: str | None = None, position: Position | None = None, hosts: Sequence[Host] = (), world_size: int = 1
@@ -203,15 +253,20 @@ class RunFolder:
 
     def kept_checkpoints(self) -> Storage:
         """Where the checkpoints lie, as the run's experiment says."""
-        hooks = (yaml.safe_load(self.storage.read("experiment.yaml")) or {}).get("hooks") or {}
-        return self.checkpoints((hooks.get("checkpoint") or {}).get("out_dir"))
+        hooks = self.experiment().get("hooks")
+        checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
+        return self.checkpoints(checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None)
 
     def checkpoint_names(self) -> list[str]:
-        """The stored checkpoints, oldest first; what is no whole one is none."""
-        storage = self.kept_checkpoints()
-        manifests = {name: f"{name}/manifest.json" for name in storage.names() if not name.startswith(".")}
-        written = {name: _whole(storage.read(file).decode()) for name, file in manifests.items() if storage.exists(file)}
-        positions = {name: Position.read(manifest["position"]) for name, manifest in written.items() if manifest}
+        """The stored checkpoints, oldest first; one whose manifest is damaged is left out, which is said."""
+        storage, positions = self.kept_checkpoints(), {}
+        for name in storage.names():
+            if name.startswith(".") or not storage.exists(f"{name}/{MANIFEST}"):
+                continue
+            try:
+                positions[name] = position_in(read_manifest(storage, name))
+            except (DamagedFile, CheckpointError) as error:
+                _log.warning("%s", error)
         return sorted(positions, key=lambda name: (positions[name].step, positions[name].stage))
 
     def log(self, text: str) -> None:
@@ -229,11 +284,10 @@ class RunFolder:
             self.storage.append("metrics.jsonl", "\n")
 
     def reports(self) -> list[dict[str, Any]]:
-        """Every line of `metrics.jsonl`; those cut short by a kill are left out."""
+        """Every line of `metrics.jsonl`; those cut short by a kill are left out, and those that are damaged, which is said."""
         if not self.storage.exists("metrics.jsonl"):
             return []
-        lines = self.storage.read("metrics.jsonl").decode().split("\n")
-        return [report for line in lines if (report := _whole(line)) is not None]
+        return whole_lines(self.storage.read("metrics.jsonl"), str(self.storage / "metrics.jsonl"), checked_report)
 
 
 def _is_plain(value: Any) -> bool:
@@ -244,11 +298,9 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _whole(line: str) -> dict[str, Any] | None:
-    try:
-        return cast(dict[str, Any], json.loads(line))
-    except ValueError:
-        return None
+def numbered(names: Sequence[str], prefix: str) -> list[int]:
+    """The numbers in the names of folders such as `rank=3`, in order; other names are not ours."""
+    return sorted(int(name.removeprefix(prefix)) for name in names if name.startswith(prefix) and name.removeprefix(prefix).isdecimal())
 
 
 def driver_identity() -> dict[str, Any]:
@@ -294,8 +346,17 @@ def run_folders(around: Storage) -> list[RunFolder]:
     return [folder for folder in folders if folder.exists()]
 
 
-def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata]]:
-    """The runs and sweeps in a storage with their metadata, newest last; raises UsageError where it does not answer."""
+def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
+    """The runs and sweeps in a storage with their metadata, newest last, and first those whose `run.json` is damaged; raises
+    UsageError where it does not answer."""
     around = Storage(storage)
     around.reach()
-    return sorted(((folder, folder.metadata()) for folder in run_folders(around)), key=lambda entry: entry[1].started)
+    found = [(folder, _metadata_or_damage(folder)) for folder in run_folders(around)]
+    return sorted(found, key=lambda entry: "" if isinstance(entry[1], DamagedFile) else entry[1].started)
+
+
+def _metadata_or_damage(folder: RunFolder) -> RunMetadata | DamagedFile:
+    try:
+        return folder.metadata()
+    except DamagedFile as error:
+        return error

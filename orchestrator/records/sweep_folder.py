@@ -35,7 +35,7 @@ def checkpoint_to_take_over(folder: RunFolder, given: str | None) -> str | None:
         folder.update(takes_over={"checkpoint": given, "attempts": attempts})
         return given
     before = folder.metadata().takes_over
-    return str(before["checkpoint"]) if before and before["attempts"] == attempts else None
+    return before.checkpoint if before and before.attempts == attempts else None
 
 
 def end_trial(folder: RunFolder, status: str, reason: str) -> None:

@@ -41,7 +41,7 @@ def run_page(run: Run, made: str) -> str:
         memory(stats),
         hooks(hook_costs, stats),
         recorded(stats),
-        experiment(run.folder.storage.read("experiment.yaml").decode(), metadata, run.folder.attempts()),
+        experiment(run.folder.experiment_text(), metadata, run.folder.attempts()),
     ]
     tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, stats)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)

@@ -31,7 +31,7 @@ BARS = 32
 def sweep_page(sweep: Sweep, made: str) -> str:
     """The page of a sweep, under way or over; `made` says when it was made."""
     metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
-    config = sweep.folder.storage.read("experiment.yaml").decode()
+    config = sweep.folder.experiment_text()
     ordered = best_first(sweep.trials, objectives)
     names = [*map(str, ordered.index)]
     history = History(sweep.folder).read()

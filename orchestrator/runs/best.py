@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-import yaml
-
 from hooks.parts.metric_direction import declared_modes, direction, first_to_judge_by
-from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.manifest import position_in, read_index, read_manifest
+from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats import quantities
 
 _LENGTHS = ("T_max", "total_iters", "total_steps")
 """How schedulers call their length; where that is the run's, it grows with it."""
+
+_log = logging.getLogger("hookyard")
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Best:
 def best_of(folder: RunFolder) -> Best | None:
     """The best of a run, under way or over; None where it is known of no reported metric which way is better."""
     metadata = folder.metadata()
-    config = yaml.safe_load(folder.storage.read("experiment.yaml")) or {}
+    config = folder.experiment()
     if metadata.modes:  # a trial is judged as its sweep says
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
-    reports = counted_reports(folder.reports(), folder.attempts())
+    reports = [one for one in counted_reports(folder.reports(), folder.attempts()) if {"epoch", "step"} <= one.keys()]
     storage = folder.kept_checkpoints()
-    index = json.loads(storage.read("index.json")) if storage.exists("index.json") else {}
+    index = read_index(storage)
     metric = index.get("metrics", {}).get("best") or first_to_judge_by({name for report in reports for name in report}, config)
     mode = direction(metric, declared_modes(config)) if metric else None
     report = best_report(reports, metric, mode) if metric and mode else None
@@ -64,7 +66,11 @@ def best_of(folder: RunFolder) -> Best | None:
     name = index.get("labels", {}).get("best")
     if name is None or not storage.exists(f"{name}/manifest.json"):
         return best
-    step = Position.read(json.loads(storage.read(f"{name}/manifest.json"))["position"]).step
+    try:
+        step = position_in(read_manifest(storage, name)).step
+    except (DamagedFile, CheckpointError) as error:
+        _log.warning("%s", error)
+        return best
     value = next((one[metric] for one in reports if one["step"] == step and metric in one), None)
     return replace(best, checkpoint=name, checkpoint_value=value)
 
@@ -80,9 +86,16 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
     """At its end what the run reached is written down for `ls`, which reads no more than `run.json`; also after a failure. Driver."""
     try:
         yield
-    finally:
-        best = best_of(folder)
-        folder.update(best=asdict(best) if best else None)
+    except BaseException:
+        with suppress(HookyardError):  # what failed before is the failure that is told
+            _record(folder)
+        raise
+    _record(folder)
+
+
+def _record(folder: RunFolder) -> None:
+    best = best_of(folder)
+    folder.update(best=asdict(best) if best else None)
 
 
 @dataclass(frozen=True)
@@ -95,11 +108,11 @@ class Use:
     @classmethod
     def of(cls, folder: RunFolder, label: str) -> Self:
         """The model in Python, and as many epochs or steps again on the command line."""
-        config = yaml.safe_load(folder.storage.read("experiment.yaml")) or {}
+        config = folder.experiment()
         opened = "open_sweep" if folder.metadata().sweep else "open_run"
         unit = "epochs" if config.get("epochs") else "steps"
-        length = config[unit]
-        fitted = [key for key, value in (config.get("scheduler") or {}).items() if key in _LENGTHS and value == length]
+        length, scheduler = config.get(unit) or 0, config.get("scheduler")
+        fitted = [key for key, value in scheduler.items() if key in _LENGTHS and value == length] if isinstance(scheduler, dict) else []
         longer = " ".join(f"{key}={2 * length}" for key in (unit, *(f"scheduler.{key}" for key in fitted)))
         return cls(
             f"from orchestrator import {opened}; model = {opened}({json.dumps(str(folder))}).load({json.dumps(label)})",

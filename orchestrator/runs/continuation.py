@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import with_overrides
@@ -40,8 +38,8 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
         goes_on_from=Predecessor(str(folder), name, sha256, position.epoch, position.step),
     )
     experiment = with_overrides(source, overrides)
-    before = yaml.safe_load(folder.storage.read("experiment.yaml"))["optimizer"]["type"]
-    if experiment.optimizer.type != before:
+    before = (folder.experiment().get("optimizer") or {}).get("type")
+    if before is not None and experiment.optimizer.type != before:
         raise UsageError(
             f"{store.path(name)} holds the state of {before}, with which {experiment.optimizer.type} cannot go on; keep the optimizer, or "
             f"begin with the weights alone: load open_run({str(folder)!r}).weights({label!r}) in the task's model()"
@@ -77,8 +75,8 @@ def _opened(here: Storage, run: str) -> Storage:
 def _judged_as_before(folder: RunFolder) -> dict[str, Any]:
     """Of a trial, values by which its best checkpoint is told by its sweep's metrics of val, unless its experiment says by which."""
     modes = {metric: mode for metric, mode in folder.metadata().modes.items() if metric.startswith("val/")}
-    checkpoint = (yaml.safe_load(folder.storage.read("experiment.yaml"))["hooks"]).get("checkpoint")
-    if not modes or not checkpoint or checkpoint["best"]:
+    checkpoint = (folder.experiment().get("hooks") or {}).get("checkpoint")
+    if not modes or not isinstance(checkpoint, dict) or checkpoint.get("best"):
         return {}
     return {"hooks.checkpoint.best": [*modes], "hooks.checkpoint.mode": [*modes.values()]}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hooks.state import Display
+from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
 from orchestrator.config.python_objects import refuse_classes_of_main
@@ -26,9 +27,10 @@ from orchestrator.engines.ray_environment import (
     starts_ray,
 )
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import UsageError
+from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.provenance import provenance
+from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import take_up_predecessor
@@ -82,11 +84,14 @@ def run(
     return _drive(folder, experiment, engine, address)
 
 
-def resume(path: str | Path, *, workers: int | None = None, address: str | None = None, take_over: bool = False) -> Run:
+def resume(
+    path: str | Path, *, workers: int | None = None, address: str | None = None, take_over: bool = False, from_start: bool = False
+) -> Run:
     """Goes on with a run that was interrupted, failed, or lost its driver, from its last whole checkpoint.
 
-    With another number of `workers` where that is given; from then on it is the run's. Raises UsageError where there is
-    nothing to go on with, or where the run is still under way, or may be on another machine; `take_over` says it is not.
+    With another number of `workers` where that is given; from then on it is the run's. With `from_start` its checkpoints
+    are thrown away, and it begins anew. Raises UsageError where there is nothing to go on with, where it has checkpoints
+    and none is whole, or where the run is still under way, or may be on another machine; `take_over` says it is not.
     """
     folder = RunFolder.open(path)
     if folder.metadata().sweep:
@@ -99,15 +104,35 @@ def resume(path: str | Path, *, workers: int | None = None, address: str | None 
     engine = metadata.engine or _chosen(None, metadata.local)
     address = chosen_address(address, local=engine == "in-process")
     _refuse_what_cannot_be(experiment, engine, address)
+    if from_start and (before := experiment.source.goes_on_from):
+        raise UsageError(f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}")
+    _check_checkpoints(folder, from_start)
     folder.write_experiment(to_yaml(experiment), experiment.source)
     folder.update(status="running", error=None, stopped=[], resumed=[*metadata.resumed, now()], taken_up_by=None, **driver_identity())
     return _drive(folder, experiment, engine, address)
 
 
+def _check_checkpoints(folder: RunFolder, from_start: bool) -> None:
+    """Clears the checkpoints where that is asked; else raises UsageError where there are some, and none to go on from."""
+    store = CheckpointStore(folder.kept_checkpoints(), folder.name)
+    if from_start:
+        return store.clear()
+    store.recover()
+    try:
+        store.latest()
+    except CheckpointError as error:
+        reports = counted_reports(folder.reports(), folder.attempts())
+        reached = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "what it had trained"
+        raise UsageError(
+            f"{error}\nNothing was started. {resume_command(folder)} --from-start begins anew; it throws away these checkpoints, and {reached}"
+        ) from error
+    return None
+
+
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
     """What a run or a sweep goes on with: what it was begun with, mended in its experiment.yaml or not, and another number
     of workers where that is given; raises ConfigError."""
-    experiment = resumed_experiment(folder.source(), folder.storage.read("experiment.yaml").decode())
+    experiment = resumed_experiment(folder.source(), folder.experiment_text())
     if workers is None:
         return experiment
     alone = {"workers.strategy": "ddp"} if workers == 1 else {}

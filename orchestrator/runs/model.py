@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from torch import nn
 
 from hooks.parts.import_path import extend_import_path
@@ -27,7 +26,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     """
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     weights = store.weights(label)
-    config = yaml.safe_load(folder.storage.read("experiment.yaml"))
+    config = folder.experiment()
     task = _task(folder, config["task"], config["task_args"])
     before = random_state()
     try:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from hooks.parts.metric_direction import declared_modes
 from orchestrator.errors import UsageError
 from orchestrator.records.run_folder import RunFolder
@@ -53,8 +51,7 @@ class Result:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved experiment."""
-        config: dict[str, Any] = yaml.safe_load(self.folder.storage.read("experiment.yaml"))
-        return config
+        return self.folder.experiment()
 
 
 class Run(Result):
@@ -77,7 +74,7 @@ class Run(Result):
     @property
     def modes(self) -> dict[str, str]:
         """`max` or `min`, whichever is better, of each metric of which the experiment or the trial's sweep says it."""
-        return {**declared_modes(self.config or {}), **self.folder.metadata().modes}
+        return {**declared_modes(self.config), **self.folder.metadata().modes}
 
     @property
     def stats(self) -> pd.DataFrame:

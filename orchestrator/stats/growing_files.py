@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from time import time
 from typing import Any
 
@@ -14,32 +12,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.records.metadata import Attempt
+from orchestrator.records.reports import checked_report
 from orchestrator.stats.tables import COMPACTED, load
 from orchestrator.storage import FileState, Storage
+from orchestrator.storage.stored_data import whole_lines
 
 WINDOW = 400
 """Training rows of each rank that are kept, at least: what is going on now."""
 
 
 class LineTail:
-    """The lines of JSON that were added to a file; a line that is not whole yet waits for its end."""
+    """The reports that were added to a file; a line that is not whole yet waits for its end."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
-        self._end = 0
+        self._end = self._lines = 0
 
     def look(self, state: FileState | None) -> list[dict[str, Any]]:
-        """The new lines; `state` is what the storage says of the file. What a kill cut short is left out."""
+        """The new reports; `state` is what the storage says of the file. What a kill cut short is left out."""
         if state is None or state.size_bytes <= self._end:
             return []
         added = self._storage.read(self._name, self._end)
         whole = added[: added.rfind(b"\n") + 1]
         self._end += len(whole)
-        found = []
-        for line in whole.split(b"\n"):
-            with suppress(ValueError):
-                found.append(json.loads(line))
-        return found
+        first, self._lines = self._lines + 1, self._lines + whole.count(b"\n")
+        return whole_lines(whole, str(self._storage / self._name), checked_report, first)
 
 
 class RankTail:

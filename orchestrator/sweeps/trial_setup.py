@@ -26,7 +26,7 @@ def begin_trial(
         source = trial_source(source, settings, values)
         resolved = resolve(source)
     except ConfigError as error:
-        text = RunFolder(location).storage.read("experiment.yaml").decode()
+        text = RunFolder(location).experiment_text()
         _open_or_create(location, number, source, settings, text, values).end("failed", error=str(error), mistake=True)
         raise
     return resolved, _open_or_create(location, number, source, settings, to_yaml(resolved.experiment), values)

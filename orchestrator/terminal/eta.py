@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import seconds_at
+from orchestrator.records.metadata import Attempt, seconds_at
 
 _REPORTS, _APART_S = 10, 10.0
 """The time to come is reckoned from the last reports once they are so far apart: their times are whole seconds."""
@@ -43,18 +42,19 @@ def estimated_progress(
     share = reached.iteration / total if total else None
     pace = _seconds_per_iteration([report for report in reports if attempt and report["attempt"] == attempt.number], step_s)
     eta_s = None if to_come is None or pace is None else to_come * pace
-    return replace(reached, epochs=experiment["epochs"], steps=experiment["steps"], share=share, eta_s=eta_s)
+    return replace(reached, epochs=experiment.get("epochs"), steps=experiment.get("steps"), share=share, eta_s=eta_s)
 
 
 def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress) -> int | None:
-    if experiment["steps"] is not None:
-        return int(max(0, experiment["steps"] - reached.step) * experiment["accumulate"])
-    if attempt is None or attempt.epoch_iterations is None:
+    epochs, steps, batch_size = (experiment.get(name) for name in ("epochs", "steps", "batch_size"))
+    if steps is not None:
+        return int(max(0, steps - reached.step) * (experiment.get("accumulate") or 1))
+    if attempt is None or attempt.epoch_iterations is None or not epochs or not batch_size:
         return None
     length, start = attempt.epoch_iterations, attempt.position
     # Another number of ranks may have begun the epoch: what they consumed is counted in samples.
-    begun = start.epoch * length + start.offset // (experiment["batch_size"] * attempt.world_size)
-    return max(0, int(experiment["epochs"] * length - begun - (reached.iteration - start.iteration)))
+    begun = start.epoch * length + start.offset // (batch_size * attempt.world_size)
+    return max(0, int(epochs * length - begun - (reached.iteration - start.iteration)))
 
 
 def _seconds_per_iteration(reports: Sequence[Mapping[str, Any]], step_s: float | None) -> float | None:

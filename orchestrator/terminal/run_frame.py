@@ -35,7 +35,7 @@ def _parts(view: RunView) -> Iterator[RenderableType]:
     if pace:
         yield Text("   ".join(pace))
     if view.report:
-        yield Text(f"report {view.reports}, epoch {view.report['epoch']}:   {'   '.join(_metrics(view.report))}")
+        yield Text(f"report {view.reports}, epoch {view.report.get('epoch', '-')}:   {'   '.join(_metrics(view.report))}")
     if view.attempts > 1:
         yield Text(f"attempt {view.attempts}, from {view.began_at or 'the beginning'}")
     if view.ranks:

@@ -9,11 +9,10 @@ from time import perf_counter, time
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from orchestrator.records.metadata import Attempt, RunMetadata
+from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder, seconds_at, status_of
+from orchestrator.records.run_folder import ENDED, RunFolder, status_of
 from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.stats.insight import Verdict, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
@@ -177,7 +176,7 @@ class LiveRun:
         reports: Sequence[Mapping[str, Any]],
         step_s: float | None,
     ) -> RunProgress:
-        self._experiment = self._experiment or yaml.safe_load(self.folder.storage.read("experiment.yaml"))
+        self._experiment = self._experiment or self.folder.experiment()
         begun = present.position if present and present.checkpoint else None
         reached = RunProgress(None, begun.epoch, begun.step, begun.iteration) if begun else RunProgress()
         if tails:
@@ -190,7 +189,7 @@ class LiveRun:
 
     def _upload_interval_s(self) -> float:
         """How long its rows are on their way."""
-        return 0.0 if self.folder.storage.local else float(self._experiment.get("upload_interval_s", 0))
+        return 0.0 if self.folder.storage.local else float(self._experiment.get("upload_interval_s") or 0)
 
     def _compare(self, rows: pd.DataFrame) -> None:
         """Takes what the last iterations say of the ranks and of the run."""

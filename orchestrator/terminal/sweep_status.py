@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from orchestrator.records.run_folder import ENDED, RunFolder, seconds_at, status_of
+from orchestrator.records.metadata import seconds_at
+from orchestrator.records.run_folder import ENDED, RunFolder, status_of
 from orchestrator.stats.quantities import is_number
 from orchestrator.terminal.run_status import LiveRun, RunView
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.records.run_folder import RunFolder, now
+from orchestrator.storage.stored_data import checked, whole_lines
 
 FILE = "population.jsonl"
 
@@ -28,9 +29,9 @@ class Exploit:
     score: float
     """The metric the trial had reached."""
     source_score: float
-    before: dict[str, Any]
+    before: Mapping[str, Any]
     """The source's values."""
-    after: dict[str, Any]
+    after: Mapping[str, Any]
     """The values the trial goes on with."""
 
     @property
@@ -53,7 +54,7 @@ class History:
         """All of them, oldest first; none where no trial took another one's weights."""
         if not self._storage.exists(FILE):
             return []
-        return [Exploit(**json.loads(line)) for line in self._storage.read(FILE).decode().splitlines()]
+        return whole_lines(self._storage.read(FILE), str(self._storage / FILE), _exploit)
 
     def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it has."""
@@ -63,6 +64,11 @@ class History:
         kept = [exploit for exploit in exploits if exploit not in unbegun]
         if unbegun:
             self._storage.write(FILE, "".join(json.dumps(asdict(exploit)) + "\n" for exploit in kept))
+
+
+def _exploit(line: Any) -> Exploit:
+    exploit: Exploit = checked(line, Exploit)
+    return exploit
 
 
 def lineage(exploits: list[Exploit], trial: str) -> list[Exploit]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import Sweep
+from orchestrator.records.metadata import seconds_at
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder, seconds_at
+from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import trial_folders, trial_number
 
 
@@ -51,7 +52,7 @@ def remaining_trials(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> 
 def training_seconds(folder: RunFolder) -> float:
     """How long a trial has trained so far: from the start of each attempt to its last report."""
     starts = {attempt.number: seconds_at(attempt.started) for attempt in folder.attempts() if attempt.started}
-    ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.reports()}
+    ends = {line["attempt"]: seconds_at(line["time"]) for line in folder.reports() if "time" in line}
     return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 
@@ -59,6 +60,6 @@ def seconds_used(sweep: RunFolder) -> float:
     """How long the earlier lives of a sweep took: from the start of each to the last report in it."""
     metadata = sweep.metadata()
     starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
-    reported = [seconds_at(line["time"]) for folder in trial_folders(sweep) for line in folder.reports()]
+    reported = [seconds_at(line["time"]) for folder in trial_folders(sweep) for line in folder.reports() if "time" in line]
     lives = zip(starts, [*starts[1:], float("inf")], strict=True)
     return sum(max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in lives)

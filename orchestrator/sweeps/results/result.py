@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hooks.parts.metric_direction import direction
-from orchestrator.errors import UsageError, did_you_mean
+from orchestrator.errors import DamagedFile, UsageError, did_you_mean
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder, status_of
@@ -107,7 +107,8 @@ class Sweep(Result):
         """One row per trial, whether it reported or not.
 
         Its values as `config/...`; each metric at its best report, by the sweep's first metric, and as last reported,
-        `last/...`; what it took (columns in docs/tables.md); its status, why it was stopped, and its error. Empty where a
+        `last/...`; what it took (columns in docs/tables.md); its status, why it was stopped, and its error; of a
+        trial whose files are damaged the status `damaged` and which file it is. Empty where a
         trial has no such thing.
         """
         table = pd.DataFrame([self._row(run) for run in self.runs])
@@ -115,8 +116,11 @@ class Sweep(Result):
 
     def _row(self, run: Run) -> dict[str, Any]:
         metric, _ = self.objective
-        metadata, attempts = run.folder.metadata(), run.folder.attempts()
-        reports = counted_reports(run.folder.reports(), attempts)
+        try:
+            metadata, attempts = run.folder.metadata(), run.folder.attempts()
+            reports = counted_reports(run.folder.reports(), attempts)
+        except DamagedFile as error:
+            return {"trial": run.name, "status": "damaged", metric: None, "error": str(error)}
         best = best_report(reports, *self.objective) or {}
         return {
             "trial": run.name,

@@ -71,7 +71,7 @@ def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
 
 
 def test_the_samples_of_all_ranks_are_known_of_older_checkpoints_too(store: CheckpointStore) -> None:
-    store.commit("epoch-0001", {}, Position(samples=480), {"world_size": 2, "metrics": {}})
+    store.commit("epoch-0001", store.write_files("epoch-0001", {"model.pt": weights(1.0)}), Position(samples=480), {"world_size": 2, "metrics": {}})
     manifest = store.manifest("epoch-0001")
     del manifest["position"]["world_samples"]
     store.storage.write("epoch-0001/manifest.json", json.dumps(manifest).encode())
@@ -232,10 +232,49 @@ def test_a_damaged_manifest_is_no_checkpoint(store: CheckpointStore, content: by
         store.manifest("epoch-0002")
 
 
-def test_all_damaged_is_none(store: CheckpointStore) -> None:
+def test_what_is_passed_over_is_said(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    save(store, "epoch-0003", 30)
+    store.storage.write("epoch-0002/model.pt", b"")
+    store.storage.write("epoch-0003/manifest.json", b"5")
+    reasons: list[str] = []
+    assert store.latest(reasons.append) == "epoch-0001"
+    assert reasons[0] == f"the manifest of 'epoch-0003' in {store.storage} is damaged: it is not a mapping"
+    assert reasons[1].startswith(f"checkpoint {store.storage}/epoch-0002: model.pt is damaged (0 bytes, ")
+
+
+def test_where_none_is_whole_nothing_begins_anew(store: CheckpointStore) -> None:
+    assert store.latest() is None
     save(store, "epoch-0001", 10)
     store.storage.write("epoch-0001/model.pt", b"")
-    assert store.latest() is None
+    with pytest.raises(CheckpointError, match=r"none of the checkpoints in .* is whole:\ncheckpoint .*epoch-0001: model.pt is damaged"):
+        store.latest()
+
+
+def test_a_folder_whose_manifest_is_gone_is_damaged(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    save(store, "epoch-0001", 10)
+    store.storage.delete("epoch-0001/manifest.json")
+    with pytest.raises(CheckpointError, match="none of the checkpoints"):
+        store.latest()
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_not_passed_over(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    manifest = store.manifest("epoch-0002")
+    store.storage.write("epoch-0002/manifest.json", json.dumps({**manifest, "format": 2}))
+    for read in (store.latest, lambda: store.manifest("epoch-0002")):
+        with pytest.raises(CheckpointError, match="checkpoint 'epoch-0002' has format 2, of a later version"):
+            read()
+
+
+def test_a_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    store.storage.write("epoch-0001/manifest.json", json.dumps({**store.manifest("epoch-0001"), "files": {}}))
+    with pytest.raises(CheckpointError, match="is damaged: it names no files"):
+        store.manifest("epoch-0001")
 
 
 def test_a_checkpoint_that_cannot_be_loaded_says_which_file(store: CheckpointStore) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from orchestrator import UsageError
+from orchestrator.checkpoint.position import Position
 from orchestrator.cli import app
 from orchestrator.records.removal import Removal
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 
+MANIFEST = {"name": "epoch-0001", "format": 1, "files": {"model.pt": {"sha256": "0", "bytes": 1}}, "world_size": 1, "metrics": {}}
 
 def made(root: Path | str, name: str, experiment: str = "hooks: {}\n", status: str = "finished", **metadata: object) -> RunFolder:
     folder = RunFolder.create(root, name, experiment, **metadata)
@@ -24,8 +27,8 @@ def made(root: Path | str, name: str, experiment: str = "hooks: {}\n", status: s
 
 
 def checkpoint(folder: RunFolder) -> None:
-    position = {"epoch": 1, "iteration": 1, "step": 1, "samples": 1, "stage": 0}
-    folder.kept_checkpoints().write("epoch-0001/manifest.json", json.dumps({"position": position}))
+    position = asdict(Position(epoch=1, iteration=1, step=1, samples=1))
+    folder.kept_checkpoints().write("epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position}))
 
 
 def test_a_run_is_removed_when_somebody_says_yes(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
 def test_the_status_is_what_is_written_while_the_driver_lives(tmp_path: Path) -> None:
     folder = make(tmp_path)
     assert folder.status() == "running"
-    folder.update(status="finished", ended="then")
+    folder.update(status="finished", ended="2026-01-01T00:00:00Z")
     assert folder.status() == "finished"
-    assert folder.metadata().ended == "then"
+    assert folder.metadata().ended == "2026-01-01T00:00:00Z"
 
 
 def test_a_run_whose_driver_is_gone_is_lost(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""The manifest: what a checkpoint says of itself, and the index: which checkpoints are kept for whom. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from orchestrator.checkpoint.position import Position
+from orchestrator.errors import CheckpointError
+from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import checked, read_json
+
+FORMAT = 1
+MANIFEST, INDEX = "manifest.json", "index.json"
+
+
+class LaterFormat(CheckpointError):
+    """A checkpoint was written by a later version: it is not damaged, and not passed over."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What was written of one file."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What every manifest holds beside its position."""
+
+    name: str
+    format: int
+    position: Mapping[str, Any]
+    files: Mapping[str, FileEntry]
+    world_size: int
+    metrics: Mapping[str, Any]
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    judged_by: str = ""
+    evaluations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Which checkpoints each owner wants kept, and which one each label is of."""
+
+    owners: Mapping[str, Sequence[str]]
+    labels: Mapping[str, str]
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """The metric by which a label is given."""
+
+
+def read_index(storage: Storage) -> dict[str, Any]:
+    """The index of the checkpoints in a storage; raises DamagedFile."""
+    if not storage.exists(INDEX):
+        return {"owners": {}, "labels": {}}
+    advice = "Delete it: checkpoints keep their names then, and lose labels such as best"
+    return read_json(storage, INDEX, checked_index, advice)
+
+
+def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
+    """The manifest of a checkpoint in a storage; raises FileNotFoundError where there is none, DamagedFile."""
+    return read_json(storage, f"{name}/{MANIFEST}", checked_manifest, "This checkpoint is left out; older ones may be whole")
+
+
+def checked_manifest(manifest: Any) -> dict[str, Any]:
+    """A manifest as it was read; raises ValueError for what is none, LaterFormat for one of a later version."""
+    checkpoint: _Manifest = checked(manifest, _Manifest)
+    if checkpoint.format > FORMAT:
+        raise LaterFormat(
+            f"checkpoint '{checkpoint.name}' has format {checkpoint.format}, of a later version of Hookyard; this one reads up to "
+            f"{FORMAT}. Install that version, or remove the checkpoint"
+        )
+    if not checkpoint.files:
+        raise ValueError("it names no files")
+    if checkpoint.world_size < 1:
+        raise ValueError(f"`world_size` is {checkpoint.world_size}")
+    for file in checkpoint.files:
+        _refuse_outside(file)
+    position_in(manifest)
+    return dict(manifest)
+
+
+def checked_index(index: Any) -> dict[str, Any]:
+    """An index as it was read; raises ValueError for what is none."""
+    kept: _Index = checked(index, _Index)
+    for name in {*kept.labels.values(), *(name for names in kept.owners.values() for name in names)}:
+        _refuse_outside(name)
+    return dict(index)
+
+
+def position_in(manifest: Mapping[str, Any]) -> Position:
+    """How far the run had come; raises ValueError where the manifest does not say so."""
+    position = Position.read(manifest["position"])
+    # What older versions wrote has no count of all ranks' samples.
+    return Position.read({"world_samples": position.samples * manifest["world_size"], **manifest["position"]})
+
+
+def _refuse_outside(name: str) -> None:
+    """Raises ValueError for a path that leads out of the folder it is read in."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"it names {name!r}, which lies elsewhere")

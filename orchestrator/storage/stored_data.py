@@ -1,0 +1,152 @@
+"""Data as it comes back from a storage: JSON is checked against the type that it was written as. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import IntEnum
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from orchestrator.errors import DamagedFile
+from orchestrator.storage.storage import Storage
+
+T = TypeVar("T")
+
+_log = logging.getLogger("hookyard")
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+
+
+def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
+    """What a JSON file holds, as `read` takes it; that raises ValueError for what it cannot take. Raises FileNotFoundError
+    where there is none, DamagedFile where it is damaged; `advice` says what can be done then."""
+    data = storage.read(name)
+    try:
+        return read(parsed(data))
+    except ValueError as error:
+        raise DamagedFile(str(storage / name), str(error), advice) from error
+
+
+def parsed(data: bytes) -> Any:
+    """The value of a JSON text; raises ValueError for anything else."""
+    if not data.strip():
+        raise ValueError("it is empty")
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A mapping of JSON as it is; raises ValueError for anything else."""
+    return dict(checked(value, Mapping[str, Any]))
+
+
+def left_out(place: object, what: str) -> None:
+    """Says what of a damaged file is left out."""
+    _log.warning("%s is damaged: %s", place, what)
+
+
+def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:
+    """What the lines of a JSON Lines file hold, as `read` takes each; that raises ValueError for what it cannot take.
+
+    `place` names the file, and `first` is the number of its first line here. A line that is damaged is left out, which is
+    said; one that a kill cut short is no damage.
+    """
+    found = []
+    for number, line in enumerate(data.split(b"\n"), start=first):
+        if not line.strip():
+            continue
+        try:
+            found.append(read(parsed(line)))
+        except ValueError as error:
+            if not _is_cut_short(line):
+                left_out(place, f"line {number} is left out: {error}")
+    return found
+
+
+def _is_cut_short(line: bytes) -> bool:
+    """Whether a line is one of ours up to some byte: what JSON it holds is right as far as it goes."""
+    from pydantic_core import from_json
+
+    try:
+        from_json(line)
+        return False
+    except ValueError:
+        pass
+    try:
+        return isinstance(from_json(line, allow_partial="trailing-strings"), dict)
+    except ValueError:
+        return False
+
+
+def checked(value: Any, kind: Any, path: str = "") -> Any:
+    """A value of JSON as the type it was written as: a dataclass, a number from an enumeration, or as it is; raises ValueError
+    with its place. Entries that a dataclass does not know are of a later version, and are passed over."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        return _checked_union(value, arguments, path)
+    if origin is Literal:
+        return value if value in arguments else _refuse(value, f"one of {', '.join(map(str, arguments))}", path)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return tuple(checked(value, Sequence[arguments[0]], path))  # type: ignore[valid-type]
+    if origin is tuple:
+        if not isinstance(value, list) or len(value) != len(arguments):
+            _refuse(value, f"a list of {len(arguments)}", path)
+        return tuple(checked(item, inner, f"{path}[{index}]") for index, (item, inner) in enumerate(zip(value, arguments, strict=True)))
+    if origin is Sequence:
+        items = value if isinstance(value, list) else _refuse(value, "a list", path)
+        return [checked(item, arguments[0], f"{path}[{index}]") for index, item in enumerate(items)]
+    if origin is Mapping:
+        entries = value if isinstance(value, dict) else _refuse(value, "a mapping", path)
+        return {name: checked(item, arguments[1], _inner(path, name)) for name, item in entries.items()}
+    if is_dataclass(kind):
+        return _checked_dataclass(value, cast(Any, kind), path)
+    if issubclass(kind, IntEnum):
+        return kind(value) if isinstance(value, int) and value in set(kind) else _refuse(value, f"one of {', '.join(map(str, kind))}", path)
+    fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
+    return value if fits and isinstance(value, bool) == (kind is bool) else _refuse(value, _WORDS[kind], path)
+
+
+def _checked_union(value: Any, kinds: Sequence[Any], path: str) -> Any:
+    """As the first kind that takes it; what is no null is told by the kind that is none."""
+    if value is None and type(None) in kinds:
+        return None
+    *others, last = [kind for kind in kinds if kind is not type(None)]
+    for kind in others:
+        try:
+            return checked(value, kind, path)
+        except ValueError:
+            continue
+    return checked(value, last, path)
+
+
+def _checked_dataclass(value: Any, kind: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        _refuse(value, "a mapping", path)
+    hints, given = _hints(kind), {}
+    for one in fields(kind):
+        if one.name in value:
+            given[one.name] = checked(value[one.name], hints[one.name], _inner(path, one.name))
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"it has no `{_inner(path, one.name)}`")
+    return kind(**given)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _inner(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _refuse(value: Any, wanted: str, path: str) -> Any:
+    text = repr(value)
+    raise ValueError(f"`{path}` is {text if len(text) < 60 else text[:57] + '...'}, not {wanted}" if path else f"it is not {wanted}")

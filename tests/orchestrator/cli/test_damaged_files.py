@@ -1,0 +1,129 @@
+"""Every verb on runs whose files were harmed: a result or an error of ours, and what is left out is said."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator import run
+from orchestrator.cli import app
+from orchestrator.errors import RunError
+from tests.orchestrator.cli.damage import damages, json_damages
+from tests.tasks import described
+
+VERBS = ("ls", "show", "stats", "report", "watch", "compare", "doctor")
+FILES = ("run.json", "source.json", "experiment.yaml", "metrics.jsonl", "stats/attempt=0/attempt.json")
+CHECKPOINT = ("checkpoints/epoch-0001/manifest.json", "checkpoints/index.json")
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that failed in its second epoch, after a checkpoint."""
+    root = tmp_path_factory.mktemp("runs")
+    hooks = {"breaks": {"type": "tests.tasks:Breaks", "iteration": 12}, "checkpoint": {"every": 1, "best": "val/accuracy"}}
+    with pytest.raises(RunError):
+        run(described(hooks=hooks), root, "cut", local=True)
+    return root / "cut"
+
+
+@pytest.fixture
+def cut(failed: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(failed, tmp_path / "runs/cut")
+
+
+def call(verb: str, folder: Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a verb on a run; raises what is no error of ours."""
+    arguments = {
+        "ls": ["ls", "--storage", str(folder.parent)],
+        "report": ["report", str(folder), "--output", str(folder.parent / "page.html")],
+        "watch": ["watch", str(folder), "--once"],
+        "compare": ["compare", str(folder), str(folder)],
+    }
+    result = CliRunner().invoke(app, arguments.get(verb, [verb, str(folder)]))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("name", [*FILES, *CHECKPOINT])
+def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> None:
+    file = cut / name
+    whole = file.read_bytes()
+    ways = [*damages(whole), *(json_damages(whole) if name.endswith((".json", ".jsonl")) else ())]
+    for number, (_, changed) in enumerate(random.Random(name).sample(ways, 14)):
+        file.write_bytes(changed)
+        call(VERBS[number % len(VERBS)], cut)
+
+
+@pytest.mark.parametrize(("name", "data", "said"), [
+    ("run.json", b"", "run.json is damaged: it is empty"),
+    ("run.json", b"5", "run.json is damaged: it is not a mapping"),
+    ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
+    ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
+    ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks` is 5, not a mapping"),
+    ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: it is not a mapping"),
+])  # fmt: skip
+def test_a_damaged_file_is_named_with_what_is_wrong(cut: Path, name: str, data: bytes, said: str) -> None:
+    (cut / name).write_bytes(data)
+    code, out, told = call("show", cut)
+    assert (code, out) == (1, "")
+    assert told.startswith(f"{cut}/")
+    assert said in told
+    assert "Put back a copy of it" in told
+
+
+def test_runs_are_listed_beside_a_damaged_one(cut: Path) -> None:
+    other = shutil.copytree(cut, cut.parent / "other")
+    (other / "run.json").write_bytes(b"{")
+    code, out, told = call("ls", cut)
+    assert code == 0
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [["other", "damaged", str(other)], ["cut", "run", "failed"]]
+    assert f"{other}/run.json is damaged" in told
+
+
+def test_a_damaged_line_is_left_out_and_said(cut: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = cut / "metrics.jsonl"
+    whole = file.read_text()
+    file.write_text(f"5\n{whole}")
+    assert "1 reports" in call("show", cut)[1]
+    assert f"{file} is damaged: line 1 is left out: it is not a mapping" in caplog.text
+    caplog.clear()
+    file.write_text(whole + whole[:20])
+    assert "1 reports" in call("show", cut)[1]
+    assert caplog.text == ""
+
+
+def test_names_in_an_index_lead_nowhere_else(cut: Path) -> None:
+    (cut / "checkpoints/index.json").write_text(json.dumps({"owners": {"run": ["../../precious"]}, "labels": {}}))
+    code, _, told = call("resume", cut)
+    assert code != 0
+    assert "index.json is damaged: it names '../../precious', which lies elsewhere" in told
+
+
+def test_a_damaged_newest_checkpoint_is_left_out_and_said(cut: Path, tmp_path: Path) -> None:
+    two = shutil.copytree(cut / "checkpoints/epoch-0001", cut / "checkpoints/epoch-0002")
+    manifest = json.loads((two / "manifest.json").read_text())
+    manifest["position"]["step"] += 1
+    (two / "manifest.json").write_text(json.dumps(manifest))
+    (two / "model.pt").write_bytes(b"")
+    code, _, told = call("resume", cut)
+    assert code == 1  # the hook breaks again
+    for text in (told, (cut / "log.txt").read_text()):
+        assert f"left out: checkpoint {two}: model.pt is damaged (0 bytes" in text
+        assert "attempt 1 goes on from epoch-0001" in text
+
+
+def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
+    (cut / "checkpoints/epoch-0001/model.pt").write_bytes(b"")
+    code, out, told = call("resume", cut)
+    assert (code, out) == (2, "")
+    assert "none of the checkpoints in" in told
+    assert f"hookyard resume {cut} --from-start begins anew; it throws away these checkpoints, and its 1 reports, up to step 7" in told
+    assert json.loads((cut / "run.json").read_text())["status"] == "failed"
+    result = CliRunner().invoke(app, ["resume", str(cut), "--from-start"])
+    assert "attempt 1 begins anew, as there is no checkpoint" in result.stderr
