@@ -18,6 +18,7 @@ from hooks.testing.failure import CheckStopped, Failure
 from hooks.testing.training import KeepingRecorder, Screen, make_loop
 from hooks.testing.watching import Watch
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.optimizer import brings_its_own
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.stats.quantities import unit
@@ -44,8 +45,6 @@ class Situation:
             "epochs": 1 if is_sharded else 2,
             "accumulate": self.accumulate,
             "validate_every": "2 steps" if is_sharded or self.accumulate > 1 else "4 steps",
-            "optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9},
-            "scheduler": {"type": "StepLR", "step_size": 1},
             "workers": {"count": self.ranks, "strategy": self.strategy},
         }
 
@@ -117,9 +116,9 @@ class Lives:
         between: Callable[[int, Loop], None] = lambda number, loop: None,
     ) -> Life:
         self._lived += 1
+        torch.manual_seed(self._lived)  # whatever the process has drawn before
         place = self._folder / str(self._lived)
         life, recorder = Life(), KeepingRecorder()
-        torch.manual_seed(self._lived)  # whatever the process has drawn before
         loop = self._loop(hook, beside, place, recorder, life)
         reports = self._reports(loop)
         while (report := next(reports, None)) is not None:
@@ -144,7 +143,7 @@ class Lives:
         loop, _ = make_loop(
             self._task,
             {NAME: hook, **beside},
-            self._situation.settings,
+            {**_written_for(self._task), **self._situation.settings},
             recorder,
             world=self._world,
             store=store,
@@ -177,6 +176,12 @@ class Lives:
             read_back("state_dict", hook.state_dict()) if runs_here else {},
             read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},
         )
+
+
+def _written_for(task: Task) -> dict[str, Any]:
+    """An optimizer and a scheduler with state to save, where the task brings none of its own."""
+    written = {"optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9}, "scheduler": {"type": "StepLR", "step_size": 1}}
+    return {part: entry for part, entry in written.items() if not brings_its_own(type(task), part)}
 
 
 def copied(tree: Any) -> Any:

@@ -19,8 +19,10 @@ from hooks.state import State
 from orchestrator.config.components import make_hook
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_dict
+from orchestrator.config.optimizer import brings_its_own, optimizer_in_full
 from orchestrator.config.parameters import check
 from orchestrator.config.python_objects import as_written
+from orchestrator.config.schedule import scheduler_in_full
 from orchestrator.loop.loop import Loop
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task
@@ -127,7 +129,12 @@ def make_loop(
     """A loop that is ready to run, and its recorder; `more` is the loop's."""
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
-    experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, "")
+    own_scheduler: dict[str, Any] | None = {} if brings_its_own(type(task), "scheduler") else None
+    in_full = {
+        "optimizer": optimizer_in_full(settings.get("optimizer", {}), type(task)),
+        "scheduler": scheduler_in_full(settings.get("scheduler", own_scheduler), type(task)),
+    }
+    experiment = check(Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings, **in_full}, "")
     written = as_written(task.required_hooks(), "hooks")
     required = {name: make_hook(name, entry if isinstance(entry, Mapping) else {}).hook for name, entry in written.items()}
     kinds = {type(hook) for hook in hooks.values()}

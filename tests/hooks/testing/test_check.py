@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hooks import Hook, Ranks, Rhythm, State, paced_by
 from hooks.testing import HookCheckFailed, check_hook
+from tests.hooks.testing.test_training import OwnOptimizer
 
 
 @dataclass
@@ -334,6 +335,18 @@ def test_a_hook_that_does_not_is_told_what_and_where(cls: type[Hook], check: str
 
 def test_what_waits_for_the_device_and_says_so_passes() -> None:
     check_hook(ReadsAndSaysSo, examples=0)
+
+
+@dataclass
+class SeesAdagrad(Hook):
+    """Fails beside another optimizer."""
+
+    def on_start(self, state: State) -> None:
+        assert isinstance(state.optimizer, torch.optim.Adagrad)
+
+
+def test_a_task_s_own_optimizer_is_the_one_it_is_checked_with() -> None:
+    check_hook(SeesAdagrad, task=OwnOptimizer(), examples=0)
 
 
 def test_of_drawn_fields_only_those_that_matter_are_told() -> None:

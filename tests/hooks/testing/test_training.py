@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from hooks import EMA, GradientClip, Hook, State
@@ -19,6 +20,17 @@ class Averaged(SmallTask):
 
     def required_hooks(self) -> Mapping[str, Any]:
         return {"average": EMA(decay=0.5), "gradient_clip": True}
+
+
+@dataclass
+class OwnOptimizer(SmallTask):
+    """Brings an optimizer."""
+
+    def optimizer(self, model: nn.Module, lr: float = 0.01) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(model.parameters(), lr=lr)
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5)
 
 
 def test_a_ready_state_is_that_of_the_first_gradients() -> None:
@@ -62,6 +74,14 @@ def test_it_trains_in_one_thread_and_leaves_the_number_as_it_was() -> None:
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_task_s_own_optimizer_is_taken_with_what_is_said_of_it() -> None:
+    adagrad, sgd = (train(task=OwnOptimizer(), steps=1, **said).state.optimizer for said in ({"optimizer": {"lr": 0.5}}, {"optimizer": {"type": "SGD"}}))
+    assert isinstance(adagrad, torch.optim.Adagrad)
+    assert adagrad.defaults["lr"] == 0.5
+    assert isinstance(sgd, torch.optim.SGD)
+    assert isinstance(train(task=OwnOptimizer(), steps=1).state.scheduler, torch.optim.lr_scheduler.ConstantLR)
 
 
 def test_a_key_that_an_experiment_lacks_is_refused() -> None:
