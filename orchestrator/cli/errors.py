@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer
@@ -15,6 +16,15 @@ SOME_FAILED = 3
 INTERRUPTED = 130
 
 
+_CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What moves the cursor, turns lines around or ends a terminal's mode; line ends and tabs are not among it."""
+
+
+def printable(text: str) -> str:
+    """The text with control characters written out, as it may quote what strangers wrote."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 class Verbs(TyperGroup):
     """The verbs of the command line: what they raise on purpose is told without a traceback."""
 
@@ -23,7 +33,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except HookyardError as error:
-            typer.echo(str(error), err=True)
+            typer.echo(printable(str(error)), err=True)
             raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

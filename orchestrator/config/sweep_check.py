@@ -46,7 +46,8 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     what is wrong with the experiment below it."""
     data, _ = source.merged()
     given = data.pop("sweep", None)
-    if isinstance(given, dict) and len(given.get("space") or ()) > MOST_SWEPT:
+    space = given.get("space") if isinstance(given, dict) else None
+    if isinstance(space, dict) and len(space) > MOST_SWEPT:
         return []
     if isinstance(given, dict) and (mode := inferred_modes({**data, "sweep": given}).get("sweep.mode")):
         given = {**given, "mode": mode}

@@ -88,7 +88,7 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"there are {', '.join(sorted(known))}"
-            raise UsageError(f"there is no column '{name}': {hint}")
+            raise UsageError(f"there is no column '{shortened(name, 200)}': {hint}")
 
 
 def _columns(node: ast.AST) -> frozenset[str]:
@@ -119,7 +119,7 @@ class _Parser:
         if isinstance(node, ast.Name):
             side = self._column(node.id)
             if side.kind in ("truth", "nothing"):
-                return side.expression
+                return side.expression.cast(pa.bool_())
             raise self._wrong(node, f"it holds {_HOLDS[side.kind]}; compare it with something")
         raise self._wrong(node, "is no comparison")
 
@@ -145,7 +145,10 @@ class _Parser:
         if one.kind != other.kind and "nothing" not in (one.kind, other.kind):
             column, value = (one, other) if one.is_column else (other, one)
             raise self._wrong(node, f"column '{column.name}' holds {_HOLDS[column.kind]}, not {_HOLDS[value.kind]}")
-        return _SIGNS[type(sign)](one.expression, other.expression)
+        left, right = one.expression, other.expression
+        if one.kind == other.kind == "nothing":  # Arrow compares no two columns that are empty everywhere
+            left, right = left.cast(pa.string()), right.cast(pa.string())
+        return _SIGNS[type(sign)](left, right)
 
     def _emptiness(self, node: ast.expr, column: _Side, sign: ast.cmpop) -> Any:
         if isinstance(sign, ast.Eq | ast.Is):
@@ -166,7 +169,7 @@ class _Parser:
         if kind is None or (negative and kind != "number"):
             raise self._wrong(node, "is neither a number nor text")
         value = -value if negative else value
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        if isinstance(value, int) and abs(value) > 2**53:  # beyond which Arrow compares no whole number with a float
             raise self._wrong(node, "is larger than any number here")
         return _Side(pc.scalar(value), kind, ast.unparse(node))
 
