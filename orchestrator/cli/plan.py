@@ -36,6 +36,7 @@ def show_plan(
 
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
     """The plan as plain data."""
+    from orchestrator.config.experiment import chosen_name
     from orchestrator.config.load import to_dict
 
     workers = experiment.workers
@@ -43,7 +44,7 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     present = None if address else _present()
     before = experiment.source.goes_on_from
     plan: dict[str, Any] = {
-        "path": f"{storage.rstrip('/')}/{name or experiment.name}",
+        "path": f"{storage.rstrip('/')}/{chosen_name(experiment, name)}",
         "resources": {"asked": asked, "present": present, "address": address},
         "goes_on_from": before and asdict(before),
         "hooks": _hook_order(experiment),

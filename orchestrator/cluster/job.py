@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.errors import UsageError
 from orchestrator.storage import without_credentials
 
@@ -56,4 +56,4 @@ def described(experiment: Experiment, config: Path, overrides: Sequence[str], st
             "cluster. Give the nodes a role that may write there, or name variables (AWS_ACCESS_KEY_ID ...) in the "
             "experiment's environment"
         )
-    return Job(experiment, config.resolve().relative_to(folder).as_posix(), tuple(overrides), storage, name or experiment.name)
+    return Job(experiment, config.resolve().relative_to(folder).as_posix(), tuple(overrides), storage, chosen_name(experiment, name))

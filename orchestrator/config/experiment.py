@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
 from hooks.rhythm import Rhythm
 from orchestrator.config.model import Model
@@ -19,7 +19,19 @@ from orchestrator.config.parameters import check
 from orchestrator.config.python_objects import as_written, folders_of, task_as_written
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.sweep import Seed, Sweep
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
+
+LONGEST_NAME_BYTES = 200
+"""File systems take 255, and names of trials and of files being written are longer than the run's own."""
+
+
+def _short(name: str) -> str:
+    if len(name.encode()) > LONGEST_NAME_BYTES:
+        raise ValueError(f"is {len(name.encode())} bytes long, and may have {LONGEST_NAME_BYTES}")
+    return name
+
+
+RunName = Annotated[str, Field(pattern=r"^\w[\w.-]*$"), AfterValidator(_short)]
 
 BatchSize = Annotated[int, Ge(1), Lt(2**31)]
 
@@ -155,8 +167,8 @@ class Experiment(Model):
     or its name; where the name is not said, it is that of the task's class.
     """
 
-    name: Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
-    """Names the run's folder: letters, digits, `_`, `-` and `.`."""
+    name: RunName
+    """Names the run's folder: letters, digits, `_`, `-` and `.`, in 200 bytes."""
     task: str
     """The task's class, as `module:Class`."""
     task_args: dict[str, Any] = Field(default_factory=dict)
@@ -259,3 +271,17 @@ class Experiment(Model):
     def import_paths(self) -> tuple[str, ...]:
         """Folders appended to the import path, here and on every worker: where the YAML lies, and where it was called."""
         return self.source.import_paths
+
+
+def chosen_name(experiment: Experiment, given: str | None) -> str:
+    """What a run is called: as its file says, or as was given beside it, by the same rule; raises UsageError."""
+    if given is None:
+        return experiment.name
+    try:
+        return TypeAdapter(RunName).validate_python(given, strict=True)
+    except ValidationError as error:
+        shown = given if len(str(given)) <= 40 else f"{str(given)[:40]}..."
+        raise UsageError(
+            f"name {shown!r} cannot be a run's: it names a folder in the storage, and is made of letters, digits, '_', '-' and "
+            f"'.', begins with none of the last two, and has {LONGEST_NAME_BYTES} bytes at most"
+        ) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
 from orchestrator.config.python_objects import refuse_classes_of_main
 from orchestrator.config.resolve import ResolvedExperiment, resolve
@@ -80,7 +80,7 @@ def run(
         "seed": experiment.seed,
         "goes_on_from": experiment.source.goes_on_from and asdict(experiment.source.goes_on_from),
     }
-    folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), **metadata)
+    folder = RunFolder.create(storage, chosen_name(experiment, name), to_yaml(experiment), **metadata)
     return _drive(folder, experiment, engine, address)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -144,9 +145,10 @@ class Storage:
             return
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
-            with open(beside, "wb") as file:
+            # Made here or not at all: what was put there beforehand, such as a link elsewhere, is not written into.
+            with open(beside, "xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -12,7 +12,7 @@ from socket import gethostname
 from time import monotonic, sleep
 from typing import Any
 
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, read_again, to_dict, to_yaml
 from orchestrator.config.python_objects import refuse_classes_of_main
 from orchestrator.config.space import count_trials, trials_at_once
@@ -92,7 +92,7 @@ def sweep(
         "fail_fast": fail_fast,
         "sweep": _described(settings),
     }
-    folder = RunFolder.create(storage, name or experiment.name, to_yaml(experiment), **metadata)
+    folder = RunFolder.create(storage, chosen_name(experiment, name), to_yaml(experiment), **metadata)
     return _carry_out(folder, experiment, {}, address)
 
 

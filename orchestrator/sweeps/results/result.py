@@ -80,7 +80,7 @@ class Sweep(Result):
         """A trial as a run, by its number or its name; raises UsageError where there is none."""
         name = trial_name(trial) if isinstance(trial, int) else trial
         folder = RunFolder(self.folder.storage / "trials", name)
-        if not folder.exists():
+        if "/" in name or not folder.exists():
             names = [folder.name for folder in trial_folders(self.folder)]
             there = f"there are {names[0]} to {names[-1]}" if names else "it has none yet"
             raise UsageError(f"{self.path} has no trial '{name}': {did_you_mean(name, names) or there}")

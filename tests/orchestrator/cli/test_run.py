@@ -131,6 +131,12 @@ def test_a_name_that_is_taken_is_refused_with_the_resume_command(study: Path) ->
     assert "nothing to resume" in over.stderr
 
 
+def test_a_plan_takes_no_name_that_a_run_would_not(study: Path) -> None:
+    refused = call("run", "line.yaml", "--plan", "--name", "../esc")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "name '../esc' cannot be a run's" in refused.stderr
+
+
 def test_five_mistakes_get_five_messages_with_their_lines(study: Path) -> None:
     wrong = call("run", "wrong.yaml")
     assert wrong.exit_code == 2
@@ -201,6 +207,7 @@ def test_a_trial_is_taken_out_of_a_sweep_and_run_again(study: Path) -> None:
     missing = call("show", "runs/lines", "--trial", "9")
     assert missing.exit_code == 2
     assert "has no trial 'trial-0009'" in missing.stderr
+    assert "has no trial '../trials/trial-0001'" in call("show", "runs/lines", "--trial", "../trials/trial-0001").stderr
     assert call("show", "runs/lines-trial-0001", "--trial", "0").exit_code == 2
 
 

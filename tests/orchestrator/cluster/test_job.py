@@ -38,6 +38,11 @@ def test_a_sweep_is_swept_and_may_be_named(folder: Path) -> None:
     )
 
 
+def test_a_name_is_checked_by_the_rule_of_the_file(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"name '\.\./esc' cannot be a run's"):
+        job(folder, "study/points.yaml", name="../esc")
+
+
 @pytest.mark.parametrize("storage", ["runs", "../runs", "~/runs"])
 def test_a_storage_that_would_go_with_the_job_is_refused(folder: Path, storage: str) -> None:
     with pytest.raises(UsageError, match="would be in the job's own folder"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import UsageError, resume, run
+from orchestrator import UsageError, resume, run, sweep
 from orchestrator.runs import driver
 from orchestrator.runs.driver import _watch
 from tests.tasks import described
@@ -115,6 +115,23 @@ def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(tmp_path: P
     with pytest.raises(UsageError, match=words):
         run(described(workers={"count": [1, 2]}), tmp_path, **how)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../esc", "/tmp/esc", "a/b", "-rf", "a\nb", "a\n", "\x1b[31mred", "n" * 300, "\u6f22" * 67, "a b", "a\0b", 5]
+)
+def test_a_name_is_checked_by_the_rule_of_the_file(tmp_path: Path, name: Any) -> None:
+    swept = described(epochs=1, sweep={"metric": "val/loss", "mode": "min", "space": {"seed": {"grid": [1, 2]}}})
+    for begin, experiment in ((run, described(epochs=1)), (sweep, swept)):
+        with pytest.raises(UsageError, match=r"name .* cannot be a run's") as refused:
+            begin(experiment, tmp_path / "runs", name, local=True)  # type: ignore[operator]
+        assert "\x1b" not in str(refused.value)
+        assert len(str(refused.value)) < 400
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_name_that_is_taken_can_be_written(tmp_path: Path) -> None:
+    assert run(described(epochs=1), tmp_path, "n" * 200, local=True).status == "finished"
 
 
 def test_a_run_of_before_there_were_engines_goes_on_as_it_was(tmp_path: Path) -> None:

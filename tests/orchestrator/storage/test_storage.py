@@ -164,6 +164,17 @@ def test_no_reader_meets_half_a_file(tmp_path: Path) -> None:
     assert storage.read("x") == b"half"
 
 
+def test_nothing_is_written_through_a_link_that_was_put_where_a_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".x.{os.getpid()}.00000000").symlink_to(tmp_path / "mine")
+    with pytest.raises(FileExistsError):
+        Storage(tmp_path).write("x", "theirs")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_a_file_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     acts: list[str] = []
     sync, replace = os.fsync, os.replace
