@@ -8,7 +8,8 @@ HookyardError
 │   └── DamagedFile     a file of a run is not as it was written: which, what is wrong, what can be done
 └── RunError            a run failed (exit code 1)
     ├── MetricMissing   a trial's reports lack the sweep's metric
-    └── WorkersDisagree the ranks do not run the same plan
+    ├── WorkersDisagree the ranks do not run the same plan
+    └── TakenOver       another driver has the run by now
 """
 
 from __future__ import annotations
@@ -127,3 +128,7 @@ class MetricMissing(RunError):
 
 class WorkersDisagree(RunError):
     """The ranks do not run the same plan of collective hooks."""
+
+
+class TakenOver(RunError):
+    """Another driver has the run by now; this one has ended."""

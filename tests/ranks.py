@@ -24,7 +24,8 @@ def _enter(function: Callable[..., Any], rank: int, world_size: int, store: str,
         )
         value = function(rank, world_size, *arguments)
         results.put((rank, value, None))
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
     except BaseException:
         results.put((rank, None, traceback.format_exc()))
 

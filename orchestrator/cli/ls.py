@@ -15,6 +15,7 @@ from orchestrator.storage import Storage
 
 if TYPE_CHECKING:
     from orchestrator.records.metadata import RunMetadata
+    from orchestrator.records.run_folder import RunFolder
 
 
 def ls(
@@ -40,26 +41,28 @@ def ls(
             continue
         if isinstance(run, DamagedFile):
             typer.echo(str(run), err=True)
-        rows.append({"name": folder.name, **_told(run), "path": str(folder)})
+        rows.append({"name": folder.name, **_told(folder, run), "path": str(folder)})
     rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
     if not rows:
         return typer.echo(f"no such runs in {storage}" if listed else f"no runs in {storage}", err=True)
     shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
-    columns = [name for name in rows[0] if name not in ("tags", "notes") or any(row[name] for row in rows)]
+    columns = [name for name in rows[0] if name not in ("driver", "tags", "notes") or any(row[name] for row in rows)]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
 
 
-def _told(run: RunMetadata | DamagedFile) -> dict[str, Any]:
+def _told(folder: RunFolder, run: RunMetadata | DamagedFile) -> dict[str, Any]:
     """What a run's `run.json` says of it; of a damaged one nothing but that."""
     from orchestrator.records.run_folder import status_of
 
     if isinstance(run, DamagedFile):
-        return {"kind": "", "status": "damaged", "best": None, "tags": [], "notes": "", "started": "", "ended": ""}
+        return {"kind": "", "status": "damaged", "driver": "", "best": None, "tags": [], "notes": "", "started": "", "ended": ""}
+    status = status_of(folder, run)
     return {
         "kind": "sweep" if run.sweep else "run",
-        "status": status_of(run),
+        "status": status,
+        "driver": run.driver_in_words(status) or "",
         "best": run.best,
         "tags": list(run.tags),
         "notes": run.notes,

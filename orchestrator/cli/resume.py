@@ -42,17 +42,16 @@ def resume(
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
     if metadata.sweep and from_start:
         raise UsageError(f"{run} is a sweep; --from-start is for single runs")
-    folder.refuse_if_driven(take_over)
-    with folder.being_taken_up():
+    with folder.lease(take_over=take_over) as lease, folder.being_taken_up():
         from orchestrator.cluster.preflight import checked_cluster
         from orchestrator.runs import driver as runs
 
         experiment = runs.experiment_to_resume(folder, workers)
         with talk(), checked_cluster(address, run, experiment, skip=metadata.local or skip_preflight):
             if metadata.sweep is None:
-                done = runs.resume(run, workers=workers, address=address, take_over=take_over, from_start=from_start)
+                done = runs.go_on(folder, lease, workers=workers, address=address, from_start=from_start)
             else:
                 from orchestrator.sweeps import driver as sweeps
 
-                swept = sweeps.resume_sweep(run, failed=failed, accept_changes=accept_changes, address=address, take_over=take_over)
+                swept = sweeps.go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
     return of_run.finish(done, as_json) if metadata.sweep is None else of_sweep.finish(swept, as_json)

@@ -58,7 +58,8 @@ def brief(folder: RunFolder) -> dict[str, Any]:
     return {
         "name": folder.name,
         "path": str(folder),
-        "status": status_of(run),
+        "status": (status := status_of(folder, run)),
+        "driver": run.driver_in_words(status),
         "started": run.started,
         "ended": run.ended,
         "attempts": len(folder.attempts()),
@@ -83,9 +84,9 @@ def show_brief(folder: RunFolder) -> None:
     typer.echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
     if known["goes_on_from"]:
         typer.echo(f"went on from {Predecessor(**known['goes_on_from'])}")
-    for label in ("error", "stopped"):
+    for label in ("driver", "error", "stopped"):
         if known[label]:
-            typer.echo(f"{label}: {known[label] if label == 'error' else ', '.join(known[label])}")
+            typer.echo(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}")
     if known["checkpoints"]:
         typer.echo(f"checkpoints: {', '.join(known['checkpoints'])}")
     rows = [(name, cell(name, value)) for name, value in known["metrics"].items() if name not in ("attempt", "time")]
@@ -123,6 +124,8 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     )
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
     typer.echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
+    if summary["driver"]:
+        typer.echo(f"driver: {summary['driver']}")
     if summary["importance"]:
         spreads = summary["importance_spread"]
         shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
@@ -152,7 +155,8 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
         "path": sweep.path,
-        "status": sweep.status,
+        "status": (status := sweep.status),
+        "driver": sweep.folder.metadata().driver_in_words(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": judged[best] if best else None,

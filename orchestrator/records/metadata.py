@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
+from orchestrator.records.process import Process
 from orchestrator.storage.stored_data import checked
 
 EngineName = Literal["train", "gang", "in-process"]
@@ -44,15 +45,6 @@ class TakeOver:
 
 
 @dataclass(frozen=True)
-class _Taker:
-    """Which process is about to drive the run."""
-
-    pid: int
-    host: str
-    boot: str | None
-
-
-@dataclass(frozen=True)
 class _Reached:
     """What is read of `best` without knowing more of it."""
 
@@ -71,10 +63,10 @@ class RunMetadata:
     """As last written down."""
     started: str
     pid: int | None = None
-    """The driver's process."""
+    """The driver's process, as `Process` has it."""
     host: str | None = None
     boot: str | None = None
-    """Which start of the driver's machine it was."""
+    process_started: str | None = None
     engine: EngineName | None = None
     """What trains it; not known of runs before there were three."""
     local: bool = False
@@ -83,7 +75,7 @@ class RunMetadata:
     seed: int | None = None
     ended: str | None = None
     taken_up_by: Mapping[str, Any] | None = None
-    """The process that is about to go on with it, as `driver_identity` says, until that drives it or refuses."""
+    """The process that is about to go on with it, as `Process` says, until that drives it or refuses."""
     resumed: Sequence[str] = ()
     """When it was taken up again."""
     attempts: int | None = None
@@ -134,11 +126,20 @@ class RunMetadata:
             if moment is not None:
                 seconds_at(moment)
         if self.taken_up_by is not None:
-            checked(self.taken_up_by, _Taker, "taken_up_by")
+            checked(self.taken_up_by, Process, "taken_up_by")
         if self.best is not None:
             checked(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:
             raise ValueError(f"`pid` is {self.pid}, which is no process")
+
+    @property
+    def driver(self) -> Process | None:
+        """Who drives it, or did last."""
+        return None if self.pid is None or self.host is None else Process(self.pid, self.host, self.boot, self.process_started)
+
+    def driver_in_words(self, status: str) -> str | None:
+        """Who drives it, and since when, while its status is that it runs."""
+        return f"{self.driver}, since {[self.started, *self.resumed][-1]}" if status == "running" and self.driver else None
 
     @property
     def wall_s(self) -> float | None:

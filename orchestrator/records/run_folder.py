@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +17,10 @@ from orchestrator.checkpoint.manifest import MANIFEST, position_in, read_manifes
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
+from orchestrator.records.lease import FOLDER as DRIVERS
+from orchestrator.records.lease import Lease, is_driven, renew_lease
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
+from orchestrator.records.process import Process
 from orchestrator.records.reports import checked_report
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import checked, mapping, read_json, whole_lines
@@ -28,6 +29,7 @@ DEFAULT_STORAGE = "runs"
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
 ENDED = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
+_FIRST_FILES = ("experiment.yaml", "source.json", "run.json")
 
 
 def now() -> str:
@@ -84,20 +86,29 @@ class RunFolder:
     def create(cls, storage: str | Path | Storage, name: str, experiment: str, **metadata: Any) -> RunFolder:
         """Makes a new run; raises UsageError where the name is taken, so that nothing is resumed or lost by accident."""
         folder = cls(storage, name)
-        if folder.storage.names():
-            raise UsageError(
-                f"{folder} exists already. To go on with it: hookyard resume {folder}\n"
-                "To start another run beside it, give another name: --name, or name= in Python."
-            )
+        folder.refuse_if_taken()
         try:
             folder.begin(experiment, **metadata)
         except StorageError as error:
             raise UsageError(f"{error}. Nothing was started.") from error
         return folder
 
+    def refuse_if_taken(self) -> None:
+        """Raises UsageError where a new run would be written over a run, or over what is none. What was killed as it began
+        is neither."""
+        if self.exists():
+            raise UsageError(
+                f"{self} exists already. To go on with it: hookyard resume {self}\nTo start another run beside it, give another name: --name, or name= in Python."
+            )
+        names = self.storage.names()
+        foreign = [name for name in names if name != DRIVERS and not any(name == first or name.startswith(f".{first}.") for first in _FIRST_FILES)]
+        if foreign or names == ["experiment.yaml"]:
+            there = ", ".join((foreign or names)[:5])
+            raise UsageError(f"{self} exists already and is no run: it holds {there}, and no run.json. Give another name: --name, or name= in Python.")
+
     def begin(self, experiment: str, source: ExperimentSource | None = None, **metadata: Any) -> None:
         """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it there is none."""
-        entries = {"name": self.name, "status": "running", "started": now(), **driver_identity(), **metadata}
+        entries = {"name": self.name, "status": "running", "started": now(), **asdict(Process.this()), **metadata}
         RunMetadata(**entries)
         self.write_experiment(experiment, source)
         self._write(entries)
@@ -118,7 +129,8 @@ class RunFolder:
         folder = cls(path)
         folder.storage.reach()
         if not folder.exists():
-            raise UsageError(f"{folder} is no run: it has no run.json. `hookyard ls` lists the runs there are.")
+            began = "; it was ended as it began, and `hookyard run` may take its name" if folder.storage.exists("source.json") else ""
+            raise UsageError(f"{folder} is no run: it has no run.json{began}. `hookyard ls` lists the runs there are.")
         return folder
 
     # run.json
@@ -131,6 +143,7 @@ class RunFolder:
         return read_json(self.storage, "run.json", mapping, _ADVICE["run.json"])
 
     def _write(self, entries: Mapping[str, Any]) -> None:
+        renew_lease(self.storage.path)
         self.storage.write("run.json", json.dumps(entries, indent=1, default=str))
 
     def update(self, **changes: Any) -> None:
@@ -191,28 +204,38 @@ class RunFolder:
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
-        return status_of(self.metadata())
+        return status_of(self, self.metadata())
 
-    def refuse_if_driven(self, take_over: bool) -> None:
-        """Raises UsageError where another driver has the run. One on another machine cannot be seen from here; with
-        `take_over` it is said to be gone."""
+    def lease(self, *, take_over: bool = False) -> Lease:
+        """The right to go on with it, of a trial with its sweep's. Raises UsageError where a run of before there were leases
+        says that it is driven."""
+        around = self.lease_place(self.metadata())
+        if is_driven(around) is None:
+            self._refuse_if_driven(take_over)
+        return Lease(around, take_over=take_over)
+
+    def lease_place(self, metadata: RunMetadata) -> Storage:
+        """Where it is told who drives it."""
+        return self.storage.parent.parent if metadata.trial else self.storage
+
+    def _refuse_if_driven(self, take_over: bool) -> None:
         metadata = self.metadata()
-        taker = _taker(metadata)
-        if taker == os.getpid() or status_of(metadata) != "running":
+        driver = metadata.driver
+        if driver is None or metadata.status != "running":
             return
-        if taker or metadata.host == socket.gethostname():
-            raise UsageError(f"{self} is still running (process {taker or metadata.pid}); end that first")
-        if not take_over:
+        if driver.is_visible() and driver.lives():
+            raise UsageError(f"{self} is still running (process {driver.pid}); end that first")
+        if not driver.is_visible() and not take_over:
             raise UsageError(
-                f"{self} is run by process {metadata.pid} on {metadata.host}, and whether that still lives cannot be seen "
-                f"from here. End it there; where it is gone: hookyard resume {self} --take-over"
+                f"{self} is run by {driver}, and whether that still lives cannot be seen from here. End it there; where it is "
+                f"gone: hookyard resume {self} --take-over"
             )
 
     @contextmanager
     def being_taken_up(self) -> Iterator[None]:
-        """Within it the run is running for whoever looks, though it takes seconds until this process drives it; where that
-        refuses or dies, it is what it was before."""
-        self.update(taken_up_by=driver_identity())
+        """Within it the run is running for whoever looks, though it takes seconds until this process, which has its lease, drives
+        it; where that refuses or dies, it is what it was before."""
+        self.update(taken_up_by=asdict(Process.this()))
         try:
             yield
         finally:
@@ -303,41 +326,15 @@ def numbered(names: Sequence[str], prefix: str) -> list[int]:
     return sorted(int(name.removeprefix(prefix)) for name in names if name.startswith(prefix) and name.removeprefix(prefix).isdecimal())
 
 
-def driver_identity() -> dict[str, Any]:
-    """Which process drives the run, on which machine, and since which start of it."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}
-
-
-def _boot() -> str | None:
-    """Changes when the machine is started again, after which another process may have the same number."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def status_of(run: RunMetadata) -> str:
+def status_of(folder: RunFolder, run: RunMetadata) -> str:
     """A run's status from its `run.json`: `running` where a process is about to go on with it, `lost` where its driver is gone."""
-    if _taker(run):
+    taker, driver = run.taken_up_by and checked(run.taken_up_by, Process), run.driver
+    if taker and taker.is_visible() and taker.lives():
         return "running"
-    if run.status != "running" or run.host != socket.gethostname() or run.pid is None:
+    if run.status != "running" or driver is None:
         return run.status
-    return "running" if _is_alive(run.pid, run.boot) else "lost"
-
-
-def _taker(run: RunMetadata) -> int | None:
-    """The process of this machine that is about to go on with a run, if there is one."""
-    taker = run.taken_up_by
-    if not taker or taker["host"] != socket.gethostname() or not _is_alive(taker["pid"], taker["boot"]):
-        return None
-    return int(taker["pid"])
-
-
-def _is_alive(pid: int, boot: str | None) -> bool:
-    """Whether a process of this machine, since a start of it, is still there."""
-    import psutil
-
-    return (boot is None or boot == _boot()) and psutil.pid_exists(pid)
+    lives = driver.lives() if driver.is_visible() else is_driven(folder.lease_place(run))
+    return "lost" if lives is False else "running"
 
 
 def run_folders(around: Storage) -> list[RunFolder]:

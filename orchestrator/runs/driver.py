@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from itertools import chain
@@ -28,10 +29,12 @@ from orchestrator.engines.ray_environment import (
 )
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
+from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, now
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import take_up_predecessor
 from orchestrator.runs.result import Run
@@ -80,8 +83,11 @@ def run(
         "seed": experiment.seed,
         "goes_on_from": experiment.source.goes_on_from and asdict(experiment.source.goes_on_from),
     }
-    folder = RunFolder.create(storage, chosen_name(experiment, name), to_yaml(experiment), **metadata)
-    return _drive(folder, experiment, engine, address)
+    folder = RunFolder(storage, chosen_name(experiment, name))
+    folder.refuse_if_taken()
+    with Lease(folder.storage) as lease:
+        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), **metadata)
+        return _drive(folder, experiment, engine, address, lease)
 
 
 def resume(
@@ -96,7 +102,12 @@ def resume(
     folder = RunFolder.open(path)
     if folder.metadata().sweep:
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
-    folder.refuse_if_driven(take_over)
+    with folder.lease(take_over=take_over) as lease:
+        return go_on(folder, lease, workers=workers, address=address, from_start=from_start)
+
+
+def go_on(folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool) -> Run:
+    """As `resume`, of a run whose lease is had."""
     metadata = folder.metadata()
     if metadata.status in ENDED:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
@@ -108,8 +119,9 @@ def resume(
         raise UsageError(f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}")
     _check_checkpoints(folder, from_start)
     folder.write_experiment(to_yaml(experiment), experiment.source)
-    folder.update(status="running", error=None, stopped=[], resumed=[*metadata.resumed, now()], taken_up_by=None, **driver_identity())
-    return _drive(folder, experiment, engine, address)
+    again = {"status": "running", "error": None, "stopped": [], "resumed": [*metadata.resumed, now()], "taken_up_by": None}
+    folder.update(**again, **asdict(Process.this()))
+    return _drive(folder, experiment, engine, address, lease)
 
 
 def _check_checkpoints(folder: RunFolder, from_start: bool) -> None:
@@ -163,7 +175,7 @@ def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: 
         refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")
 
 
-def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, address: str | None) -> Run:
+def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, address: str | None, lease: Lease) -> Run:
     assignment = Assignment(experiment.source, folder.location)
     how = resume_command(folder)
     with (
@@ -172,6 +184,11 @@ def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, addres
         _display(folder) as display,
         Interrupts(how) as interrupts,
     ):
+
+        def asked() -> bool:
+            lease.check()
+            return interrupts.asked
+
         take_up_predecessor(folder, experiment)
         if before := experiment.source.goes_on_from:
             display.line(f"goes on from {before}")
@@ -182,9 +199,9 @@ def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, addres
             workers = resolved.experiment.workers
             if workers.most > 1:
                 display.line(f"local: one process instead of {workers.in_words('worker')}")
-            Lifecycle(InProcess(workers, display=display, stop_asked=lambda: interrupts.asked), assignment, resolved).train()
+            Lifecycle(InProcess(workers, display=display, stop_asked=asked), assignment, resolved).train()
         else:
-            _on_ray(engine, assignment, resolved, display, interrupts, address)
+            _on_ray(engine, assignment, resolved, display, asked, address)
     done = Run(folder)
     if done.status == "interrupted":
         say(f"Interrupted after a checkpoint. To go on: {how}")
@@ -205,7 +222,7 @@ def _on_ray(
     assignment: Assignment,
     resolved: ResolvedExperiment,
     display: Display,
-    interrupts: Interrupts,
+    asked: Callable[[], bool],
     address: str | None,
 ) -> None:
     display.line(connection_line(address))
@@ -236,17 +253,17 @@ def _on_ray(
         work = ThreadPoolExecutor(max_workers=1).submit(life.train)
         import orchestrator.stats.tables  # noqa: F401  # which the end needs: the ranks take longer to start
 
-        _watch(ray, mailbox, work, display, interrupts)
+        _watch(ray, mailbox, work, display, asked)
 
 
-def _watch(ray: Any, mailbox: Any, work: Future[None], display: Display, interrupts: Interrupts) -> None:
+def _watch(ray: Any, mailbox: Any, work: Future[None], display: Display, asked: Callable[[], bool]) -> None:
     """Shows what rank 0 has to show until the work is over, and hands on a wish to stop; raises what the work raised."""
-    asked: list[Any] = []
+    calls: list[Any] = []
     over = False
     while not over:
         over = bool(wait([work], POLL_S).done)
-        asked.append(mailbox.collect.remote(interrupts.asked))
-        ready, asked = ray.wait(asked, num_returns=len(asked), timeout=5 if over else 2)
+        calls.append(mailbox.collect.remote(asked()))
+        ready, calls = ray.wait(calls, num_returns=len(calls), timeout=5 if over else 2)
         for kind, *news in chain.from_iterable(_answer(ray, call) for call in ready):
             (display.line if kind == "line" else display.progress)(*news)
     work.result()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from orchestrator.storage.location import is_url, joined, opened_like, split_options, without_credentials
 from orchestrator.storage.remote import Remote
+
+_BESIDE = re.compile(r"\..+\.(?P<pid>[0-9]+)(?:\.[0-9a-f]{8})?")
+"""What a file is called while a process writes it beside its place."""
 
 
 class FileState(NamedTuple):
@@ -203,6 +207,14 @@ class Storage:
                 path.unlink(missing_ok=True)
         else:
             self._remote.delete(self._path(name))
+
+    def delete_leftovers(self, lives: Callable[[int], bool]) -> None:
+        """Removes what was being written when its process was killed, at any depth; what belongs to one that `lives`
+        stays. Elsewhere than in a folder nothing is left."""
+        for folder, _, names in os.walk(self.local) if self.local else ():
+            for name in names:
+                if (written := _BESIDE.fullmatch(name)) and not lives(int(written["pid"])):
+                    Path(folder, name).unlink(missing_ok=True)
 
     def upload(self, folder: Path, to: str = "") -> None:
         """Copies a local folder here."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from socket import gethostname
 from time import monotonic, sleep
 from typing import Any
 
@@ -30,8 +29,11 @@ from orchestrator.engines.ray_environment import (
     starts_ray,
 )
 from orchestrator.errors import MetricMissing, UsageError
+from orchestrator.records.lease import Lease
+from orchestrator.records.metadata import RunMetadata
+from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, driver_identity, now
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.tables import COMPACTED, compact
@@ -92,8 +94,11 @@ def sweep(
         "fail_fast": fail_fast,
         "sweep": _described(settings),
     }
-    folder = RunFolder.create(storage, chosen_name(experiment, name), to_yaml(experiment), **metadata)
-    return _carry_out(folder, experiment, {}, address)
+    folder = RunFolder(storage, chosen_name(experiment, name))
+    folder.refuse_if_taken()
+    with Lease(folder.storage) as lease:
+        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), **metadata)
+        return _carry_out(folder, experiment, {}, address, lease)
 
 
 def resume_sweep(
@@ -112,7 +117,12 @@ def resume_sweep(
     on with that.
     """
     folder = open_sweep_folder(path)
-    folder.refuse_if_driven(take_over)
+    with folder.lease(take_over=take_over) as lease:
+        return go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
+
+
+def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool, address: str | None) -> Sweep:
+    """As `resume_sweep`, of a sweep whose lease is had."""
     metadata = folder.metadata()
     address = chosen_address(address, local=metadata.local)
     experiment = _as_it_stands(folder, accept_changes)
@@ -131,8 +141,8 @@ def resume_sweep(
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
     folder.write_experiment(to_yaml(experiment), experiment.source)
     again = {"status": "running", "error": None, "stopped": [], "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
-    folder.update(**again, taken_up_by=None, **driver_identity())
-    return _carry_out(folder, experiment, previous, address)
+    folder.update(**again, taken_up_by=None, **asdict(Process.this()))
+    return _carry_out(folder, experiment, previous, address, lease)
 
 
 def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
@@ -166,10 +176,14 @@ def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
 def _wait_for_orphans(folder: RunFolder) -> None:
     """Waits until the trials of a driver that is gone have gone too: two processes must not write one trial."""
     until = monotonic() + _ORPHANS_S
-    while alive := [trial for trial in trial_folders(folder) if trial.status() == "running" and trial.metadata().host == gethostname()]:
+    while alive := [trial for trial in trial_folders(folder) if _is_trained_here(trial.metadata())]:
         if monotonic() > until:
             raise UsageError(f"{alive[0]} is still being trained by process {alive[0].metadata().pid}; end that first")
         sleep(0.5)
+
+
+def _is_trained_here(trial: RunMetadata) -> bool:
+    return trial.status == "running" and trial.driver is not None and trial.driver.is_visible() and trial.driver.lives()
 
 
 def _described(settings: Settings) -> dict[str, Any]:
@@ -178,7 +192,9 @@ def _described(settings: Settings) -> dict[str, Any]:
     return {"metric": metric, "mode": mode, "objectives": settings.objectives, "trials": count_trials(settings)}
 
 
-def _carry_out(folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None) -> Sweep:
+def _carry_out(
+    folder: RunFolder, experiment: Experiment, previous: Mapping[int, PreviousTrial], address: str | None, lease: Lease
+) -> Sweep:
     """Runs what is left of a sweep, and writes down how that went."""
     settings, metadata = experiment.sweep, folder.metadata()
     assert settings is not None
@@ -188,9 +204,14 @@ def _carry_out(folder: RunFolder, experiment: Experiment, previous: Mapping[int,
     words = "Each trial ends at its next report; it will go on from its newest checkpoint."
     shown = NotebookDisplay if in_notebook() else TerminalDisplay
     with failing(folder), shown(folder.storage, LiveFrame(folder)) as display, Interrupts(how, words) as interrupts:
+
+        def asked() -> bool:
+            lease.check()
+            return interrupts.asked
+
         announcer = TrialAnnouncer(display, settings, previous)
         ranks = 1 if metadata.local else experiment.workers.most
-        rules = StoppingRules(settings, ranks, asked=lambda: interrupts.asked, fail_fast=metadata.fail_fast)
+        rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast)
         rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(folder))
         if metadata.local:
             from orchestrator.sweeps.in_process import run_trials

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.config.load import to_yaml
@@ -11,7 +12,8 @@ from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError
-from orchestrator.records.run_folder import RunFolder, driver_identity
+from orchestrator.records.process import Process
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
 
 
@@ -51,7 +53,7 @@ def _open_or_create(
     folder = trial_folder(location, number)
     if folder.exists():
         folder.write_experiment(text, source)
-        folder.update(status="running", error=None, values=values, **driver_identity())
+        folder.update(status="running", error=None, values=values, **asdict(Process.this()))
         return folder
     configuration = number // settings.repeats if settings.repeats > 1 else None
     trial = {"trial": folder.name, "values": values, "configuration": configuration, "modes": dict(settings.objectives)}

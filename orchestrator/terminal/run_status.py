@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from socket import gethostname
 from time import perf_counter, time
 from typing import Any
 
@@ -113,7 +112,7 @@ class LiveRun:
     def look(self) -> RunView:
         """The run as it stands."""
         metadata, attempts = self.metadata(), self.folder.attempts()
-        status, present = status_of(metadata), attempts[-1] if attempts else None
+        status, present = status_of(self.folder, metadata), attempts[-1] if attempts else None
         reports = counted_reports(self._lines, attempts)
         tails, rows = self._look_at_rows(attempts, status in ENDED, reports)
         self._compare(rows)
@@ -220,5 +219,4 @@ def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: 
         return None
     what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
     usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""
-    unseen = "" if metadata.host == gethostname() else f"; whether {driver} lives cannot be seen from here"
-    return f"{what}{usual}: it hangs, or does something else that takes long{unseen}"
+    return f"{what}{usual}: it hangs, or does something else that takes long"

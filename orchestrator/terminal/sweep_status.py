@@ -95,7 +95,7 @@ class LiveSweep:
         trials = sorted((self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode))
         judged = [trial for trial in trials if trial.best is not None]
         best = min(judged, key=lambda trial: (_merit(trial, mode), trial.name), default=None)
-        status, total = status_of(metadata), max(sweep.trials, len(trials))
+        status, total = status_of(self.folder, metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
         return SweepView(
             name=self.folder.name,
@@ -129,7 +129,7 @@ class LiveSweep:
         values = [report[metric] for report in run.reports() if is_number(report.get(metric))]
         view = TrialView(
             name=name,
-            status=status_of(metadata),
+            status=status_of(run.folder, metadata),
             values=metadata.values,
             best=(max if mode == "max" else min)(values, default=None),
             last=values[-1] if values else None,

@@ -124,7 +124,7 @@ class Sweep(Result):
         best = best_report(reports, *self.objective) or {}
         return {
             "trial": run.name,
-            "status": status_of(metadata),
+            "status": status_of(run.folder, metadata),
             **({} if metadata.configuration is None else {"configuration": metadata.configuration}),
             **{f"config/{path}": _cell(value) for path, value in metadata.values.items()},
             metric: best.get(metric),

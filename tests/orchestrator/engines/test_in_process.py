@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import uuid
 from collections import Counter
@@ -12,11 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
 
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run
 from orchestrator.config.load import load_experiment
 from orchestrator.runs import driver
 from orchestrator.runs.result import Run
+from tests.ranks import on_ranks
 from tests.tasks import Points, described
 
 NOISY = {"train": 44, "val": 11, "batch_norm": True, "dropout": 0.3, "noisy": True}
@@ -86,6 +89,7 @@ def test_it_leaves_the_folder_of_a_run(finished: Run) -> None:
     folder = Path(finished.path)
     assert finished.status == "finished"
     assert sorted(path.name for path in folder.iterdir()) == [
+        ".driver",
         "checkpoints",
         "experiment.yaml",
         "hooks.parquet",
@@ -302,9 +306,46 @@ def test_a_run_resumed_with_other_workers_has_them_from_then_on(
 def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupt_after: Callable[[int | None], None]) -> None:
     interrupt_after(5)
     cut = run(described(), tmp_path, local=True)
+    with cut.folder.lease(), pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"):
+        resume(cut.path, take_over=True)
+
+
+def resumed_together(rank: int, world_size: int, path: str) -> str:
+    dist.barrier()
+    dist.destroy_process_group()
+    try:
+        return resume(path).status
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(
+    tmp_path: Path, interrupt_after: Callable[[int | None], None], number: int
+) -> None:
+    interrupt_after(5)
+    cut = run(described(task_args=NOISY), tmp_path, f"cut-{number}", local=True)
+    interrupt_after(None)
+    whole = run(described(task_args=NOISY), tmp_path, "whole", local=True)
+    told = sorted(on_ranks(resumed_together, 2, cut.path), key=len)
+    assert told[0] == "finished"
+    assert re.search("is still running|at the same moment|has finished; there is nothing to resume", told[1])
+    done = open_run(cut.path)
+    assert len(done.folder.attempts()) == 2
+    columns = ["rank", "phase", "epoch", "iteration", "step", "loss"]
+    pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
+    assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
+
+
+def test_a_run_of_before_there_were_leases_is_judged_by_its_metadata(
+    tmp_path: Path, interrupt_after: Callable[[int | None], None]
+) -> None:
+    interrupt_after(5)
+    cut = run(described(), tmp_path, local=True)
+    cut.folder.storage.delete(".driver")
     cut.folder.update(status="running")
     with pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}\); end that first"):
-        resume(cut.path)
+        resume(cut.path, take_over=True)
 
 
 def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
@@ -313,19 +354,12 @@ def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(
     interrupt_after(5)
     cut = run(described(), tmp_path, local=True)
     interrupt_after(None)
+    cut.folder.storage.delete(".driver")
     cut.folder.update(status="running", host="elsewhere")
     with pytest.raises(UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --take-over"):
         resume(cut.path)
     done = resume(cut.path, take_over=True)
     assert (done.status, len(done.folder.attempts())) == ("finished", 2)
-
-
-def test_a_run_under_way_here_is_not_taken_over(tmp_path: Path, interrupt_after: Callable[[int | None], None]) -> None:
-    interrupt_after(5)
-    cut = run(described(), tmp_path, local=True)
-    cut.folder.update(status="running")
-    with pytest.raises(UsageError, match="is still running"):
-        resume(cut.path, take_over=True)
 
 
 def test_more_workers_than_fit_are_refused_and_nothing_is_changed(

@@ -4,15 +4,17 @@ import os
 import socket
 import subprocess
 import uuid
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import UsageError
-from orchestrator.records.metadata import RunMetadata
-from orchestrator.records.run_folder import RunFolder, driver_identity, list_runs, now, status_of
+from orchestrator.records.lease import Lease
+from orchestrator.records.process import Process
+from orchestrator.records.run_folder import RunFolder, list_runs, now
 
 
 def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
@@ -84,16 +86,43 @@ def test_a_run_whose_driver_is_gone_is_lost(tmp_path: Path) -> None:
     assert folder.status() == "interrupted"
 
 
-def test_nothing_is_said_of_a_driver_on_another_machine() -> None:
-    assert status_of(RunMetadata("digits", "running", now(), dead_pid(), "elsewhere")) == "running"
+def test_nothing_is_said_of_a_driver_elsewhere_that_left_no_claim(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(pid=dead_pid(), host="elsewhere")
+    assert folder.status() == "running"
 
 
-def test_a_driver_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(pid: int, signal: int) -> None:
-        raise PermissionError
+def test_a_stranger_with_the_driver_s_number_is_not_the_driver(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(process_started="1")
+    assert folder.status() == "lost"
 
-    monkeypatch.setattr(os, "kill", forbidden)
-    assert status_of(RunMetadata("digits", "running", now(), 1, socket.gethostname())) == "running"
+
+# Begun and not there
+
+
+def killed_as_it_began(folder: RunFolder, source: ExperimentSource) -> None:
+    with Lease(folder.storage):
+        folder.write_experiment("name: digits\n", source)
+    (Path(str(folder)) / ".run.json.4194305.0123abcd").write_text("{")
+
+
+def test_the_name_of_a_run_that_was_killed_as_it_began_is_free(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "digits")
+    killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
+    with pytest.raises(UsageError, match=r"has no run.json; it was ended as it began, and `hookyard run` may take its name"):
+        RunFolder.open(str(folder))
+    with Lease(folder.storage):
+        make(tmp_path, seed=7)
+    assert RunFolder.open(str(folder)).metadata().seed == 7
+    assert sorted(os.listdir(tmp_path / "digits")) == [".driver", "experiment.yaml", "run.json", "source.json"]
+
+
+def test_a_folder_with_an_experiment_of_one_s_own_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/experiment.yaml").write_text("mine")
+    with pytest.raises(UsageError, match=r"exists already and is no run: it holds experiment.yaml, and no run.json"):
+        make(tmp_path)
 
 
 # Attempts
@@ -141,16 +170,9 @@ def test_a_run_that_is_about_to_go_on_is_running_until_that_is_refused_or_dies(t
     folder.end(status)
     with folder.being_taken_up():
         assert folder.status() == "running"
-        folder.refuse_if_driven(take_over=False)  # nobody else
     assert folder.status() == status
-    other = {**driver_identity(), "pid": 1}
-    folder.update(taken_up_by=other)
-    assert folder.status() == "running"
-    with pytest.raises(UsageError, match=r"is still running \(process 1\)"):
-        folder.refuse_if_driven(take_over=False)
-    folder.update(taken_up_by={**other, "pid": dead_pid()})
+    folder.update(taken_up_by={**asdict(Process.this()), "pid": dead_pid()})
     assert folder.status() == status
-    folder.refuse_if_driven(take_over=False)
 
 
 # Metrics

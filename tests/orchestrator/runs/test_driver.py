@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,10 +52,10 @@ class Slow:
         return self.answers[call]
 
 
-def watched(slow: Slow, interrupts: Any = None) -> list[str]:
+def watched(slow: Slow, asked: Callable[[], bool] = lambda: False) -> list[str]:
     lines: list[str] = []
     display: Any = SimpleNamespace(line=lines.append, progress=lambda *news: None)
-    _watch(slow, slow, slow.work, display, interrupts or SimpleNamespace(asked=False))
+    _watch(slow, slow, slow.work, display, asked)
     return lines
 
 
@@ -74,7 +75,7 @@ def test_what_the_work_raised_is_raised_once_all_is_shown() -> None:
     slow.work.set_exception(ValueError("no"))
     display: Any = SimpleNamespace(line=shown.append)
     with pytest.raises(ValueError, match="no"):
-        _watch(slow, slow, slow.work, display, SimpleNamespace(asked=False))
+        _watch(slow, slow, slow.work, display, lambda: False)
     assert shown == ["last words"]
 
 
@@ -85,15 +86,9 @@ def test_a_mailbox_that_died_takes_its_news_along_and_not_the_run(after: list[An
 
 
 def test_a_wish_to_stop_is_told_with_every_call_as_a_mailbox_that_died_has_forgotten_it() -> None:
-    class Asked:
-        polls = iter([False, True, True])
-
-        @property
-        def asked(self) -> bool:
-            return next(self.polls)
-
+    polls = iter([False, True, True])
     slow = Slow((1, [[]]), (1, [ActorDied()]), (1, [[]]))
-    watched(slow, Asked())
+    watched(slow, lambda: next(polls))
     assert slow.wishes == [False, True, True]
 
 

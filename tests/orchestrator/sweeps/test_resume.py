@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator import UsageError, load_experiment, open_sweep, resume_sweep, sweep
+from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.driver import failed_trials
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
@@ -186,13 +186,16 @@ def test_failed_trials_are_tried_again_only_where_that_is_asked_for(outside: Pat
 
 def test_a_sweep_under_way_is_left_alone(outside: Path) -> None:
     folder = interrupted_after_one(outside)
-    RunFolder(folder).update(status="running")
-    with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}\\)"):
-        resume_sweep(folder)
+    with RunFolder(folder).lease():
+        with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}, since"):
+            resume_sweep(folder)
+        with pytest.raises(UsageError, match=f"{folder} is still running"):
+            resume(folder / "trials/trial-0000")
 
 
 def test_a_sweep_of_another_machine_is_taken_over_only_where_that_is_said(outside: Path) -> None:
     folder = interrupted_after_one(outside)
+    RunFolder(folder).storage.delete(".driver")
     RunFolder(folder).update(status="running", host="elsewhere")
     with pytest.raises(UsageError, match=r"on elsewhere.*--take-over"):
         resume_sweep(folder)

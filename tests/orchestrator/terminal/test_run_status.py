@@ -119,14 +119,6 @@ def test_a_run_whose_driver_is_gone_is_dead(folder: RunFolder) -> None:
     assert "is gone; its newest row is 40 s old" in str(view.notice)
 
 
-def test_of_a_driver_elsewhere_it_says_what_cannot_be_seen(folder: RunFolder) -> None:
-    folder.update(host="another.machine", pid=NOBODY)
-    assert LiveRun(folder).look().notice is None
-    view = LiveRun(folder, age(folder, 300)).look()
-    assert view.status == "running"
-    assert f"(process {NOBODY} on another.machine) lives cannot be seen from here" in str(view.notice)
-
-
 def test_a_run_that_was_over_before_tells_how_it_ended(folder: RunFolder) -> None:
     compact(folder.storage, folder.attempts())
     folder.append_metrics({"attempt": 0, "time": "2026-01-01T00:00:09Z", "epoch": 1, "step": 200, "iteration": 200, "val/accuracy": 0.8})

@@ -1,0 +1,304 @@
+"""A run has one driver. Hosts that cannot be seen are told by a name in their claims, time by the dates of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from orchestrator.errors import TakenOver, UsageError
+from orchestrator.records import lease
+from orchestrator.records.lease import FOLDER, LAPSE_S, Lease, claims_in, is_driven
+from orchestrator.records.process import Process
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.storage import Storage
+from tests.told_time import ToldTime
+
+
+@pytest.fixture(params=["folder", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    if request.param == "folder":
+        yield Storage(tmp_path / "run")
+        return
+    name = f"test-{uuid.uuid4().hex}"
+    yield Storage(f"memory://{name}/run")
+    fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "run")
+
+
+def put(run: Storage, driver: Process, state: str = "driving", *, age_s: float = 0, name: str = "5", term: int = 1) -> Path:
+    """A claim of another driver, which gave its last sign so long ago."""
+    entries = {"state": state, "term": term, "since": "2026-01-01T00:00:00Z", **asdict(driver)}
+    (run / FOLDER).write(f"{name}.json", json.dumps(entries))
+    file = Path(str(run), FOLDER, f"{name}.json")
+    if run.local:
+        moment = file.stat().st_mtime - age_s
+        os.utime(file, (moment, moment))
+    return file
+
+
+def elsewhere() -> Process:
+    return replace(Process.this(), host="elsewhere")
+
+
+def gone() -> Process:
+    """A driver of this machine that was killed."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return replace(Process.this(), pid=process.pid, process_started="1")
+
+
+def test_a_run_has_one_driver_until_that_leaves(storage: Storage) -> None:
+    assert is_driven(storage) is None
+    with Lease(storage):
+        assert is_driven(storage)
+        with pytest.raises(UsageError, match=rf"run is still running \(process {os.getpid()}, since 2.*Z\); end that first"), Lease(storage):
+            pass
+        assert len(claims_in(storage)) == 1, "who was refused leaves nothing"
+    assert is_driven(storage) is False
+    with Lease(storage) as second:
+        assert [(claim.name, claim.state, claim.term) for claim in claims_in(storage)] == [(second.name, "driving", 2)]
+
+
+def test_a_driver_that_was_killed_here_is_followed_at_once(storage: Storage) -> None:
+    put(storage, gone())
+    assert is_driven(storage) is False
+    with Lease(storage) as own:
+        assert [claim.name for claim in claims_in(storage)] == [own.name]
+
+
+def test_a_driver_elsewhere_is_gone_when_it_has_given_no_sign_for_long(folder: Storage) -> None:
+    put(folder, elsewhere(), age_s=LAPSE_S - 10)
+    with pytest.raises(UsageError, match=rf"is run by process \d+ on elsewhere since 2026.*gone {LAPSE_S:g} s after.*--take-over"), Lease(folder):
+        pass
+    put(folder, elsewhere(), age_s=LAPSE_S + 10)
+    with Lease(folder):
+        assert len(claims_in(folder)) == 1
+
+
+def test_signs_are_dated_by_the_clock_of_the_store(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files are an hour old by this machine's clock, and the driver's last sign is as new as what is written now."""
+    write = Storage.write
+
+    def dated(self: Storage, name: str, data: bytes | str) -> None:
+        write(self, name, data)
+        if self.local and (self.local / name).parent.name == FOLDER:
+            moment = (self.local / name).stat().st_mtime - 3600
+            os.utime(self.local / name, (moment, moment))
+
+    monkeypatch.setattr(Storage, "write", dated)
+    put(folder, elsewhere(), age_s=0)
+    with pytest.raises(UsageError, match="on elsewhere"), Lease(folder):
+        pass
+
+
+def test_a_store_that_dates_nothing_leaves_it_to_the_user(storage: Storage) -> None:
+    put(storage, elsewhere())
+    with pytest.raises(UsageError, match="--take-over"), Lease(storage):
+        pass
+    with Lease(storage, take_over=True):
+        assert [claim.driver.host for claim in claims_in(storage)] == [Process.this().host]
+
+
+def test_what_can_be_seen_to_live_is_not_taken_over(folder: Storage) -> None:
+    put(folder, replace(Process.this(), pid=os.getppid(), process_started=None))
+    with pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"), Lease(folder, take_over=True):
+        pass
+
+
+def test_what_this_process_left_undone_hinders_it_not(folder: Storage) -> None:
+    put(folder, Process.this())
+    with Lease(folder):
+        pass
+
+
+def test_a_claim_that_cannot_be_read_is_somebody_s(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda size: "9" * 2 * size)
+    put(folder, elsewhere()).write_text("{")
+    with pytest.raises(UsageError, match="an unknown host"), Lease(folder):
+        pass
+
+
+def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(folder, elsewhere(), "asking", name="0", term=0)
+    monkeypatch.setattr("secrets.token_hex", lambda size: "5" * 2 * size)
+    with pytest.raises(UsageError, match=r"taken up by process .* on elsewhere at the same moment, and that one goes on"), Lease(folder):
+        pass
+    (folder / FOLDER).delete("0.json")
+    put(folder, elsewhere(), "asking", name="9", term=0)
+    monkeypatch.setattr(lease, "sleep", lambda seconds: (folder / FOLDER).delete("9.json"))
+    with Lease(folder):
+        pass
+
+
+def test_one_that_becomes_the_driver_meanwhile_is_seen(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(folder, elsewhere(), "asking", name="x", term=0)
+    monkeypatch.setattr(lease, "sleep", lambda seconds: put(folder, elsewhere(), name="x"))
+    with pytest.raises(UsageError, match="on elsewhere since"), Lease(folder):
+        pass
+    assert [claim.name for claim in claims_in(folder)] == ["x.json"]
+
+
+def test_of_many_that_ask_at_once_exactly_one_drives(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_WAIT_S", 0.001)
+    for claim_of in (None, gone()):
+        if claim_of:
+            put(storage, claim_of)
+        together, drove, refused = threading.Barrier(6), [], []
+        all_asked = threading.Barrier(6)
+
+        def ask(together: Any = together, drove: Any = drove, refused: Any = refused, all_asked: Any = all_asked) -> None:
+            together.wait()
+            try:
+                with Lease(storage) as own:
+                    drove.append(own.name)
+                    all_asked.wait()
+            except UsageError as error:
+                refused.append(str(error))
+                all_asked.wait()
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(drove), len(refused)) == (1, 5)
+
+
+# A driver that was taken for dead
+
+
+def test_a_driver_that_was_silent_for_too_long_writes_nothing_more(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, "run")
+    with Lease(run.storage) as first:
+        run.begin("name: run\n")
+        (claim,) = claims_in(run.storage)
+        put(run.storage, elsewhere(), name="other", term=2)
+        first.check()
+        with pytest.raises(TakenOver, match=r"was taken over by process \d+ on elsewhere .* writes nothing more there"):
+            run.update(status="failed")
+        with pytest.raises(TakenOver):
+            first.check()
+        assert run.metadata().status == "running"
+    assert [claim.name for claim in claims_in(run.storage)] == ["other.json"], "nor its own claim"
+    assert claim.name == first.name
+
+
+def test_the_driver_after_it_is_found_even_when_it_is_over(folder: Storage) -> None:
+    with Lease(folder) as first:
+        put(folder, elsewhere(), "over", name="other", term=2)
+        with pytest.raises(TakenOver):
+            first.renew()
+
+
+def test_a_run_whose_folder_was_removed_is_not_made_again(folder: Storage) -> None:
+    with Lease(folder) as own:
+        folder.delete("")
+        with pytest.raises(TakenOver, match="was removed"):
+            own.renew()
+    assert not folder.exists()
+
+
+def test_who_asks_in_vain_takes_nothing_from_the_driver(folder: Storage) -> None:
+    with Lease(folder) as own:
+        put(folder, elsewhere(), "asking", name="zzz", term=0)
+        own.renew()
+
+
+def test_signs_are_given_in_time(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    time = ToldTime()
+    monkeypatch.setattr(lease, "Event", lambda: time)
+    time.is_set = lambda: False  # type: ignore[attr-defined]
+    with Lease(folder) as own:
+        file = Path(str(folder), FOLDER, own.name)
+        os.utime(file, (0, 0))
+        time.advance(lease.BEAT_S - 1)
+        assert file.stat().st_mtime == 0
+        time.advance(1)
+        assert file.stat().st_mtime > 0
+        put(folder, elsewhere(), name="other", term=2)
+        time.now += lease.BEAT_S
+        with time._changed:
+            time._changed.notify_all()
+        for thread in threading.enumerate():
+            if thread.name == "driver-beat":
+                thread.join(10)
+        with pytest.raises(TakenOver):
+            own.check()
+
+
+# What was being written
+
+
+def test_what_the_dead_were_writing_is_swept_up_and_nothing_else(folder: Storage) -> None:
+    dead, living = gone().pid, os.getppid()
+    left = {f".run.json.{dead}", f".run.json.{dead}.0123abcd", f"checkpoints/.index.json.{dead}", f"stats/attempt=0/.attempt.json.{dead}.89abcdef"}
+    kept = {f".run.json.{living}", f"checkpoints/.index.json.{living}.0123abcd", "run.json", f"checkpoints/index.json.{dead}", ".hidden", "a.1"}
+    for name in left | kept:
+        folder.write(name, "x")
+    with Lease(folder):
+        there = {path.relative_to(str(folder)).as_posix() for path in Path(str(folder)).rglob("*") if path.is_file()}
+        assert {name for name in there if not name.startswith(FOLDER)} == kept
+
+
+# Two processes
+
+ASKS = """
+import sys
+from orchestrator.errors import UsageError
+from orchestrator.records.lease import Lease
+from orchestrator.storage import Storage
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    with Lease(Storage(sys.argv[1])):
+        print("drives", flush=True)
+        sys.stdin.readline()
+except UsageError as error:
+    print("refused", flush=True)
+"""
+
+
+def asker(run: Storage) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", ASKS, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_of_two_processes_one_drives_and_once_it_is_killed_the_next_one_does(folder: Storage) -> None:
+    both = [asker(folder), asker(folder)]
+    third = asker(folder)
+    assert [said(process) for process in (*both, third)] == ["ready"] * 3
+    for process in both:
+        go(process)
+    told = {said(process): process for process in both}
+    assert set(told) == {"drives", "refused"}
+    told["drives"].kill()
+    told["drives"].wait()
+    go(third)
+    assert said(third) == "drives"
+    for process in (*both, third):
+        process.communicate("" if process.poll() else "\n")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from orchestrator.records import process
+from orchestrator.records.process import Process, pid_lives
+
+
+def test_this_process_lives_and_is_this() -> None:
+    this = Process.this()
+    assert this.pid == os.getpid()
+    assert (this.is_visible(), this.lives(), this.is_this()) == (True, True, True)
+
+
+def test_another_process_with_the_same_number_is_not_the_one_that_was() -> None:
+    this = Process.this()
+    assert not replace(this, process_started="1").lives()
+    assert replace(this, process_started=None).lives(), "one of before, of which it is not known"
+
+
+def test_a_zombie_and_one_that_is_gone_do_not_live() -> None:
+    child = subprocess.Popen(["true"])
+    psutil.wait_procs([], timeout=0)
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        pass
+    zombie = replace(Process.this(), pid=child.pid, process_started=None)
+    assert not zombie.lives()
+    assert not pid_lives(child.pid)
+    child.wait()
+    assert not zombie.lives()
+
+
+@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier one"}, {"boot": None}])
+def test_what_is_elsewhere_cannot_be_seen(change: dict[str, str | None]) -> None:
+    assert not replace(Process.this(), **change).is_visible()  # type: ignore[arg-type]
+
+
+def test_a_program_may_be_called_anything(tmp_path: os.PathLike[str]) -> None:
+    program = os.path.join(tmp_path, "a) Z 1 (b")
+    os.symlink("/bin/sleep", program)
+    child = subprocess.Popen([program, "60"])
+    try:
+        assert process._started(child.pid) == str(process._started(child.pid))
+        assert process._started(child.pid).isdecimal()  # type: ignore[union-attr]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_other_systems_are_asked_through_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    this = Process.this()
+    assert this.process_started == str(psutil.Process().create_time())
+    assert this.lives()
+    assert not replace(this, process_started="1.5").lives()
+    assert not replace(this, pid=4194305).lives()
