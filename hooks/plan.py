@@ -103,7 +103,7 @@ class Plan:
         for call in calls:
             try:
                 call.run(*arguments)
-            except Exception as error:
+            except (Exception, SystemExit, GeneratorExit) as error:
                 self._failed(call, error)
             now = perf_counter()
             call.calls += 1
@@ -124,7 +124,7 @@ class Plan:
             calls = self._due[event, due] = tuple(call for call in self.calls[event] if call.pace is None or call.pace in due)
         return calls
 
-    def _failed(self, call: Call, error: Exception) -> None:
+    def _failed(self, call: Call, error: BaseException) -> None:
         if not call.best_effort and call.event != "on_exception":
             raise HookError(call.name, call.event, self.rank, f"{type(error).__name__}: {error}") from error
         logger.warning("hook '%s' failed in %s (the run goes on): %s", call.name, call.event, error)

@@ -40,11 +40,16 @@ class _HashingWriter:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._hash, self.size = file, hashlib.sha256(), 0
+        self.failure: OSError | None = None
 
     def write(self, data: Any) -> int:
         self._hash.update(data)
         self.size += len(data)
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:  # of which torch would say less
+            self.failure = error
+            raise
         return len(data)
 
     def flush(self) -> None:
@@ -75,7 +80,12 @@ class CheckpointStore:
         for file, content in files.items():
             with self.storage.create(f"{self._staging(name)}/{file}") as stream:
                 writer = _HashingWriter(stream)
-                torch.save(content, cast(IO[bytes], writer))  # of which it wants `write` and `flush` alone
+                try:
+                    torch.save(content, cast(IO[bytes], writer))  # of which it wants `write` and `flush` alone
+                except RuntimeError:
+                    if writer.failure is not None:
+                        raise writer.failure from None
+                    raise
             entries[file] = writer.entry()
         return entries
 

@@ -23,7 +23,7 @@ def print_json(data: Any) -> None:
     """One JSON document. JSON knows no number that is none: it is null."""
     from pydantic_core import to_json
 
-    typer.echo(to_json(data, indent=2, inf_nan_mode="null", fallback=str))
+    typer.echo(to_json(data, indent=2, inf_nan_mode="null", fallback=str).decode())
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

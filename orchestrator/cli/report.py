@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.completion import run_folders
-from orchestrator.errors import UsageError
+from orchestrator.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.storage import Storage
@@ -38,7 +38,7 @@ def write_page(output: str, page: str) -> None:
     storage, name = folder_and_name(output)
     try:
         storage.write(name, page)
-    except OSError as error:
+    except (OSError, StorageError) as error:
         raise UsageError(f"cannot write {name} to {storage}: {error}") from None
     typer.echo(storage / name)
 

@@ -90,7 +90,7 @@ class RemoteMember(Member):
         """
         try:
             return super().next()
-        except Exception as error:
+        except BaseException as error:
             threading.Timer(_LAST_WORDS_S, os._exit, [1]).start()
             raise RankFailed.from_error(self.rank, error) from None
 
@@ -163,7 +163,7 @@ class Gang:
         if self._here:
             try:
                 answers[0] = getattr(self._here, method)(*arguments, *here)
-            except Exception as error:
+            except BaseException as error:
                 failures[0] = RankFailed.from_error(0, error)
         while calls and (not failures or all(failure.may_be_echo for failure in failures.values())):
             # Where a failure is a rank's own, the others may still wait for it in a collective.

@@ -69,5 +69,5 @@ class InProcess(Rank):
             return super().next()
         except HookyardError:
             raise
-        except Exception as error:
+        except BaseException as error:  # a signal raises nothing here: `Interrupts` notes it
             raise RankFailed.from_error(0, error) from error

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orchestrator.engines.rank_failures import RankFailed, keep_traceback, loss_line, would_come_again
+from orchestrator.engines.rank_failures import RankFailed, encodable, keep_traceback, loss_line, would_come_again
 from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.terminal.display import say
 
 if TYPE_CHECKING:
     from orchestrator.config.resolve import ResolvedExperiment
@@ -96,8 +97,11 @@ def failing(folder: RunFolder) -> Iterator[None]:
     except BaseException as error:
         own = error if isinstance(error, HookyardError) else RunError(f"{type(error).__name__}: {error}".removesuffix(": "))
         mistake = error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
-        folder.end("failed", stopped=[], error=str(own), mistake=mistake, metric_missing=isinstance(error, MetricMissing))
-        keep_traceback(folder, error)
-        if own is error or not isinstance(error, Exception):
+        try:
+            folder.end("failed", stopped=[], error=encodable(str(own)), mistake=mistake, metric_missing=isinstance(error, MetricMissing))
+            keep_traceback(folder, error)
+        except (HookyardError, OSError) as later:  # what failed first is what is told
+            say(f"That {folder} failed cannot be written down: {later}")
+        if own is error or isinstance(error, KeyboardInterrupt):
             raise
         raise own from error

@@ -76,6 +76,11 @@ def keep_traceback(folder: RunFolder, error: BaseException) -> None:
         say(f"The traceback is in {folder}/log.txt")
 
 
+def encodable(text: str) -> str:
+    """A text with an escape for each half of a surrogate pair, which no file and no terminal takes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _location(error: BaseException) -> str:
     """Where in the experiment's own code a failure began, as ` (file:line, in function)`; empty where it was elsewhere."""
     own = [frame for frame in _frames(error) if _is_own(frame)]
@@ -146,8 +151,8 @@ class RankFailed(RunError):
         """A rank's account of the error it has just caught."""
         said = isinstance(error, HookError | HookyardError) and str(error)
         words = str(error) if said else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        trace = "".join(traceback.format_exception(error))
-        return cls(rank, words + _location(error), time.time(), may_be_echo(error), would_come_again(error), trace)
+        trace = encodable("".join(traceback.format_exception(error)))
+        return cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
 
     @classmethod
     def died(cls, rank: int) -> RankFailed:

@@ -56,7 +56,7 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
                 # All ranks wait with rank 0, and end with it.
                 if not world.broadcast(partial(_go_on, relay, place, report)):
                     return
-    except Exception as error:
+    except BaseException as error:
         raise RankFailed.from_error(world.rank, error) from error
 
 

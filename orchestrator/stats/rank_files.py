@@ -12,6 +12,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from orchestrator.storage import Storage
+from orchestrator.storage.storage import telling_of
 
 logger = logging.getLogger("hookyard")
 
@@ -60,7 +61,7 @@ class RankFiles:
         else before."""
         into = self._tables[table]
         batch = self._batch(into, arrays, count)
-        with self._writing:
+        with self._writing, telling_of(self._storage / self._folder):
             if into.schema != batch.schema:
                 into.end_file()
             if into.file is None:

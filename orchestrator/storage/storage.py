@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
+from orchestrator.errors import StorageError
 from orchestrator.storage.location import is_url, joined, opened_like, split_options, without_credentials
 from orchestrator.storage.remote import Remote
 
@@ -26,6 +28,33 @@ class FileState(NamedTuple):
     size_bytes: int
     modified: float | None
     """Seconds since 1970, by the clock of whoever keeps the file; None where that does not say."""
+
+
+_ADVICE = {
+    errno.ENOSPC: "The disk is full, or has room for no more files: make room",
+    errno.EDQUOT: "The quota is used up: make room",
+    errno.EROFS: "It can only be read: give another storage",
+    errno.EACCES: "This user may not: change its permissions, or give another storage",
+    errno.EPERM: "This user may not: change its permissions, or give another storage",
+    errno.ENAMETOOLONG: "Give a shorter name",
+    errno.ENOTDIR: "A file lies where a folder should be: move it away",
+    errno.EEXIST: "A file lies where a folder should be: move it away",
+    errno.EISDIR: "A folder lies where a file should be: move it away",
+    errno.ENOENT: "It was removed meanwhile",
+}
+
+
+@contextmanager
+def telling_of(place: object, missing: bool = True) -> Iterator[None]:
+    """Within it an error of the operating system is raised as a StorageError that names the place and says what can be done;
+    that a file is not there only where it is `missing`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not missing:
+            raise
+        what = _ADVICE.get(error.errno or 0, "Look at the disk")
+        raise StorageError(f"{place}: {error.strerror or error}. {what}; hookyard resume goes on from the last checkpoint") from error
 
 
 class Storage:
@@ -89,7 +118,8 @@ class Storage:
     def exists(self, name: str = "") -> bool:
         """Whether a file or folder is there."""
         if self.local:
-            return (self.local / name).exists()
+            with telling_of(self.local / name):
+                return (self.local / name).exists()
         path = self._path(name)
         return bool(self._remote.ask(lambda there: there.get_file_info(path).type.value))
 
@@ -97,7 +127,8 @@ class Storage:
         """The names in a folder, sorted; empty where there is none."""
         if self.local:
             path = self.local / folder
-            return sorted(os.listdir(path)) if path.is_dir() else []
+            with telling_of(path):
+                return sorted(os.listdir(path)) if path.is_dir() else []
         return sorted(info.base_name for info in self._remote.infos(self._path(folder)))
 
     def files(self, folder: str = "") -> dict[str, FileState]:
@@ -105,7 +136,8 @@ class Storage:
         from pyarrow.fs import FileSelector, LocalFileSystem
 
         if self.local:
-            infos = LocalFileSystem().get_file_info(FileSelector(str(self.local / folder), allow_not_found=True))
+            with telling_of(self.local / folder):
+                infos = LocalFileSystem().get_file_info(FileSelector(str(self.local / folder), allow_not_found=True))
         else:
             infos = self._remote.infos(self._path(folder))
         files = sorted((info for info in infos if info.is_file), key=lambda info: info.base_name)
@@ -126,7 +158,7 @@ class Storage:
         """A file's bytes, from a place on; raises FileNotFoundError where there is none."""
         if self.local is None:
             return cast(bytes, self._remote.read(self._path(name), start))
-        with open(self.local / name, "rb") as file:
+        with telling_of(self.local / name, missing=False), open(self.local / name, "rb") as file:
             file.seek(start)
             return file.read()
 
@@ -147,7 +179,11 @@ class Storage:
                 yield file
                 self._remote.send(file, self._path(name))
             return
-        path = self.local / name
+        with telling_of(self.local / name):
+            yield from self._create_beside(self.local / name)
+
+    @staticmethod
+    def _create_beside(path: Path) -> Iterator[IO[bytes]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
@@ -163,26 +199,28 @@ class Storage:
     def write(self, name: str, data: bytes | str) -> None:
         """Writes a whole file."""
         with self.create(name) as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
     def append(self, name: str, data: str) -> None:
         """Adds text to the end of a file; on an object store the file is written anew."""
         if self.local:
             path = self.local / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "a") as file:
-                file.write(data)
+            with telling_of(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(data)
             return
         before = self.read(name) if self.exists(name) else b""
-        self.write(name, before + data.encode())
+        self.write(name, before + data.encode(errors="backslashreplace"))
 
     def open_stream(self, name: str) -> IO[bytes]:
         """A file that grows: on a local disk what is flushed can be read at once, on an object store once it is sent."""
         if self.local is None:
             return tempfile.TemporaryFile()
         path = self.local / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "wb")
+        with telling_of(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return open(path, "wb")
 
     def send(self, stream: IO[bytes], name: str) -> None:
         """Puts a stream that grows no more into its place; on a local disk it is there."""
@@ -192,8 +230,9 @@ class Storage:
     def rename(self, name: str, to: str) -> None:
         """Moves a file or folder into its place."""
         if self.local:
-            os.replace(self.local / name, self.local / to)
-            _sync_folder(self.local)
+            with telling_of(self.local / to):
+                os.replace(self.local / name, self.local / to)
+                _sync_folder(self.local)
         else:
             self._remote.filesystem.move(self._path(name), self._path(to))
 
@@ -201,10 +240,11 @@ class Storage:
         """Removes a file or a folder with all in it; nothing where there is none."""
         if self.local:
             path = self.local / name
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            with telling_of(path):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         else:
             self._remote.delete(self._path(name))
 

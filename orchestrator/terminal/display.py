@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +14,7 @@ from orchestrator.terminal.breakpoints import another_debugger, breakpoints
 from orchestrator.terminal.driver_log import DriverLog
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.live import Live
 
 PLAIN_EVERY_S = 30.0
@@ -35,10 +35,9 @@ class TerminalDisplay:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = _console()
         self._log, self._clock = DriverLog(log), clock
         self._last_plain: dict[str, float] = {}
         self._bars: dict[str, Any] = {}
@@ -118,6 +117,18 @@ class TerminalDisplay:
             self.line(f"{label} {completed}/{total} {text}".rstrip())
 
 
+def _console() -> Console:
+    """A console on stderr that is quiet once nobody reads it, where rich would end the process: training goes on."""
+    from rich.console import Console
+
+    class Unbroken(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+
+    return Unbroken(stderr=True, highlight=False, soft_wrap=True)
+
+
 def say(text: str) -> None:
     """One line of talk on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    with suppress(BrokenPipeError):
+        print(text, file=sys.stderr, flush=True)

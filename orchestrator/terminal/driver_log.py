@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
+from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
+
+logger = logging.getLogger("hookyard")
 
 _LINES_AT_ONCE = 20
 
@@ -24,6 +28,10 @@ class DriverLog:
 
     def flush(self) -> None:
         """Writes what is pending."""
-        if self._storage is not None and self._pending:
-            self._storage.append("log.txt", "".join(self._pending))
-        self._pending = []
+        lines, self._pending = self._pending, []
+        if self._storage is None or not lines:
+            return
+        try:
+            self._storage.append("log.txt", "".join(lines))
+        except StorageError as error:  # training does not hang on its log, and what failed before is what is told
+            logger.warning("the log lacks %d lines: %s", len(lines), error)
