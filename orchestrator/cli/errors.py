@@ -64,7 +64,7 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Calls the verb; exits with 2 where the call was wrong, 1 where the work failed, 130 where it was interrupted."""
-        sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
         try:
             return super().invoke(ctx)
         except HookyardError as error:
