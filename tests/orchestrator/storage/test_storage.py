@@ -11,7 +11,7 @@ import fsspec
 import pyarrow.fs
 import pytest
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
 
 
@@ -170,7 +170,7 @@ def test_nothing_is_written_through_a_link_that_was_put_where_a_file_is_made(
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
     (tmp_path / "mine").write_text("mine")
     (tmp_path / f".x.{os.getpid()}.00000000").symlink_to(tmp_path / "mine")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(StorageError, match="File exists"):
         Storage(tmp_path).write("x", "theirs")
     assert (tmp_path / "mine").read_text() == "mine"
 
