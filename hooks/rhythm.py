@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hooks.state import State
 
 Unit = Literal["epochs", "steps"]
-_WRITTEN = r"^\s*(\d+)\s*(epochs?|steps?)?\s*$"
+_WRITTEN = r"^\s*(\d{1,18})\s*(epochs?|steps?)?\s*$"
 _PATTERN = re.compile(_WRITTEN)
 _Handler = TypeVar("_Handler", bound=Callable[..., None])
 
@@ -35,7 +35,7 @@ class Rhythm:
             return cls(value)
         match = _PATTERN.match(value) if isinstance(value, str) else None
         if match is None:
-            raise ValueError(f"{value!r} is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'")
+            raise ValueError(f"{value!r:.80} is no rhythm; write a number of epochs such as 1, or '2 epochs', or '100 steps'")
         return cls(int(match[1]), "epochs" if (match[2] or "e").startswith("e") else "steps")
 
     def due(self, state: State, begin: int = 0) -> bool:

@@ -23,6 +23,8 @@ LONGEST_PATH = 1_000
 """Characters of a dotted path, and so of a key."""
 WHOLE_NUMBERS = range(-(2**63), 2**64)
 """What 64 bits hold, signed or not."""
+LARGEST_SEED = 2**32 - 1
+"""What every generator takes: Python's, NumPy's and torch's, with the numbers of epochs and ranks beside it."""
 MOST_OVERRIDES = 1_000
 MOST_HOOKS = 100
 MOST_SWEPT = 200

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hooks.parts.metric_direction import Mode, directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
-from orchestrator.config.bounds import MOST_LISTED, MOST_SWEPT
+from orchestrator.config.bounds import LARGEST_SEED, MOST_LISTED, MOST_SWEPT
 from orchestrator.config.domain import Domain
 from orchestrator.config.model import Model
 
@@ -35,8 +35,7 @@ Seconds = Annotated[
 """Seconds, written as a number or as 90s, 10m, 2h, 1d."""
 
 
-Seed = Annotated[int, Ge(0), Lt(2**32)]
-"""What every generator takes: Python's, NumPy's and torch's, with the numbers of epochs and ranks beside it."""
+Seed = Annotated[int, Ge(0), Le(LARGEST_SEED)]
 
 # Schedulers. Their periods count reports: those that hold the sweep's metric.
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import OnErrorOmit, model_validator
 
-from orchestrator.config.bounds import MOST_SWEPT, MOST_TRIED
+from orchestrator.config.bounds import LARGEST_SEED, MOST_SWEPT, MOST_TRIED
 from orchestrator.config.changes import seen_from
 from orchestrator.config.domain import Domain
 from orchestrator.config.modes import inferred_modes
@@ -72,6 +72,9 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     is_whole = len(sweep.space) == len(given["space"])
     if is_whole and not problems and not wrong:
         problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep)])
+    last_seed = data["seed"] + sweep.repeats - 1 if type(data.get("seed")) is int else 0
+    if sweep.repeats > 1 and last_seed > LARGEST_SEED:
+        problems.append(Problem("sweep.repeats", f"gives the last of each configuration's trials the seed {last_seed:,}; {LARGEST_SEED:,} is the largest"))
     collect_problems(problems, _try_all, sweep, data, known, problems, is_whole)
     return problems
 

@@ -49,8 +49,10 @@ def problems_of(
     for one in error.errors(include_url=False):
         places.setdefault(_place(one, values), []).append(one)
     problems = [_problem(place, found, model, values, path, kind) for place, found in islice(places.items(), _MOST)]
-    rest = len(places) - len(problems)
-    return [*problems, Problem(path, f"and {rest:,} more values that are wrong")] if rest else problems
+    rest = list(places)[_MOST:]
+    if rest:
+        problems.append(Problem(reduce(join, rest[0], path), f"is the first of {len(rest):,} more that are wrong"))
+    return problems
 
 
 def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:

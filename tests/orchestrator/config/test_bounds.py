@@ -99,14 +99,15 @@ def test_overrides_have_bounds_too(file: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({f"key{n}": 1 for n in range(9000)}, "and 8,950 more values that are wrong"),
-        ({"task_args": {f"key{n}": 1 for n in range(9000)}}, "task_args: and 8,950 more values that are wrong"),
+        ({f"key{n}": 1 for n in range(9000)}, "key50: is the first of 8,950 more that are wrong"),
+        ({"task_args": {f"key{n}": 1 for n in range(9000)}}, "task_args.key50: is the first of 8,950 more that are wrong"),
         ({"hooks": {f"hook{n}": {} for n in range(300)}}, "hooks: are 300, and may be 100"),
         ({"hooks": {"../../up": {"type": "output_csv"}}}, "hooks.../../up: is no name, by which folders may be called"),
         ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "is no name, by which"),
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 5000}, "and 4,800 more problems"),
         ({"changes": [{"at": 0, "set": {"optimizer." * 100: 1}}]}, "cannot change in flight"),
-        ({"seed": 2**80}, "seed: must be less than 4294967296"),
+        ({"validate_every": "9" * 5000 + " steps"}, "is no rhythm; write a number of epochs"),
+        ({"seed": 2**80}, "seed: must be at most 4294967295"),
         ({"seed": -1}, "seed: must be at least 0"),
         ({"batch_size": 2**63}, "batch_size: must be less than 2147483648"),
         ({"loader": {"eval_batch_size": 2**31}}, "loader.eval_batch_size: must be less than 2147483648"),
@@ -114,7 +115,7 @@ def test_overrides_have_bounds_too(file: Path) -> None:
         ({"task": "a." * 5000 + "b:C"}, "task: module "),
         ({"task_args": {"width": [[[]]]}}, "must be a whole number"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_an_experiment_beyond_its_bounds_is_refused(given: dict[str, Any], says: str) -> None:
     assert says in told(experiment_from_dict, {**LINE, **given})
@@ -140,8 +141,9 @@ def grid(**values: int) -> dict[str, Any]:
         ({"repeats": 10**12, "space": {"batch_size": {"randint": [1, 9]}}}, "sweep.space: makes 1,000,000,000,000 trials"),
         ({"space": {f"task_args.key{n}": {"choice": [1]} for n in range(1000)}}, "sweep.space: must have at most 200 entries"),
         ({"space": {"a." * 300 + "a": {"choice": [1]}}}, "is a path of 301 parts; 64 are allowed"),
-        ({"space": {"seed": {"randint": [0, 2**80]}}}, "must be less than 4294967296"),
-        ({"seed": 2**32, "space": {"seed": {"randint": [0, 9]}}}, "sweep.seed: must be less than 4294967296"),
+        ({"space": {"seed": {"randint": [0, 2**80]}}}, "must be at most 4294967295"),
+        ({"seed": 2**32, "space": {"seed": {"randint": [0, 9]}}}, "sweep.seed: must be at most 4294967295"),
+        ({"repeats": 5, "space": {"epochs": {"choice": [1]}}, "seed": 0}, "sweep.repeats: gives the last of each configuration's trials the seed 4,294,967,299"),
         ({"points": [{"seed": 1}] * 5000, "space": {"seed": {"randint": [0, 9]}}}, "sweep.points: must have at most 1000 entries"),
         (
             {"space": {"task": {"choice": [f"{HERE}:Line"] * 1000}, "task_args.width": {"choice": list(range(1, 1000))}}},
@@ -160,10 +162,10 @@ def grid(**values: int) -> dict[str, Any]:
             "has more than 5,000 values and combinations",
         ),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_a_sweep_beyond_its_bounds_is_refused_before_it_is_drawn(sweep: dict[str, Any], says: str) -> None:
-    assert says in told(experiment_from_dict, {**LINE, "sweep": {"metric": "train/loss", **sweep}})
+    assert says in told(experiment_from_dict, {**LINE, "seed": 2**32 - 1, "sweep": {"metric": "train/loss", **sweep}})
 
 
 def test_a_large_grid_may_end_by_its_budget() -> None:
