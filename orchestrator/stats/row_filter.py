@@ -28,6 +28,8 @@ _SIGNS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 _LONGEST = 50_000
 """Characters of a condition."""
+_MOST = 5_000
+"""Comparisons of a condition, each value of a list one: Arrow goes down a chain of them, and twice as many overflow its stack."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ def parse_where(text: str, schema: pa.Schema) -> list[Condition]:
     try:
         with warnings.catch_warnings(action="ignore"):  # of Python's, on text such as 1is
             body = ast.parse(text.strip(), mode="eval").body
+        count = sum(_comparisons_in(node) for node in ast.walk(body))
+        if count > _MOST:
+            raise UsageError(f"where: makes {count:,} comparisons, and may make {_MOST:,}; filter the rest in pandas (`load_stats`)")
         parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
         return [Condition(_columns(part), _Parser(text, schema).condition(part)) for part in parts]
     except (SyntaxError, ValueError) as error:
@@ -93,6 +98,12 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
 
 def _columns(node: ast.AST) -> frozenset[str]:
     return frozenset(inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
+
+
+def _comparisons_in(node: ast.AST) -> int:
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return len(node.elts)
+    return len(node.ops) if isinstance(node, ast.Compare) else 0
 
 
 def _tree(join: Callable[[Any, Any], Any], expressions: Sequence[Any]) -> Any:

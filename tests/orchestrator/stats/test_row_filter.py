@@ -102,6 +102,7 @@ def test_a_list_may_be_long() -> None:
         ("loss.__class__ == 0", "is neither a column nor a value"),
         ("(lambda: 0)()", "is no comparison"),
         ("'train'", "is no comparison"),
+        (f"rank in [{'0,' * 20_000}]", "makes 20,001 comparisons, and may make 5,000"),
         ("not " * 5000 + "skipped", "nested too deeply"),
     ],
 )
