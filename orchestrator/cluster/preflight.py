@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.experiment import Experiment
+from orchestrator.engines.orphans import in_words, orphans
 from orchestrator.engines.ray_environment import Ray, Resources, chosen_address, environment_values
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.storage import Storage
@@ -52,7 +53,10 @@ def look_here(storage: str) -> Preflight:
     with _marked(storage) as folder:
         node = Node("this machine", facts, offered_gpus=facts.gpus, storage=probe.wrong_with_storage(storage, folder, "here"))
     shown = str(Storage(storage))
-    return Preflight(facts, [node], findings(facts, [node], shown, Resources(0), Resources(0)), shown, time.monotonic() - began)
+    found = findings(facts, [node], shown, Resources(0), Resources(0))
+    if left := orphans():
+        found.append(Finding(Level.WARNING, node.name, in_words(left), f"Nothing uses them: kill {' '.join(str(one.pid) for one in left)}"))
+    return Preflight(facts, [node], found, shown, time.monotonic() - began)
 
 
 def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None) -> Preflight:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.experiment import Workers
+from orchestrator.engines.orphans import in_words, orphans
 from orchestrator.errors import RunError, UsageError
 from orchestrator.private_api.ray_settings import SETTINGS, given_by_job
 
@@ -69,7 +70,10 @@ def connection_line(address: str | None) -> str:
     """How Ray is come by, as a line for the user."""
     if address:
         return f"joining Ray at {address}"
-    return "starting Ray on this machine" if starts_ray(address) else "using the Ray that this process has joined"
+    if not starts_ray(address):
+        return "using the Ray that this process has joined"
+    left = orphans()
+    return f"starting Ray on this machine{f'; {in_words(left)}; nothing uses them' if left else ''}"
 
 
 def environment_values(names: Iterable[str]) -> dict[str, str]:

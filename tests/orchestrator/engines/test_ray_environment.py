@@ -56,6 +56,7 @@ def test_what_a_job_gives_its_workers_anyway_is_not_given_twice(monkeypatch: pyt
 def test_ray_is_started_only_where_there_is_none_to_join(
     address: str | None, joined: bool | None, starts: bool, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("orchestrator.engines.ray_environment.orphans", list)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     if joined is not None:
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: joined))

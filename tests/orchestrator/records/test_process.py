@@ -25,9 +25,7 @@ def test_another_process_with_the_same_number_is_not_the_one_that_was() -> None:
 
 def test_a_zombie_and_one_that_is_gone_do_not_live() -> None:
     child = subprocess.Popen(["true"])
-    psutil.wait_procs([], timeout=0)
-    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
-        pass
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     zombie = replace(Process.this(), pid=child.pid, process_started=None)
     assert not zombie.lives()
     assert not pid_lives(child.pid)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster.preflight import look_here
+from orchestrator.engines.orphans import Orphan, in_words, orphans
+from orchestrator.engines.ray_environment import connection_line
+
+
+@pytest.fixture
+def agent() -> Iterator[subprocess.Popen[str]]:
+    """A process by the name of an agent of Ray's, which no raylet has started."""
+    with subprocess.Popen(["bash", "-c", "exec -a ray::RuntimeEnvAgent sleep 60"], text=True) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_of_ray_that_no_raylet_stands_above_is_left_over(agent: subprocess.Popen[str]) -> None:
+    while Path(f"/proc/{agent.pid}/cmdline").read_bytes()[:5] != b"ray::":
+        pass
+    assert (agent.pid, "ray::RuntimeEnvAgent") in [(orphan.pid, orphan.name) for orphan in orphans()]
+    agent.kill()
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert agent.pid not in [orphan.pid for orphan in orphans()], "nor as a zombie"
+
+
+def test_who_starts_the_next_ray_and_who_asks_the_doctor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [Orphan(7, "ray::DashboardAgent", 3 * 2**20), Orphan(8, "ray::RuntimeEnvAgent", 2**20)]
+    told = "2 processes of a Ray that died hold 4 MiB: ray::DashboardAgent (7), ray::RuntimeEnvAgent (8)"
+    assert in_words(left) == told
+    monkeypatch.setattr("orchestrator.engines.ray_environment.orphans", lambda: left)
+    monkeypatch.setattr("orchestrator.cluster.preflight.orphans", lambda: left)
+    assert connection_line(None).endswith(f"; {told}; nothing uses them")
+    (finding,) = [one for one in look_here(str(tmp_path)).findings if "died" in one.what]
+    assert (finding.what, finding.advice) == (told, "Nothing uses them: kill 7 8")
