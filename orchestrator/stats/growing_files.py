@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import checked_report
+from orchestrator.stats.checksums import schema_in, whole_batches
 from orchestrator.stats.tables import COMPACTED, load
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import whole_lines
@@ -46,7 +47,7 @@ class RankTail:
         self._storage, self._folder = storage, folder
         self._sizes: dict[str, int] = {}
         self._ends: dict[str, int] = {}
-        self._schemas: dict[str, pa.Schema] = {}
+        self._schemas: dict[str, tuple[pa.Schema, bool]] = {}
         self.window: deque[pa.RecordBatch] = deque()
         """The batches that hold the last WINDOW rows of training, or all there are."""
         self.newest: dict[str, Any] = {}
@@ -74,13 +75,15 @@ class RankTail:
         """The whole batches behind what was read of a stream; what is being written now comes with a later look."""
         begin = self._ends.get(name, 0)
         with self._opened(name, begin) as stream:
-            start = begin - stream.tell()
+            start, place = begin - stream.tell(), str(self._storage / self._folder / name)
             try:
                 if begin == 0:
-                    self._schemas[name] = pa.ipc.read_schema(pa.ipc.read_message(stream))
+                    begun = schema_in(stream, place)
+                    if begun is None:
+                        return
+                    self._schemas[name] = begun
                     self._ends[name] = start + stream.tell()
-                while True:
-                    batch = pa.ipc.read_record_batch(pa.ipc.read_message(stream), self._schemas[name])
+                for batch in whole_batches(stream, *self._schemas[name], place):
                     self._ends[name] = start + stream.tell()
                     yield batch
             except (EOFError, pa.ArrowInvalid, OSError):

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from orchestrator.stats.checksums import END, sealed
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import telling_of
 
@@ -26,7 +27,6 @@ class _Table:
     """Columns seen so far, in order; once seen a column stays, so that the file's schema settles."""
     file: IO[bytes] | None = None
     path: str = ""
-    writer: Any = None
     schema: pa.Schema | None = None
     part: int = 0
     ended: deque[tuple[IO[bytes], str]] = field(default_factory=deque)
@@ -36,9 +36,10 @@ class _Table:
         """Ends the file that is open; what is written next goes to a new one."""
         if self.file is None:
             return
-        self.writer.close()
+        self.file.write(END)
+        self.file.flush()
         self.ended.append((self.file, self.path))
-        self.file = self.writer = None
+        self.file = None
 
 
 class RankFiles:
@@ -66,8 +67,8 @@ class RankFiles:
                 into.end_file()
             if into.file is None:
                 self._open(into, batch.schema)
-            into.writer.write_batch(batch)
             assert into.file is not None
+            into.file.write(sealed(batch.serialize()))
             into.file.flush()
         if self._uploads and self._uploader is None:
             self._uploader = Thread(target=self._upload, name="rows-upload", daemon=True)
@@ -96,7 +97,7 @@ class RankFiles:
     def _open(self, table: _Table, schema: pa.Schema) -> None:
         table.path = f"{self._folder}/{table.name}-{table.part:05d}.arrow"
         table.file = self._storage.open_stream(table.path)
-        table.writer = pa.ipc.new_stream(table.file, schema)
+        table.file.write(sealed(schema.serialize()))
         table.schema = schema
         table.part += 1
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orchestrator.checkpoint.position import Stage
+from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
+from orchestrator.stats.checksums import schema_in, whole_batches
 from orchestrator.stats.row_filter import Condition, check_columns, joint_condition, parse_where
 from orchestrator.stats.usage import with_usage
 from orchestrator.storage import Storage
@@ -66,23 +68,28 @@ def recorded_schema(storage: Storage) -> pa.Schema:
     """Every column of rows that any rank of a run recorded, and what it holds; empty where nothing is recorded."""
     schemas = [pa.schema([])]
     if storage.exists(COMPACTED["rows"]):
-        with storage.open(COMPACTED["rows"]) as file:
+        with _joined_file(storage, "rows") as file:
             schemas.append(pq.read_schema(file).remove_metadata())
     for file in _files(storage, "rows"):
-        with storage.open(file) as stream, suppress(pa.ArrowInvalid, OSError):
-            schemas.append(pa.ipc.open_stream(stream).schema)
+        with storage.open(file) as stream:
+            begun = schema_in(stream, str(storage / file))
+            schemas += [begun[0]] if begun else []
     schema = pa.unify_schemas(list(dict.fromkeys(schemas)), promote_options="permissive")
     return pa.schema([field for field in schema if field.name != "superseded"])
 
 
-def read_batches(stream: bytes, columns: Collection[str] | None = None) -> list[pa.RecordBatch]:
-    """The whole batches of an Arrow stream; what a kill cut short at its end is left out."""
+def read_batches(data: bytes, columns: Collection[str] | None = None, place: str = "a stream") -> list[pa.RecordBatch]:
+    """The whole batches of an Arrow stream, named by its place; what a kill cut short at its end is left out, and what is
+    damaged, which is said."""
+    stream = pa.BufferReader(data)
+    begun = schema_in(stream, place)
+    if begun is None:
+        return []
     batches: list[pa.RecordBatch] = []
-    with suppress(pa.ArrowInvalid, OSError):
-        names = pa.ipc.open_stream(stream).schema.names
-        chosen = None if columns is None else [index for index, name in enumerate(names) if name in columns]
+    with suppress(pa.ArrowInvalid, EOFError, OSError):
         # Taken one by one: those before the cut are kept.
-        batches.extend(pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(included_fields=chosen)))
+        for batch in whole_batches(stream, *begun, place):
+            batches.append(batch if columns is None else batch.select([name for name in batch.schema.names if name in columns]))
     return batches
 
 
@@ -99,13 +106,25 @@ def read_recorded(
     """
     tables = [(pa.schema([]) if schema is None else schema).empty_table()]
     if storage.exists(COMPACTED[table]):
-        with storage.open(COMPACTED[table]) as file:
+        with _joined_file(storage, table) as file:
             names = None if schema is None else schema.names
-            tables.append(pq.read_table(file, columns=names, filters=joint_condition(conditions), schema=schema).replace_schema_metadata())
+            tables.append(pq.read_table(file, columns=names, filters=joint_condition(conditions), schema=schema, page_checksum_verification=True).replace_schema_metadata())
     columns = None if schema is None else set(schema.names)
-    batches = [read_batches(storage.read(file), columns) for file in _files(storage, table, conditions)]
+    batches = [read_batches(storage.read(file), columns, str(storage / file)) for file in _files(storage, table, conditions)]
     tables += [pa.Table.from_batches(own) for own in batches if own]
     return pa.concat_tables(tables, promote_options="permissive")
+
+
+@contextmanager
+def _joined_file(storage: Storage, table: str) -> Iterator[Any]:
+    """The compacted file of a table; raises DamagedFile where it cannot be read, or a page's checksum does not hold."""
+    name = COMPACTED[table]
+    try:
+        with storage.open(name) as file:
+            yield file
+    except (OSError, pa.ArrowInvalid) as error:
+        advice = "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
+        raise DamagedFile(str(storage / name), str(error), advice) from error
 
 
 def _files(storage: Storage, table: str, conditions: Sequence[Condition] = ()) -> list[str]:
@@ -250,6 +269,6 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
             recorded = with_usage(_narrow(current_rows(recorded, attempts, keep_superseded=True)), attempts)
         files = _files(storage, table)
         with storage.create(COMPACTED[table]) as file:
-            pq.write_table(recorded, file, row_group_size=ROW_GROUP)
+            pq.write_table(recorded, file, row_group_size=ROW_GROUP, write_page_checksum=True)
         for name in files:
             storage.delete(name)

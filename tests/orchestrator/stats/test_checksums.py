@@ -1,0 +1,61 @@
+"""Checksums of rows: whichever bit of a file is flipped, no number comes out that was not written."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from orchestrator.errors import DamagedFile
+from orchestrator.stats.rank_files import RankFiles
+from orchestrator.stats.tables import compact, read_batches, read_recorded
+from orchestrator.storage import Storage
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> bytes:
+    files = RankFiles(Storage(tmp_path), "rank=0", {"rank": 0}, 30.0)
+    for batch in range(2):
+        files.write("rows", {"loss": pa.array([0.5 + batch, 0.25]), "word": pa.array(["a", None])}, 2)
+    files.close()
+    return (tmp_path / "rank=0/rows-00000.arrow").read_bytes()
+
+
+def losses(data: bytes) -> list[list[float]]:
+    return [batch["loss"].to_pylist() for batch in read_batches(data) if batch.schema.names == ["rank", "loss", "word"]]
+
+
+def test_any_reader_reads_a_stream_with_checksums(data: bytes) -> None:
+    assert pa.ipc.open_stream(data).read_all()["loss"].to_pylist() == [0.5, 0.25, 1.5, 0.25]
+    assert losses(data) == [[0.5, 0.25], [1.5, 0.25]]
+
+
+def test_a_flipped_bit_leaves_rows_out_and_changes_none(data: bytes) -> None:
+    allowed = ([[0.5, 0.25], [1.5, 0.25]], [[0.5, 0.25]], [[1.5, 0.25]], [])
+    for place in range(0, len(data) - 8, 3):
+        flipped = data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :]
+        assert losses(flipped) in allowed, place
+
+
+def test_what_is_left_out_is_said(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    place = data.rindex(b"\x00\x00\x00\x00\x00\x00\xf8\x3f")  # 1.5
+    assert read_batches(data[:place] + b"\x01" + data[place + 1 :], None, "rows-00000.arrow")[0]["loss"].to_pylist() == [0.5, 0.25]
+    assert "rows-00000.arrow is damaged: the rows in bytes" in caplog.text
+    assert "their checksum does not hold" in caplog.text
+
+
+def test_a_flipped_bit_in_a_joined_table_is_told(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    files = RankFiles(storage, "stats/attempt=0/rank=0", {"rank": 0, "node": "here", "attempt": 0}, 30.0)
+    place = {name: pa.array([1, 2]) for name in ("epoch", "iteration", "step", "samples")}
+    files.write("rows", {"phase": pa.array(["train", "train"]), **place, "loss": pa.array([0.123456789, 0.25])}, 2)
+    files.close()
+    compact(storage, [])
+    file = tmp_path / "stats.parquet"
+    data = file.read_bytes()
+    at = data.index(struct.pack("<d", 0.123456789))
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with pytest.raises(DamagedFile, match=r"stats\.parquet is damaged: .*CRC checksum verification failed"):
+        read_recorded(storage, "rows")
