@@ -122,6 +122,8 @@ def _joined_file(storage: Storage, table: str) -> Iterator[Any]:
     try:
         with storage.open(name) as file:
             yield file
+    except FileNotFoundError:
+        raise
     except (OSError, pa.ArrowInvalid) as error:
         advice = "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
         raise DamagedFile(str(storage / name), str(error), advice) from error
