@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from orchestrator.cli.errors import printable
 from orchestrator.stats import quantities
 
 
@@ -28,7 +29,7 @@ def print_json(data: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table: drawn and wrapped on a terminal, else one line for each row with aligned columns."""
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[printable(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _draw(columns, texts)
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.completion import run_folders
+from orchestrator.cli.errors import printable
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import cell, print_json, print_table
 
@@ -86,7 +87,7 @@ def show_brief(folder: RunFolder) -> None:
         typer.echo(f"went on from {Predecessor(**known['goes_on_from'])}")
     for label in ("driver", "error", "stopped"):
         if known[label]:
-            typer.echo(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}")
+            typer.echo(printable(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}"))
     if known["checkpoints"]:
         typer.echo(f"checkpoints: {', '.join(known['checkpoints'])}")
     rows = [(name, cell(name, value)) for name, value in known["metrics"].items() if name not in ("attempt", "time")]
