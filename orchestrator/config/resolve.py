@@ -135,7 +135,8 @@ def _optimization_in_full(data: dict[str, Any], task: type[Task] | None, problem
         if task or written[key].get("type", OWN) != OWN:
             value = collect_problems(problems, in_full, written[key], task or Task)
             full |= {key: value} if value is not None else {}
-    if isinstance(full.get("optimizer"), dict) and (message := unread_rate(full["optimizer"], full.get("scheduler"))):
+    shaped = isinstance(full.get("optimizer"), dict) and isinstance(full.get("scheduler"), dict)
+    if shaped and (message := unread_rate(full["optimizer"], full["scheduler"])):
         if "lr" in written["optimizer"]:
             problems.append(Problem("optimizer.lr", message, suggestion="leave one of them out"))
         full["optimizer"] = {key: value for key, value in full["optimizer"].items() if key != "lr"}

@@ -107,6 +107,7 @@ def test_overrides_have_bounds_too(file: Path) -> None:
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 5000}, "and 4,800 more problems"),
         ({"changes": [{"at": 0, "set": {"optimizer." * 100: 1}}]}, "cannot change in flight"),
         ({"validate_every": "9" * 5000 + " steps"}, "is no rhythm; write a number of epochs"),
+        ({"scheduler": "CosineAnnealingLR"}, "scheduler: must be a mapping"),
         ({"seed": 2**80}, "seed: must be at most 4294967295"),
         ({"seed": -1}, "seed: must be at least 0"),
         ({"batch_size": 2**63}, "batch_size: must be less than 2147483648"),
@@ -115,7 +116,7 @@ def test_overrides_have_bounds_too(file: Path) -> None:
         ({"task": "a." * 5000 + "b:C"}, "task: module "),
         ({"task_args": {"width": [[[]]]}}, "must be a whole number"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_an_experiment_beyond_its_bounds_is_refused(given: dict[str, Any], says: str) -> None:
     assert says in told(experiment_from_dict, {**LINE, **given})
