@@ -20,12 +20,11 @@ def note(
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
-    metadata = folder.metadata()
     if text is None and not tag and not untag:
         raise UsageError("say what to note: a text, --tag or --untag")
-    if folder.status() == "running":
-        raise UsageError(f"{folder} is under way, and its driver writes its run.json: note it when it is over")
-    if missing := [name for name in untag or () if name not in metadata.tags]:
-        raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")
-    tags = [name for name in dict.fromkeys([*metadata.tags, *(tag or ())]) if name not in (untag or ())]
-    folder.update(tags=tags, notes=metadata.notes if text is None else text)
+    with folder.lease():
+        metadata = folder.metadata()
+        if missing := [name for name in untag or () if name not in metadata.tags]:
+            raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")
+        tags = [name for name in dict.fromkeys([*metadata.tags, *(tag or ())]) if name not in (untag or ())]
+        folder.update(tags=tags, notes=metadata.notes if text is None else text)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.private_torch import at_end_of_backward
-from orchestrator.loop.clock import Clock
+from orchestrator.loop.span_clock import Clock
 
 
 class OwnBackward:

@@ -20,7 +20,6 @@ from orchestrator.config.optimizer import build_optimizer
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.changes import Changes
-from orchestrator.loop.clock import clock_for
 from orchestrator.loop.data import Data
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.iterations import Iterations
@@ -28,6 +27,7 @@ from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import seed_all
 from orchestrator.loop.report import Report
 from orchestrator.loop.saving import Saving
+from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.strategy import forward_pass, shared
 from orchestrator.loop.training_cursor import TrainingCursor

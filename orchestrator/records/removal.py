@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.records.lease import FOLDER as CLAIMS
+from orchestrator.records.lease import Lease
 from orchestrator.records.run_folder import RunFolder, run_folders
 from orchestrator.storage import Storage
 
@@ -24,24 +27,23 @@ class Removal:
     def of(cls, path: str) -> Removal:
         """What goes with a run; raises UsageError where it is no run, under way, a trial, or another one still begins from it."""
         folder = RunFolder.open(path)
-        if folder.status() == "running":
+        if _status(folder) == "running":
             raise UsageError(f"{folder} is under way: end it before it is removed")
         around = folder.storage.parent
         if around.name == "trials" and RunFolder(around.parent).exists():
             raise UsageError(f"{folder} is a trial, and its sweep's tables are made of all trials: remove the sweep, hookyard rm {around.parent}")
-        successors = [other for other in run_folders(around) if (before := other.metadata().goes_on_from) and _within(before["run"], folder)]
+        successors = [other for other in run_folders(around) if _goes_on_from(other, folder)]
         if lacking := [other for other in successors if not other.checkpoint_names()]:
             raise UsageError(f"{lacking[0]} goes on from {folder}, and has no checkpoint of its own yet: end or remove that first")
-        runs = run_folders(folder.storage / "trials") if folder.metadata().sweep else [folder]
-        elsewhere = [kept for run in runs if not _within((kept := run.kept_checkpoints()).path, folder)]
+        elsewhere = [kept for run in (folder, *run_folders(folder.storage / "trials")) for kept in _kept_outside(run, folder)]
         return cls(folder, elsewhere, successors)
 
     def __str__(self) -> str:
-        metadata = self.folder.metadata()
-        what = f"a sweep of {len(run_folders(self.folder.storage / 'trials'))} trials" if metadata.sweep else "a run"
+        trials = len(run_folders(self.folder.storage / "trials"))
+        what = f"a sweep of {trials} {'trial' if trials == 1 else 'trials'}" if trials else "a run"
         files, size_bytes = self.folder.storage.usage()
         lines = [
-            f"{self.folder}: {what}, {self.folder.status()}, begun {metadata.started}; {files} files, {size_bytes / 2**20:.1f} MiB",
+            f"{self.folder}: {what}, {_status(self.folder)}; {files} files, {size_bytes / 2**20:.1f} MiB",
             *(f"  with its checkpoints in {kept}" for kept in self.kept_elsewhere),
             *(f"  {other} went on from it, and stays as it is" for other in self.successors),
         ]
@@ -49,12 +51,35 @@ class Removal:
 
     def carry_out(self) -> None:
         """Removes it; `run.json` goes last, so that what is cut short can be taken up again."""
-        for kept in self.kept_elsewhere:
-            kept.parent.delete(kept.name)
-        for name in self.folder.storage.names():
-            if name != "run.json":
-                self.folder.storage.delete(name)
+        with Lease(self.folder.storage):
+            for kept in self.kept_elsewhere:
+                kept.parent.delete(kept.name)
+            for name in self.folder.storage.names():
+                if name not in ("run.json", CLAIMS):
+                    self.folder.storage.delete(name)
         self.folder.storage.parent.delete(self.folder.name)
+
+
+def _status(folder: RunFolder) -> str:
+    try:
+        return folder.status()
+    except DamagedFile:
+        return "damaged"
+
+
+def _goes_on_from(other: RunFolder, folder: RunFolder) -> bool:
+    with suppress(DamagedFile):
+        before = other.metadata().goes_on_from
+        return before is not None and _within(before["run"], folder)
+    return False
+
+
+def _kept_outside(run: RunFolder, folder: RunFolder) -> list[Storage]:
+    """Where a run's checkpoints lie, if that is not in the folder that is removed; nowhere where its experiment cannot be read."""
+    with suppress(DamagedFile):
+        kept = run.kept_checkpoints()
+        return [] if _within(kept.path, folder) or not kept.exists() else [kept]
+    return []
 
 
 def _within(path: str, folder: RunFolder) -> bool:

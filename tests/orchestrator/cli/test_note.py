@@ -29,7 +29,7 @@ def test_a_run_begins_with_its_experiment_s_notes_and_tags(tmp_path: Path) -> No
     [
         ("finished", [], "say what to note"),
         ("finished", ["--untag", "slow"], "has no tag slow; it has none"),
-        ("running", ["text"], "is under way"),
+        ("running", ["text"], "is still running"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, status: str, arguments: list[str], says: str) -> None:

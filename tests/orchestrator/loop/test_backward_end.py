@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.loop.backward_end import OwnBackward
-from orchestrator.loop.clock import Clock
+from orchestrator.loop.span_clock import Clock
 from tests.ranks import on_ranks
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ import pytest
 from hooks import Hook, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
-from orchestrator.loop.clock import Clock
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage

@@ -76,9 +76,20 @@ def test_what_is_under_way_or_a_trial_is_refused(tmp_path: Path) -> None:
     trial = made(f"{sweep}/trials", "trial-0000")
     with pytest.raises(UsageError, match=f"is a trial.*hookyard rm {sweep}"):
         Removal.of(str(trial))
-    assert "a sweep of 1 trials" in str(Removal.of(str(sweep)))
+    assert "a sweep of 1 trial," in str(Removal.of(str(sweep)))
     with pytest.raises(UsageError, match="is no run"):
         Removal.of(str(tmp_path))
+
+
+def test_what_is_damaged_can_be_removed(tmp_path: Path) -> None:
+    folder = made(tmp_path, "one")
+    made(tmp_path, "other").storage.write("run.json", "{")
+    folder.storage.write("run.json", "5")
+    folder.storage.write("experiment.yaml", "[")
+    removal = Removal.of(str(folder))
+    assert "a run, damaged" in str(removal)
+    removal.carry_out()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_nothing_is_removed_where_one_of_several_is_refused(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_what_is_seen_of_a_live_run_is_half_a_minute_old_at_most(
     seen: dict[int, Any] = {}
     for name, value in {"time": time, "seen": seen, "path": f"{bucket}/three/points"}.items():
         monkeypatch.setattr(Watches, name, value, raising=False)
-    monkeypatch.setattr("orchestrator.loop.clock.perf_counter", time)
+    monkeypatch.setattr("orchestrator.loop.span_clock.perf_counter", time)
     monkeypatch.setattr("orchestrator.stats.recorder.perf_counter", time)
     monkeypatch.setattr("orchestrator.stats.rank_files.Event", lambda: time)
     hooks = {"watches": {"type": "tests.orchestrator.storage.test_s3:Watches"}, "checkpoint": None}

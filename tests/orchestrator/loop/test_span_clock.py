@@ -10,10 +10,10 @@ import torch
 
 from hooks import Hook, Rhythm, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop import clock as clock_module
 from orchestrator.loop import loop as loop_module
-from orchestrator.loop.clock import INTERVALS, Clock, CudaClock, DeviceSpan, clock_for, spans
+from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, clock_for, spans
 from orchestrator.stats.spans import SPANS
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, experiment
