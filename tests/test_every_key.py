@@ -566,7 +566,7 @@ class Reports:
         lr, epochs = experiment.optimizer.arguments["lr"], experiment.epochs or 0
         for number in range(epochs):
             loss = 1 + 0.01 * experiment.seed - lr * (1 + min(number, 1))
-            metrics = {"epoch": number, "step": number + 1, "iteration": number + 1, "samples": 8 * (number + 1), "val/loss": loss, "val/other": -loss}
+            metrics = {"attempt": 0, "epoch": number, "step": number + 1, "iteration": number + 1, "samples": 8 * (number + 1), "val/loss": loss, "val/other": -loss}
             folder.append_metrics(metrics)
             yield Report(metrics, final=number == epochs - 1)
 

@@ -37,7 +37,11 @@ def test_scores_are_the_similarities_of_unit_length_embeddings_to_the_prototypes
 )
 def test_the_files_train_a_few_steps_and_are_probed(file: str, overrides: list[str], name: str, hook: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     small = {phase: torch.utils.data.TensorDataset(*dataset[:size]) for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)}
-    monkeypatch.setattr("experiments.mnist_ssl.labelled", lambda: small)
+
+    def few() -> dict[str, Any]:
+        return small
+
+    monkeypatch.setattr("experiments.mnist_ssl.labelled", few)
     small_run = ["task_args.width=2", "epochs=2", "batch_size=32", "hooks.checkpoint=false", "hooks.console=false"]
     experiment = load_experiment(FOLDER / f"{file}.yaml", [*small_run, *overrides])
     task = resolve(experiment.source).task

@@ -78,7 +78,11 @@ def test_the_outputs_of_dino_are_cosines() -> None:
 @pytest.mark.parametrize(("task", "name", "hook"), TASKS)
 def test_the_files_train_a_few_steps_and_are_probed(task: type[MnistViews], name: str, hook: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     small = {phase: torch.utils.data.TensorDataset(*dataset[:size]) for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)}
-    monkeypatch.setattr("experiments.mnist_ssl.labelled", lambda: small)
+
+    def few() -> dict[str, Any]:
+        return small
+
+    monkeypatch.setattr("experiments.mnist_ssl.labelled", few)
     overrides = ["task_args.width=2", "epochs=2", "batch_size=32", "hooks.checkpoint=false", "hooks.console=false"]
     experiment = load_experiment(FOLDER / f"mnist_{name}.yaml", overrides)
     mine = resolve(experiment.source).task

@@ -113,7 +113,7 @@ def test_metrics_keep_their_names_on_the_axis_of_the_curves(start: Start, tmp_pa
     [("step", [1, 2, 3, 4], [2, 4]), ("iteration", [2, 4, 6, 8], [4, 8]), ("samples", [10, 20, 30, 40], [20, 40]), ("epoch", [1, 2], [1, 2])],
 )
 def test_the_axis_can_be_chosen(start: Start, tmp_path: Path, axis: Any, rows: list[int], ends: list[int]) -> None:
-    hook = TensorBoard(interval=2, axis=axis)
+    hook = TensorBoard(axis=axis) if axis == "epoch" else TensorBoard(interval=2, axis=axis)
     state = start(hook, accumulate=2)
     for _ in range(2):
         run_phase(hook, state, "train", loss_rows(1, 1, 1, 1), batch_sizes=[5] * 4, metrics={"train/accuracy": 1.0})

@@ -61,7 +61,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         name="s",
         path="s",
         status="finished",
-        folder=SimpleNamespace(storage=storage, metadata=lambda: metadata),
+        folder=SimpleNamespace(storage=storage, experiment_text=str, metadata=lambda: metadata),
         objectives=MAX,
         trials=finished,
         runs=[SimpleNamespace(name=name, best=None, reports=partial(list, found)) for name, found in reports.items()],

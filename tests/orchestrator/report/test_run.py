@@ -24,12 +24,11 @@ def run_of(
     *, reports: Any = REPORTS, metadata: RunMetadata = FINISHED, config: str = "name: digits\n", attempts: Any = (), **changes: Any
 ) -> Any:
     """A run with tables that no run has recorded."""
-    storage = SimpleNamespace(read=lambda name: config.encode())
     known = {
         "name": "digits",
         "path": "runs/digits",
         "status": "finished",
-        "folder": SimpleNamespace(storage=storage, metadata=lambda: metadata, attempts=lambda: attempts),
+        "folder": SimpleNamespace(experiment_text=lambda: config, metadata=lambda: metadata, attempts=lambda: attempts),
         "reports": lambda: reports,
         "best": None,
         "modes": {},
