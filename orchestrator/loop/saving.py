@@ -169,7 +169,8 @@ class Saving:
             state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
             state.optimizer.load_state_dict(sharded_optimizer(saved, state.optimizer))
         except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {error}") from error
+            reason = f"its optimizer's state has no {error}, so it is of another optimizer" if isinstance(error, KeyError) else error
+            raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {reason}") from error
         if state.scheduler is not None and scheduled is not None and not other_schedule:
             state.scheduler.load_state_dict(scheduled)
         if state.scaler is not None and checkpoint["optimizer"]["scaler"] is not None:
