@@ -34,7 +34,7 @@ CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 def import_compiler() -> None:
     """Imports torch's compiler, which is large: every optimizer does as it is made."""
-    import torch._dynamo  # noqa: F401
+    import torch._dynamo  # noqa: F401  # for its being imported alone
 
 
 def compiler_is_imported() -> bool:

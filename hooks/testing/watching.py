@@ -69,7 +69,7 @@ class Collectives(TorchDispatchMode):
     """Calls `found` with the name of each collective before it is begun."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no types
         self._found = found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

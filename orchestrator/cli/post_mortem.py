@@ -23,7 +23,7 @@ def post_mortem(asked: bool) -> Iterator[None]:
     """Within it a run that fails is looked at with Python's debugger before the failure goes on, where that is `asked` for."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # any failure may be looked at; it goes on as it was
         if asked and not isinstance(error, UsageError):
             _debug(error)
         raise

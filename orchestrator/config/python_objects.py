@@ -46,7 +46,7 @@ def as_written(value: Any, path: str = "") -> Any:
             fields = fields_of(value, path, defaults=not _IN_A_DOMAIN.search(path))
             return {"type": name_of(type(value), path), **fields, **changed}
         case BaseModel():
-            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
+            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]  # not every model has one; it was asked
             return tag | value.model_dump(mode="json", exclude_unset=True)
         case Mapping():
             return dict(_each(value.items(), path))
@@ -87,7 +87,7 @@ def fields_of(made: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
         try:
             told = model.model_construct(**{name: value}).model_dump(mode="json", include={name}, warnings=False, fallback=plain)
             written[name] = told[name]
-        except Exception:
+        except Exception:  # pydantic's, or whatever an object of the user's raises as it is written
             if value is not field.default:  # which the class gives itself
                 problems.append(Problem(join(path, name), f"must be what a file can say, got {_shown(value)}"))
     if problems:

@@ -42,7 +42,7 @@ def asked(method: Callable[P, R], path: str, *args: P.args, **kwargs: P.kwargs) 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except Exception:  # a __str__ of the user's own may raise anything
         return "which has no message"
 
 

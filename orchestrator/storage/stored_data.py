@@ -94,7 +94,7 @@ def checked(value: Any, kind: Any, path: str = "") -> Any:
     if origin is Literal:
         return value if value in arguments else _refuse(value, f"one of {', '.join(map(str, arguments))}", path)
     if origin is tuple and arguments[-1] is Ellipsis:
-        return tuple(checked(value, Sequence[arguments[0]], path))  # type: ignore[valid-type]
+        return tuple(checked(value, Sequence[arguments[0]], path))  # type: ignore[valid-type]  # a type that is known only as it runs
     if origin is tuple:
         if not isinstance(value, list) or len(value) != len(arguments):
             _refuse(value, f"a list of {len(arguments)}", path)
