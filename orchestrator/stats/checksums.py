@@ -1,13 +1,16 @@
-"""Checksums in Arrow streams: each message ends its metadata with one, where Arrow allows padding, so that any reader reads it."""
+"""Checksums of rows: a message of an Arrow stream ends its metadata with one, where Arrow allows padding, and a Parquet file its
+footer, where that allows a signature; so any reader reads both."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from os import SEEK_END
+from typing import IO, Any
 from zlib import crc32
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from orchestrator.storage.stored_data import left_out
 
@@ -15,6 +18,8 @@ END = struct.pack("<Ii", 0xFFFFFFFF, 0)
 """What ends a stream."""
 _MARK = b"HYcr"
 _SEAL = len(_MARK) + 4
+_PARQUET_END = 8
+"""Bytes behind a footer: its length and `PAR1`."""
 
 
 def sealed(message: pa.Buffer) -> bytes:
@@ -22,8 +27,14 @@ def sealed(message: pa.Buffer) -> bytes:
     data = memoryview(message)
     marker, size = struct.unpack_from("<Ii", data)
     metadata, body = data[8 : 8 + size], data[8 + size :]
-    seal = _MARK + struct.pack("<I", crc32(body, crc32(metadata)))
-    return b"".join((struct.pack("<Ii", marker, size + _SEAL), metadata, seal, body))
+    return b"".join((struct.pack("<Ii", marker, size + _SEAL), metadata, _seal(metadata, body), body))
+
+
+def _seal(*data: bytes | memoryview | pa.Buffer) -> bytes:
+    checksum = 0
+    for part in data:
+        checksum = crc32(part, checksum)
+    return _MARK + struct.pack("<I", checksum)
 
 
 def is_sealed(message: Any) -> bool:
@@ -35,7 +46,7 @@ def is_whole(message: Any) -> bool:
     """Whether the checksum of a sealed message holds."""
     metadata = memoryview(message.metadata)
     body = b"" if message.body is None else message.body
-    return bool(struct.pack("<I", crc32(body, crc32(metadata[:-_SEAL]))) == bytes(metadata[-4:]))
+    return _seal(metadata[:-_SEAL], body) == bytes(metadata[-_SEAL:])
 
 
 def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
@@ -63,3 +74,31 @@ def whole_batches(stream: Any, schema: pa.Schema, is_sealed_stream: bool, place:
             left_out(place, f"the rows in bytes {begin} to {stream.tell()} are left out: their checksum does not hold")
             continue
         yield pa.ipc.read_record_batch(message, schema)
+
+
+def write_parquet(table: pa.Table, file: IO[bytes], row_group_size: int) -> None:
+    """Writes a table with the CRC-32 of each page and of the footer; `file` is one to write and to read."""
+    pq.write_table(table, file, row_group_size=row_group_size, write_page_checksum=True)
+    footer = _footer(file)
+    file.seek(-_PARQUET_END, SEEK_END)
+    file.write(_seal(footer) + struct.pack("<I", len(footer) + _SEAL) + b"PAR1")
+
+
+def check_footer(file: Any) -> None:
+    """Raises ArrowInvalid where the checksum of a Parquet file's footer does not hold; those of earlier versions carry none. Reads the
+    footer alone, and leaves the file at its beginning."""
+    footer = _footer(file)
+    file.seek(0)
+    if footer[-_SEAL:-4] == _MARK and footer[-_SEAL:] != _seal(footer[:-_SEAL]):
+        raise pa.ArrowInvalid("the checksum of its footer does not hold")
+
+
+def _footer(file: Any) -> bytes:
+    size = file.seek(0, SEEK_END)
+    file.seek(max(size - _PARQUET_END, 0))
+    end = file.read()
+    length = struct.unpack_from("<I", end)[0] if end[4:] == b"PAR1" else size
+    if length > size - 2 * _PARQUET_END:
+        raise pa.ArrowInvalid("it is no Parquet file, or its end is missing")
+    file.seek(size - _PARQUET_END - length)
+    return bytes(file.read(length))

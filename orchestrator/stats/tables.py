@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from orchestrator.checkpoint.position import Stage
 from orchestrator.errors import DamagedFile
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.checksums import schema_in, whole_batches
+from orchestrator.stats.checksums import check_footer, schema_in, whole_batches, write_parquet
 from orchestrator.stats.row_filter import Condition, check_columns, joint_condition, parse_where
 from orchestrator.stats.usage import with_usage
 from orchestrator.storage import Storage
@@ -117,14 +117,15 @@ def read_recorded(
 
 @contextmanager
 def _joined_file(storage: Storage, table: str) -> Iterator[Any]:
-    """The compacted file of a table; raises DamagedFile where it cannot be read, or a page's checksum does not hold."""
+    """The compacted file of a table; raises DamagedFile where it cannot be read, or a checksum of it does not hold."""
     name = COMPACTED[table]
     try:
         with storage.open(name) as file:
+            check_footer(file)
             yield file
     except FileNotFoundError:
         raise
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         advice = "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
         raise DamagedFile(str(storage / name), str(error), advice) from error
 
@@ -271,6 +272,6 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
             recorded = with_usage(_narrow(current_rows(recorded, attempts, keep_superseded=True)), attempts)
         files = _files(storage, table)
         with storage.create(COMPACTED[table]) as file:
-            pq.write_table(recorded, file, row_group_size=ROW_GROUP, write_page_checksum=True)
+            write_parquet(recorded, file, ROW_GROUP)
         for name in files:
             storage.delete(name)

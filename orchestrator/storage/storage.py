@@ -173,7 +173,7 @@ class Storage:
 
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """A file to write; it appears whole, when the block ends without an error."""
+        """A file to write, and to read again; it appears whole, when the block ends without an error."""
         if self.local is None:
             with tempfile.TemporaryFile() as file:
                 yield file
@@ -188,7 +188,7 @@ class Storage:
         beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             # Made here or not at all: what was put there beforehand, such as a link elsewhere, is not written into.
-            with open(beside, "xb") as file:
+            with open(beside, "x+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

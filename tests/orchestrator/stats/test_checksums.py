@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import DamagedFile
@@ -46,16 +46,39 @@ def test_what_is_left_out_is_said(data: bytes, caplog: pytest.LogCaptureFixture)
     assert "their checksum does not hold" in caplog.text
 
 
-def test_a_flipped_bit_in_a_joined_table_is_told(tmp_path: Path) -> None:
+@pytest.fixture
+def joined(tmp_path: Path) -> Path:
+    """The joined table of a run of two rows."""
     storage = Storage(tmp_path)
     files = RankFiles(storage, "stats/attempt=0/rank=0", {"rank": 0, "node": "here", "attempt": 0}, 30.0)
     place = {name: pa.array([1, 2]) for name in ("epoch", "iteration", "step", "samples")}
     files.write("rows", {"phase": pa.array(["train", "train"]), **place, "loss": pa.array([0.123456789, 0.25])}, 2)
     files.close()
     compact(storage, [])
-    file = tmp_path / "stats.parquet"
-    data = file.read_bytes()
-    at = data.index(struct.pack("<d", 0.123456789))
-    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    with pytest.raises(DamagedFile, match=r"stats\.parquet is damaged: .*CRC checksum verification failed"):
-        read_recorded(storage, "rows")
+    return tmp_path / "stats.parquet"
+
+
+def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_differs(joined: Path, tmp_path: Path) -> None:
+    data, rows, told = joined.read_bytes(), read_recorded(Storage(tmp_path), "rows"), 0
+    for place in range(0, len(data), 2):
+        joined.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        try:
+            assert read_recorded(Storage(tmp_path), "rows").equals(rows), place
+        except DamagedFile:
+            told += 1
+    assert told > len(data) * 0.45
+
+
+@pytest.mark.parametrize("length", [0, 3, 8, 100, -1, -9])
+def test_a_joined_table_that_was_cut_is_told(joined: Path, tmp_path: Path, length: int) -> None:
+    joined.write_bytes(joined.read_bytes()[:length])
+    with pytest.raises(DamagedFile, match=r"stats\.parquet is damaged: it is no Parquet file, or its end is missing\. Put back a copy"):
+        read_recorded(Storage(tmp_path), "rows")
+
+
+def test_any_reader_reads_a_joined_table_and_ours_one_without_a_checksum(joined: Path, tmp_path: Path) -> None:
+    rows = pq.read_table(joined)
+    assert rows["loss"].to_pylist() == [0.123456789, 0.25]
+    assert b"HYcr" in joined.read_bytes()[-16:-8]
+    pq.write_table(rows, joined)
+    assert read_recorded(Storage(tmp_path), "rows")["loss"].to_pylist() == [0.123456789, 0.25]
