@@ -9,14 +9,21 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.errors import StorageError
 from orchestrator.storage.location import is_url, joined, opened_like, split_options, without_credentials
 from orchestrator.storage.remote import Remote
+
+Thing = TypeVar("Thing")
+Answer = TypeVar("Answer")
+
+AT_ONCE = 16
+"""How many requests are under way at once, where many are to be made."""
 
 _BESIDE = re.compile(r"\..+\.(?P<pid>[0-9]+)(?:\.[0-9a-f]{8})?")
 """What a file is called while a process writes it beside its place."""
@@ -143,16 +150,32 @@ class Storage:
         files = sorted((info for info in infos if info.is_file), key=lambda info: info.base_name)
         return {info.base_name: FileState(info.size, info.mtime and info.mtime.timestamp()) for info in files}
 
-    def usage(self) -> tuple[int, int]:
-        """How many files there are in it and in the folders in it, and their bytes."""
+    def tree(self, folder: str = "") -> dict[str, FileState]:
+        """The files in a folder and in those in it, by their paths from there; empty where there is none. Of an object store
+        that is a request for every thousand."""
         from pyarrow.fs import FileSelector, LocalFileSystem
 
+        root = self._path(folder)
         if self.local:
-            infos = LocalFileSystem().get_file_info(FileSelector(str(self.local), allow_not_found=True, recursive=True))
+            with telling_of(root):
+                infos = LocalFileSystem().get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
         else:
-            infos = self._remote.infos(self.root, recursive=True)
-        sizes = [info.size for info in infos if info.is_file]
-        return len(sizes), sum(sizes)
+            infos = self._remote.infos(root, recursive=True)
+        files = (info for info in infos if info.is_file)
+        return {info.path[len(root) + 1 :]: FileState(info.size, info.mtime and info.mtime.timestamp()) for info in files}
+
+    def usage(self) -> tuple[int, int]:
+        """How many files there are in it and in the folders in it, and their bytes."""
+        files = self.tree()
+        return len(files), sum(state.size_bytes for state in files.values())
+
+    def each(self, call: Callable[[Thing], Answer], things: Iterable[Thing]) -> list[Answer]:
+        """What a call gives of each thing, in their order; where a request takes long, several are made at once. The first that
+        raises ends it."""
+        if self.local:
+            return [call(thing) for thing in things]
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="requests") as pool:
+            return [*pool.map(call, things)]
 
     def read(self, name: str, start: int = 0) -> bytes:
         """A file's bytes, from a place on; raises FileNotFoundError where there is none."""

@@ -210,3 +210,21 @@ def test_pyarrows_own_locations_need_no_fsspec(tmp_path: Path) -> None:
     assert isinstance(storage.filesystem, pyarrow.fs.FileSystem)
     assert storage.local is None
     assert storage.names() == []
+
+
+def test_a_tree_has_the_files_at_every_depth(storage: Storage) -> None:
+    assert storage.tree() == {}
+    for name in ("a/b/c.txt", "a/d.txt", "e.txt"):
+        storage.write(name, name)
+    assert {name: state.size_bytes for name, state in storage.tree().items()} == {"a/b/c.txt": 9, "a/d.txt": 7, "e.txt": 5}
+    assert {*storage.tree("a")} == {"b/c.txt", "d.txt"}
+    assert storage.tree("a")["d.txt"] == storage.files("a")["d.txt"]
+    assert storage.usage() == (3, 21)
+
+
+def test_each_gives_the_answers_in_order_and_raises_what_one_of_them_raises(storage: Storage) -> None:
+    for number in range(40):
+        storage.write(str(number), str(number))
+    assert storage.each(lambda number: int(storage.read(str(number))), range(40)) == [*range(40)]
+    with pytest.raises(FileNotFoundError):
+        storage.each(storage.read, ["0", "absent", "1"])
