@@ -59,14 +59,14 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Weights:
-    """What a validation runs with: `with weights():` puts it into the model and takes it out again."""
+    """What a validation runs with: `with weights(state):` puts it into the model and takes it out again."""
 
-    applied: Callable[[], AbstractContextManager[Any]] = nullcontext
+    applied: Callable[[State], AbstractContextManager[Any]] = nullcontext
     lender: str = ""
     """The hook that lends it, and keeps it as `model` in its record of each checkpoint; empty for the raw weights."""
 
-    def __call__(self) -> AbstractContextManager[Any]:
-        return self.applied()
+    def __call__(self, state: State) -> AbstractContextManager[Any]:
+        return self.applied(state)
 
 
 def evaluation_of(metric: str, labels: Container[str]) -> str | None:

@@ -177,7 +177,7 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
     if weights == "raw":
         return nullcontext()
     if weights == "judged":
-        return state.judged_weights()()
+        return state.judged_weights()(state)
     averaged = {label: lent for label, lent in state.evaluations.items() if lent.lender}
     chosen = averaged.get(weights) or (next(iter(averaged.values())) if len(averaged) == 1 else None)
     if chosen is None:
@@ -185,7 +185,7 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
             f"export: weights: {weights} needs one hook that validates with averaged weights, there are {len(averaged)}; "
             "add ema, with evaluate: ema or both, or write weights: judged"
         )
-    return chosen()
+    return chosen(state)
 
 
 # Writers: each writes a file and gives a function that reads it back and runs it.

@@ -79,7 +79,7 @@ class FeatureProbe(Hook):
             return
         values: dict[str, float] = {}
         for label, weights in state.evaluations.items():
-            with weights():
+            with weights(state):
                 measured = self._measure(part_of(state.module, self.encoder), state)
             values |= {f"{label}/{name}" if label else name: value for name, value in measured.items()}
         values |= self._baselines or {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -100,7 +99,7 @@ class EMA(Hook):
         label = self._label if self.evaluate == "both" else ""
         if state.evaluations.get(label, Weights()).lender:
             raise ValueError("another hook validates with its weights already; set evaluate: both or evaluate: raw")
-        state.evaluations[label] = Weights(partial(self.applied, state), self._label)
+        state.evaluations[label] = Weights(self.applied, self._label)
 
     def on_update(self, state: State) -> None:
         step = state.step + 1

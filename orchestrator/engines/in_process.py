@@ -46,7 +46,7 @@ class Rank:
             self._reports.close()
         self._session = self._reports = None
         if self.device.type == "cuda":
-            gc.collect()  # the loop, its hooks and the model know each other
+            gc.collect()  # a task, a hook or torch itself (its exporter, say) may tie a model into a cycle
             torch.cuda.empty_cache()
 
 

@@ -37,7 +37,7 @@ class Evaluation:
         self._plan.fire("on_phase_start", state)
         for label, weights in state.evaluations.items():
             meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
-            with weights(), torch.no_grad():
+            with weights(state), torch.no_grad():
                 state.module.eval()
                 iterations = self._iterations.evaluate(batches_of(loader, phase), meters, begun, epoch)
                 for _ in range(len(loader)):

@@ -23,6 +23,7 @@ from orchestrator.loop.changes import Changes
 from orchestrator.loop.data import Data
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.iterations import Iterations
+from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import seed_all
 from orchestrator.loop.report import Report
@@ -77,8 +78,9 @@ class Loop:
         self.changes = Changes(experiment, task, self.plan, state)
         self.iterations = Iterations(task, state, self.plan, self.clock, self.precision, self.recorder)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
+        self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         self.saving = Saving(
-            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, schedule, self._flush_rows
+            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, schedule, self.ledger
         )
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
@@ -167,7 +169,7 @@ class Loop:
         except BaseException as error:
             self.plan.fire("on_exception", self.state, error)
             self._close_data()
-            self._close_recorder_quietly()
+            self._close_ledger_quietly()
             raise
 
     def _refuse_metrics_without_data(self) -> None:
@@ -179,7 +181,13 @@ class Loop:
     def _end(self) -> None:
         self.plan.fire("on_end", self.state)
         self._close_data()
-        self._close_recorder()
+        self.ledger.close()
+
+    def _close_ledger_quietly(self) -> None:
+        try:
+            self.ledger.close()
+        except Exception as error:  # the failure that led here is the one to be told
+            logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
 
     def _close_data(self) -> None:
         self._batches = None
@@ -240,7 +248,7 @@ class Loop:
             **state.metrics,
         }
         self.plan.fire("on_report", state, metrics)
-        self._flush_rows()
+        self.ledger.flush()
         cut_short = cursor.stage is Stage.TRAIN
         if not cut_short:
             cursor.stage = Stage.REPORTED
@@ -324,25 +332,3 @@ class Loop:
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
             self.saving.save(self.state.milestone)
-
-    # Rows
-
-    def _flush_rows(self) -> None:
-        """Puts the rows that there are on disk, and what hooks and saving cost since the last time."""
-        self._record_costs()
-        self.recorder.sync()
-
-    def _close_recorder(self) -> None:
-        self._record_costs()
-        self.recorder.close()
-
-    def _close_recorder_quietly(self) -> None:
-        try:
-            self._close_recorder()
-        except Exception as error:  # the failure that led here is the one to be told
-            logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
-
-    def _record_costs(self) -> None:
-        costs = self.plan.drain_costs() + self.saving.drain_costs()
-        place = {"epoch": self.cursor.epoch_label, "iteration": self.state.iteration, "step": self.state.step}
-        self.recorder.append_costs([{**place, **cost} for cost in costs])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +17,7 @@ from orchestrator.config.schedule import Schedule
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.iterations import Iterations
+from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.randomness import random_state, restore_random_state
 from orchestrator.loop.strategy import mesh_of, sharded_model, sharded_optimizer
 from orchestrator.loop.training_cursor import TrainingCursor
@@ -29,7 +29,7 @@ _PARTS = ("model", "optimizer", "hooks")
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    `schedule` is what the scheduler goes by. `flush_rows` puts on disk the rows that there are.
+    `schedule` is what the scheduler goes by.
     """
 
     def __init__(
@@ -42,18 +42,17 @@ class Saving:
         changes: Changes,
         world: World,
         schedule: Schedule | None,
-        flush_rows: Callable[[], None],
+        ledger: Ledger,
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._iterations, self._cursor, self._changes = iterations, cursor, changes
         self._schedule = schedule.record() if schedule else None
-        self._flush_rows = flush_rows
+        self._ledger = ledger
         self.last_path: str | None = None
         """The newest stored checkpoint."""
         self.last_step = -1
         """The step at which it was made."""
         self._random_state: dict[str, Any] | None = None
-        self._seconds: list[float] = []
 
     def save(self, name: str) -> str | None:
         """Writes checkpoint `name`; collective. Returns its path, or None where the loop has no store."""
@@ -67,7 +66,7 @@ class Saving:
         sharded: dict[str, Any] = {}
         checkpoint = placeholders.without_shards(checkpoint, sharded)
         # What led to this checkpoint must be on disk before the checkpoint is: a resume counts on it.
-        self._flush_rows()
+        self._ledger.flush()
         store.discard_unfinished(name)
         world.barrier()
         files = {f"rank-{world.rank:04d}.pt": self._gather_rank()}
@@ -93,16 +92,9 @@ class Saving:
         world.barrier()
         self.last_path, self.last_step = store.path(name), state.step
         store.retain("run", [name])
-        self._seconds.append(perf_counter() - begun)
+        self._ledger.charge_save(perf_counter() - begun)
         self._plan.fire("on_saved", state, self.last_path)
         return self.last_path
-
-    def drain_costs(self) -> list[dict[str, Any]]:
-        """What saving cost since the last drain, as a row of the hooks' ledger."""
-        seconds, self._seconds = self._seconds, []
-        if not seconds:
-            return []
-        return [{"hook": "(loop)", "event": "save", "calls": len(seconds), "seconds": sum(seconds)}]
 
     def _gather(self) -> dict[str, Any]:
         """What all ranks have alike."""

@@ -151,7 +151,7 @@ def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
     points = PointSet(11, False, 1).points
     loop.state.module.eval()
     for folder, weights in (("val", loop.state.evaluations[""]), ("val/ema", loop.state.evaluations["ema"])):
-        with weights(), torch.no_grad():
+        with weights(loop.state), torch.no_grad():
             predicted = loop.state.module(points).argmax(1).tolist()
         assert [line[1] for line in lines(tmp_path / "csv" / folder / "step-00000003.csv")[1:]] == [str(p) for p in predicted]
 

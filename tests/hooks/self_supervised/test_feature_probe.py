@@ -124,6 +124,9 @@ def test_each_set_of_weights_that_is_validated_with_is_measured() -> None:
     hook.on_start(state)
 
     class Swapped:
+        def __init__(self, state: State) -> None:
+            pass
+
         def __enter__(self) -> None:
             self.before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
             module.load_state_dict(other.state_dict())

@@ -316,7 +316,7 @@ def test_training_goes_on_as_if_nothing_had_been_averaged(buffers: Any) -> None:
     hook.on_start(state)
     for part in range(3):
         train(state, {"ema": hook}, batches(3, seed=part))
-        with state.evaluations[""]():
+        with state.evaluations[""](state):
             module.eval()(batches(1)[0][0])
             module.train()
         hook.on_save(state, {})
@@ -336,7 +336,7 @@ def test_registers_what_validation_runs_with(evaluate: Any, labels: dict[str, bo
     assert list(state.evaluations) == list(labels)
     raw, averaged = weights(state.module), averages(hook, state)
     for label, has_averages in labels.items():
-        with state.evaluations[label]():
+        with state.evaluations[label](state):
             assert same(weights(state.module), averaged if has_averages else raw)
 
 
@@ -544,7 +544,7 @@ def test_validation_right_after_a_resume_sees_the_averages() -> None:
     train(state, {"ema": hook}, batches(4))
     resumed = EMA(decay=0.9)
     new = resume(resumed, small_model(seed=5), checkpoint_of(hook, state), step=4)
-    with new.evaluations[""]():
+    with new.evaluations[""](new):
         assert same(weights(new.module), averages(hook, state))
 
 
@@ -554,7 +554,7 @@ def test_added_to_a_run_under_way_it_starts_from_the_restored_weights() -> None:
     checkpoint = through_a_file({"model": state.module.state_dict(), "hook": {}, "rank": {}})
     hook, trail = EMA(decay=0.5), Trail()
     new = resume(hook, small_model(seed=5), checkpoint, step=3, iteration=3)
-    with new.evaluations[""]():
+    with new.evaluations[""](new):
         assert same(weights(new.module), weights(state.module))
     train(new, {"ema": hook, "trail": trail}, batches(2))
     for ours, first, second in zip(averages(hook, new), *trail.values, strict=True):

@@ -363,14 +363,3 @@ def test_without_a_store_nothing_is_saved_and_restoring_says_so() -> None:
     assert loop.save() is None
     with pytest.raises(CheckpointError, match="no store"):
         loop.restore("epoch-0001")
-
-
-def test_saving_is_in_the_ledger_of_costs(tmp_path: Path) -> None:
-    loop = Loop(Points(), experiment(), {}, store=CheckpointStore(Storage(tmp_path)))
-    reports = loop.run()
-    next(reports)
-    loop.save()
-    (cost,) = loop.saving.drain_costs()
-    assert {"hook": "(loop)", "event": "save", "calls": 1}.items() <= cost.items()
-    assert cost["seconds"] > 0
-    assert loop.saving.drain_costs() == []

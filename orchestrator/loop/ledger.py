@@ -1,0 +1,42 @@
+"""The ledger: what hooks and saving cost, written with the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hooks.plan import Plan
+from hooks.state import State
+from orchestrator.loop.training_cursor import TrainingCursor
+from orchestrator.stats.recorder import Recorder
+
+
+class Ledger:
+    """Takes what was spent outside an iteration, and puts it on disk beside the rows that there are. Worker process."""
+
+    def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: TrainingCursor) -> None:
+        self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor
+        self._saves: list[float] = []
+
+    def charge_save(self, seconds: float) -> None:
+        """Adds what a checkpoint took."""
+        self._saves.append(seconds)
+
+    def flush(self) -> None:
+        """Puts on disk the rows that there are, and what was spent since the last time."""
+        self._record()
+        self._recorder.sync()
+
+    def close(self) -> None:
+        """Flushes everything, and ends the files."""
+        self._record()
+        self._recorder.close()
+
+    def _record(self) -> None:
+        place = {"epoch": self._cursor.epoch_label, "iteration": self._state.iteration, "step": self._state.step}
+        self._recorder.append_costs([{**place, **cost} for cost in self._drain()])
+
+    def _drain(self) -> list[dict[str, Any]]:
+        """Rows of hook, event, calls, seconds: of each hook at each event, and of the loop's own saving."""
+        saves, self._saves = self._saves, []
+        own = [{"hook": "(loop)", "event": "save", "calls": len(saves), "seconds": sum(saves)}] if saves else []
+        return self._plan.drain_costs() + own
