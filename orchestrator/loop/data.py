@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
 from hooks import Rhythm
-from hooks.private_torch import tree_leaves
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.batches import batches_of
 from orchestrator.loop.randomness import with_own_generators
+from orchestrator.loop.transfer import to_device
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -56,47 +55,6 @@ class ShardedSampler(Sampler[int]):
     def __len__(self) -> int:
         rest = max(0, self.length - self.offset)
         return -(-(rest if self.even else rest - self.rank) // self.world_size)
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """Moves the tensors of a batch, however it is nested."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        kind: Any = type(batch)
-        return kind(to_device(value, device) for value in batch)
-    return batch
-
-
-class Copies:
-    """Moves batches to a GPU on a stream of its own, while the GPU still works on the batch before. Worker process.
-
-    On the stream of that work a copy would wait for its end. What uses a batch waits for its copy, on the GPU; the host
-    waits for neither, if the batch lies in page-locked memory.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
-
-    def __call__(self, batch: Any) -> Any:
-        with torch.cuda.stream(self._stream):
-            moved = to_device(batch, self._device)
-        present = torch.cuda.current_stream(self._device)
-        present.wait_stream(self._stream)
-        for leaf in tree_leaves(moved):
-            if isinstance(leaf, torch.Tensor):
-                # Their memory is not to be given to a later copy before this stream is done with it.
-                leaf.record_stream(present)
-        return moved
-
-
-def mover(device: torch.device) -> Callable[[Any], Any]:
-    """What moves batches to a device."""
-    return Copies(device) if device.type == "cuda" else partial(to_device, device=device)
 
 
 class Data:

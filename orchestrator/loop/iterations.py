@@ -19,12 +19,12 @@ from hooks.plan import Call, Plan
 from hooks.state import State
 from orchestrator.errors import RunError
 from orchestrator.loop.backward_end import OwnBackward
-from orchestrator.loop.data import mover
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.span_clock import Clock, spans
 from orchestrator.loop.strategy import check_exchanged, exchange_gradients
 from orchestrator.loop.task_errors import wrong_loss, wrong_metric
+from orchestrator.loop.transfer import mover
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task

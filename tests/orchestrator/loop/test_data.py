@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +12,7 @@ from torch.utils.data import DistributedSampler, IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data import Copies, Data, ShardedSampler, to_device
+from orchestrator.loop.data import Data, ShardedSampler
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.tasks import Points, PointSet, experiment
@@ -214,64 +211,6 @@ def test_the_loaders_processes_end_with_the_run() -> None:
     assert len(set(multiprocessing.active_children()) - before) == 2
     assert list(reports) == []
     assert set(multiprocessing.active_children()) <= before
-
-
-# To the device
-
-
-Pair = namedtuple("Pair", "left right")
-
-
-def test_batches_of_any_shape_are_moved() -> None:
-    device = torch.device("meta")
-    tensor = torch.zeros(2)
-    batch = {"a": tensor, "b": [tensor, "text"], "c": (tensor, 3), "d": Pair(tensor, None)}
-    moved = to_device(batch, device)
-    assert moved["a"].device == moved["b"][0].device == moved["c"][0].device == moved["d"].left.device == device
-    assert moved["b"][1] == "text"
-    assert moved["c"][1] == 3
-    assert isinstance(moved["c"], tuple)
-    assert isinstance(moved["d"], Pair)
-    assert moved["d"].right is None
-
-
-# Copies beside the GPU's work
-
-
-class Stream:
-    """Stands in for a GPU's stream: keeps what was asked of it."""
-
-    def __init__(self, name: str, asked: list[tuple[str, ...]]) -> None:
-        self.name, self.asked = name, asked
-
-    def wait_stream(self, other: Stream) -> None:
-        self.asked.append((self.name, "waits for", other.name))
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        self.asked.append((self.name, "begins"))
-        yield
-        self.asked.append((self.name, "ends"))
-
-
-def test_a_batch_is_copied_on_a_stream_of_its_own_that_its_users_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-    copying, working = Stream("copying", asked), Stream("working", asked)
-    device = torch.device("meta")
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: copying)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.entered())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: working)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: asked.append((stream.name, "keeps", str(tuple(tensor.shape)))))
-    moved = Copies(device)({"points": torch.zeros(3, 2), "labels": [torch.zeros(3), "text"]})
-    assert moved["points"].device == moved["labels"][0].device == device
-    assert moved["labels"][1] == "text"
-    assert asked == [
-        ("copying", "begins"),
-        ("copying", "ends"),
-        ("working", "waits for", "copying"),
-        ("working", "keeps", "(3, 2)"),
-        ("working", "keeps", "(3,)"),
-    ]
 
 
 @pytest.mark.parametrize(("pin_memory", "device", "pinned"), [(None, "cpu", False), (None, "cuda", True), (False, "cuda", False), (True, "cpu", True)])
