@@ -25,14 +25,14 @@ from orchestrator.checkpoint.manifest import (
     INDEX,
     MANIFEST,
     LaterFormat,
-    checked_manifest,
     position_in,
     read_index,
+    read_manifest,
 )
 from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import parsed
+from orchestrator.storage.stored_data import sealed
 
 
 class _HashingWriter:
@@ -117,7 +117,7 @@ class CheckpointStore:
         """Verifies what was written of a checkpoint, writes its manifest and puts it in its place."""
         staging = self._staging(name)
         self._verify(staging, manifest)
-        self.storage.write(f"{staging}/{MANIFEST}", json.dumps(manifest, indent=1))
+        self.storage.write(f"{staging}/{MANIFEST}", sealed(json.dumps(manifest, indent=1)))
         if staging == name:
             return
         if self.storage.exists(name):
@@ -195,12 +195,12 @@ class CheckpointStore:
     def manifest(self, name: str) -> dict[str, Any]:
         """A checkpoint's manifest; raises CheckpointError where there is none, or no whole one."""
         try:
-            return checked_manifest(parsed(self.storage.read(f"{name}/{MANIFEST}")))
+            return read_manifest(self.storage, name)
         except FileNotFoundError:
             there = ", ".join(self.names()) or "none"
             raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; there are: {there}") from None
-        except ValueError as error:
-            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error}") from error
+        except DamagedFile as error:
+            raise CheckpointError(f"the manifest of '{name}' in {self.storage} is damaged: {error.what}") from error
 
     def names(self) -> list[str]:
         """The stored checkpoints, oldest first; those with a damaged manifest are left out."""
@@ -396,5 +396,5 @@ class CheckpointStore:
         return filled
 
     def _write_index(self, index: Mapping[str, Any]) -> None:
-        self.storage.write(INDEX, json.dumps(index, indent=1))
+        self.storage.write(INDEX, sealed(json.dumps(index, indent=1)))
 

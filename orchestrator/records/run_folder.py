@@ -23,7 +23,7 @@ from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.reports import checked_report
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import checked, mapping, read_json, whole_lines
+from orchestrator.storage.stored_data import checked, mapping, read_json, sealed, whole_lines
 
 DEFAULT_STORAGE = "runs"
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
@@ -117,7 +117,7 @@ class RunFolder:
         """Keeps the experiment: in full for people, and as it was written, to go on from."""
         self.storage.write("experiment.yaml", text)
         if source is not None:
-            self.storage.write("source.json", json.dumps(asdict(source), indent=1))
+            self.storage.write("source.json", sealed(json.dumps(asdict(source), indent=1)))
 
     def exists(self) -> bool:
         """Whether there is a run: `run.json` is the last of its first files."""
@@ -144,7 +144,7 @@ class RunFolder:
 
     def _write(self, entries: Mapping[str, Any]) -> None:
         renew_lease(self.storage.path)
-        self.storage.write("run.json", json.dumps(entries, indent=1, default=str))
+        self.storage.write("run.json", sealed(json.dumps(entries, indent=1, default=str)))
 
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`, by their names in RunMetadata."""
@@ -175,7 +175,7 @@ class RunFolder:
         """Keeps the plain values of `state.info` in `info.json`, until `run.json` has them. Rank 0."""
         plain = {name: value for name, value in info.items() if _is_plain(value)}
         if plain:
-            self.storage.write("info.json", json.dumps(plain, indent=1))
+            self.storage.write("info.json", sealed(json.dumps(plain, indent=1)))
 
     def source(self) -> ExperimentSource:
         """What was written of the run's experiment; of a run of before, the experiment in full."""
@@ -261,7 +261,7 @@ class RunFolder:
 
     def write_attempt(self, attempt: Attempt) -> None:
         """Writes down what is known of an attempt. Rank 0."""
-        self.storage.write(f"stats/attempt={attempt.number}/attempt.json", json.dumps(attempt.entries(), indent=1))
+        self.storage.write(f"stats/attempt={attempt.number}/attempt.json", sealed(json.dumps(attempt.entries(), indent=1)))
 
     @staticmethod
     def rank_folder(attempt: int, rank: int) -> str:
@@ -299,7 +299,7 @@ class RunFolder:
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Adds one report to `metrics.jsonl`. Rank 0."""
-        self.storage.append("metrics.jsonl", json.dumps(line) + "\n")
+        self.storage.append("metrics.jsonl", sealed(json.dumps(line)) + "\n")
 
     def _end_last_line(self) -> None:
         """Ends a line that a kill cut short, so that the next one stands by itself."""

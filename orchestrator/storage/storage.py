@@ -11,8 +11,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.errors import StorageError
@@ -48,6 +49,9 @@ _ADVICE = {
     errno.EEXIST: "A file lies where a folder should be: move it away",
     errno.EISDIR: "A folder lies where a file should be: move it away",
     errno.ENOENT: "It was removed meanwhile",
+    errno.ENXIO: "A pipe, a socket or a device lies where a file should be: move it away",
+    errno.ELOOP: "A link lies where a file should be, and leads to itself: move it away",
+    errno.EIO: "The disk cannot read or write there, and may be about to fail: save what is on it",
 }
 
 
@@ -181,7 +185,7 @@ class Storage:
         """A file's bytes, from a place on; raises FileNotFoundError where there is none."""
         if self.local is None:
             return cast(bytes, self._remote.read(self._path(name), start))
-        with telling_of(self.local / name, missing=False), open(self.local / name, "rb") as file:
+        with telling_of(self.local / name, missing=False), open(_plain(self.local / name), "rb") as file:
             file.seek(start)
             return file.read()
 
@@ -192,7 +196,8 @@ class Storage:
             return self._remote.ask(lambda there: there.open_input_file(path))
         from pyarrow import OSFile
 
-        return OSFile(str(self.local / name))
+        with telling_of(self.local / name, missing=False):
+            return OSFile(str(_plain(self.local / name)))
 
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
@@ -230,7 +235,7 @@ class Storage:
             path = self.local / name
             with telling_of(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                with open(_plain(path), "a", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(data)
             return
         before = self.read(name) if self.exists(name) else b""
@@ -243,7 +248,7 @@ class Storage:
         path = self.local / name
         with telling_of(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return open(path, "wb")
+            return open(_plain(path), "wb")
 
     def send(self, stream: IO[bytes], name: str) -> None:
         """Puts a stream that grows no more into its place; on a local disk it is there."""
@@ -285,6 +290,15 @@ class Storage:
             shutil.copytree(folder, self.local / to, dirs_exist_ok=True)
         else:
             self._remote.upload(folder, self._path(to))
+
+
+def _plain(path: Path) -> Path:
+    """The path; raises OSError where something lies there that would hold whoever opens it, or never end."""
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        if not S_ISREG(mode):
+            raise OSError(errno.EISDIR if S_ISDIR(mode) else errno.ENXIO, "it is no file")
+    return path
 
 
 def _sync_folder(folder: Path) -> None:

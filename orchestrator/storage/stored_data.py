@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import IntEnum
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from zlib import crc32
 
 from orchestrator.errors import DamagedFile
 from orchestrator.storage.storage import Storage
@@ -17,27 +19,55 @@ from orchestrator.storage.storage import Storage
 T = TypeVar("T")
 
 _log = logging.getLogger("hookyard")
+_SEAL = re.compile(rb',\s*"crc": "([0-9a-f]{8})"\s*}\s*\Z')
+_SEAL_BYTES = 40
+"""A seal has fewer."""
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+
+
+def sealed(text: str) -> str:
+    """The JSON text of a mapping with one entry more, `crc`: the CRC-32 of what stands before that."""
+    body = text.removesuffix("}").rstrip()
+    gap = "\n" if "\n" in body else ""
+    return f'{body},{gap} "crc": "{crc32(body.encode()):08x}"{gap}}}'
+
+
+def is_changed(data: bytes) -> bool:
+    """Whether a sealed text is not as it was written; what earlier versions wrote has no seal."""
+    seal = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
+    return seal is not None and crc32(data[: seal.start()]) != int(seal[1], 16)
+
+
+@cache
+def _tell_changed(place: str) -> None:
+    _log.warning("%s was changed after it was written: its checksum does not hold. It is read as it is; where nobody meant that, put back a copy of it", place)
 
 
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
     """What a JSON file holds, as `read` takes it; that raises ValueError for what it cannot take. Raises FileNotFoundError
-    where there is none, DamagedFile where it is damaged; `advice` says what can be done then."""
+    where there is none, DamagedFile where it is damaged; `advice` says what can be done then. One that was changed, as
+    people may, is read, which is said once."""
     data = storage.read(name)
     try:
-        return read(parsed(data))
+        found = read(parsed(data))
     except ValueError as error:
         raise DamagedFile(str(storage / name), str(error), advice) from error
+    if is_changed(data):
+        _tell_changed(str(storage / name))
+    return found
 
 
 def parsed(data: bytes) -> Any:
-    """The value of a JSON text; raises ValueError for anything else."""
+    """The value of a JSON text, without its seal; raises ValueError for anything else."""
     if not data.strip():
         raise ValueError("it is empty")
     try:
-        return json.loads(data)
+        value = json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if isinstance(value, dict):
+        value.pop("crc", None)
+    return value
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -61,14 +91,16 @@ def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
         if not line.strip():
             continue
         try:
+            if is_changed(line):
+                raise ValueError("its checksum does not hold")
             found.append(read(parsed(line)))
         except ValueError as error:
-            if not _is_cut_short(line):
+            if not is_cut_short(line):
                 left_out(place, f"line {number} is left out: {error}")
     return found
 
 
-def _is_cut_short(line: bytes) -> bool:
+def is_cut_short(line: bytes) -> bool:
     """Whether a line is one of ours up to some byte: what JSON it holds is right as far as it goes."""
     from pydantic_core import from_json
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.storage.stored_data import checked, whole_lines
+from orchestrator.storage.stored_data import checked, sealed, whole_lines
 
 FILE = "population.jsonl"
 
@@ -48,7 +48,7 @@ class History:
 
     def append(self, **fields: Any) -> None:
         """Adds one."""
-        self._storage.append(FILE, json.dumps(asdict(Exploit(time=now(), **fields))) + "\n")
+        self._storage.append(FILE, sealed(json.dumps(asdict(Exploit(time=now(), **fields)))) + "\n")
 
     def read(self) -> list[Exploit]:
         """All of them, oldest first; none where no trial took another one's weights."""
@@ -63,7 +63,7 @@ class History:
         unbegun = [one for trial, one in last.items() if trial in values and one.after != values[trial]]
         kept = [exploit for exploit in exploits if exploit not in unbegun]
         if unbegun:
-            self._storage.write(FILE, "".join(json.dumps(asdict(exploit)) + "\n" for exploit in kept))
+            self._storage.write(FILE, "".join(sealed(json.dumps(asdict(exploit))) + "\n" for exploit in kept))
 
 
 def _exploit(line: Any) -> Exploit:

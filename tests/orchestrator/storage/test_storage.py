@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
@@ -228,3 +229,21 @@ def test_each_gives_the_answers_in_order_and_raises_what_one_of_them_raises(stor
     assert storage.each(lambda number: int(storage.read(str(number))), range(40)) == [*range(40)]
     with pytest.raises(FileNotFoundError):
         storage.each(storage.read, ["0", "absent", "1"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to itself", "folder"])
+def test_what_is_no_file_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.chdir(tmp_path)  # as a socket's path may be no longer than 100 bytes
+    with socket.socket(socket.AF_UNIX) as listening:
+        made: dict[str, Callable[[], object]] = {
+            "pipe": lambda: os.mkfifo("odd"),
+            "socket": lambda: listening.bind("odd"),
+            "device": lambda: os.symlink("/dev/zero", "odd"),
+            "link to itself": lambda: os.symlink("odd", "odd"),
+            "folder": lambda: os.mkdir("odd"),
+        }
+        made[kind]()
+        storage = Storage(tmp_path)
+        for use in (storage.read, storage.open, storage.open_stream, lambda name: storage.append(name, "x")):
+            with pytest.raises(StorageError, match=r"odd: .* lies where a file should be.*: move it away"):
+                use("odd")
