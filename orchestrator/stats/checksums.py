@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from os import SEEK_END
 from typing import IO, Any
 from zlib import crc32
@@ -50,30 +51,63 @@ def is_whole(message: Any) -> bool:
 
 
 def schema_in(stream: Any, place: str) -> tuple[pa.Schema, bool] | None:
-    """The schema at the beginning of a stream, and whether its messages are sealed; None, which is said, where that is damaged."""
-    try:
-        message = pa.ipc.read_message(stream)
-        is_sealed_stream = is_sealed(message)
-        if is_sealed_stream and not is_whole(message):
-            raise pa.ArrowInvalid("its checksum does not hold")
-        return pa.ipc.read_schema(message), is_sealed_stream
-    except EOFError:
-        return None
-    except (pa.ArrowException, OSError) as error:
-        left_out(place, f"all of its rows are left out: {error}")
-        return None
+    """The schema at the beginning of a stream, and whether its messages are sealed; None where that is damaged, which is said, or a
+    kill cut it short."""
+    message = _message(stream)
+    with suppress(pa.ArrowException, OSError):
+        if message is not None and (not is_sealed(message) or is_whole(message)):
+            return pa.ipc.read_schema(message), is_sealed(message)
+    stream.seek(0)
+    data = stream.read()
+    if message is not None or _next_whole(data) is not None or END in (data[: len(END)], data[-len(END) :]):
+        left_out(place, "all of its rows are left out: how it begins is not as it was written")
+    return None
 
 
-def whole_batches(stream: Any, schema: pa.Schema, is_sealed_stream: bool, place: str) -> Iterator[pa.RecordBatch]:
-    """The batches from where a stream stands, without those whose checksum does not hold, which is said; raises EOFError,
-    ArrowInvalid or OSError where it ends without its end."""
+def whole_batches(stream: Any, schema: pa.Schema, is_sealed_stream: bool, place: str, *, is_over: bool = False) -> Iterator[pa.RecordBatch]:
+    """The batches from where a stream stands, without those that are damaged, which is said; raises EOFError at its end.
+
+    What a kill cut short at the end is no damage, unless the stream `is_over`: then nothing may be missing.
+    """
     while True:
         begin = stream.tell()
-        message = pa.ipc.read_message(stream)
-        if is_sealed_stream and not (is_sealed(message) and is_whole(message)):
-            left_out(place, f"the rows in bytes {begin} to {stream.tell()} are left out: their checksum does not hold")
+        message = _message(stream)
+        if message is not None and (not is_sealed_stream or (is_sealed(message) and is_whole(message))):
+            try:
+                yield pa.ipc.read_record_batch(message, schema)
+            except pa.ArrowException as error:
+                left_out(place, f"the rows behind byte {begin} are left out: {error}")
+                raise EOFError from error
             continue
-        yield pa.ipc.read_record_batch(message, schema)
+        stream.seek(begin)
+        rest = stream.read()
+        follows = _next_whole(rest) if is_sealed_stream else None
+        end = begin + (len(rest) if follows is None else follows)
+        if message is not None or follows is not None or (END in (rest[: len(END)], rest[-len(END) :]) and rest != END):
+            left_out(place, f"the rows in bytes {begin} to {end} are left out: their checksum does not hold")
+        elif is_over and rest != END:
+            left_out(place, f"it was cut short at byte {end}; the rows behind byte {begin} are missing")
+        if follows is None:
+            raise EOFError
+        stream.seek(end)
+
+
+def _message(stream: Any) -> Any:
+    """The next message; None where there is none, or it cannot be read."""
+    try:
+        return pa.ipc.read_message(stream)
+    except (EOFError, OSError, pa.ArrowException):
+        return None
+
+
+def _next_whole(data: bytes) -> int | None:
+    """Where behind its first one the next whole message of a sealed stream begins."""
+    begin = 0
+    while (begin := data.find(END[:4], begin + 1)) >= 0:
+        size = int.from_bytes(data[begin + 4 : begin + 8], "little")
+        if data[begin + size : begin + size + len(_MARK)] == _MARK and (message := _message(pa.BufferReader(data[begin:]))) and is_whole(message):
+            return begin
+    return None
 
 
 def write_parquet(table: pa.Table, file: IO[bytes], row_group_size: int) -> None:

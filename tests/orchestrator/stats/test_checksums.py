@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import DamagedFile
+from orchestrator.stats.checksums import END, schema_in, whole_batches
 from orchestrator.stats.rank_files import RankFiles
 from orchestrator.stats.tables import compact, read_batches, read_recorded
 from orchestrator.storage import Storage
@@ -60,13 +61,13 @@ def joined(tmp_path: Path) -> Path:
 
 def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_differs(joined: Path, tmp_path: Path) -> None:
     data, rows, told = joined.read_bytes(), read_recorded(Storage(tmp_path), "rows"), 0
-    for place in range(0, len(data), 2):
+    for place in range(0, len(data), 11):
         joined.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         try:
             assert read_recorded(Storage(tmp_path), "rows").equals(rows), place
         except DamagedFile:
             told += 1
-    assert told > len(data) * 0.45
+    assert told > len(data) * 0.08
 
 
 @pytest.mark.parametrize("length", [0, 3, 8, 100, -1, -9])
@@ -82,3 +83,40 @@ def test_any_reader_reads_a_joined_table_and_ours_one_without_a_checksum(joined:
     assert b"HYcr" in joined.read_bytes()[-16:-8]
     pq.write_table(rows, joined)
     assert read_recorded(Storage(tmp_path), "rows")["loss"].to_pylist() == [0.123456789, 0.25]
+
+
+def test_what_a_kill_cut_short_is_no_damage_and_what_no_kill_makes_is(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    messages = [place for place in range(len(data) - 8) if data.startswith(END[:4], place)]
+    first, second = messages[1:3]
+    for length in range(second, len(data)):
+        assert losses(data[:length]) in ([[0.5, 0.25]], [[0.5, 0.25], [1.5, 0.25]])
+    assert caplog.text == ""
+    for place in (first, first + 4, first + 5, first + 7, first + 40):  # what frames the first batch, or tells its length
+        caplog.clear()
+        assert losses(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]) == [[1.5, 0.25]]
+        assert f"the rows in bytes {first} to {second} are left out" in caplog.text
+    for harmed in (data[: second + 4] + b"\x00\x10" + data[second + 6 :], data[:second] + END + data[second + 8 :], data + b"more"):
+        caplog.clear()
+        assert losses(harmed)[0] == [0.5, 0.25]
+        assert "are left out" in caplog.text
+
+
+def test_a_damaged_beginning_is_said_and_one_that_was_cut_is_not(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    batch = data.index(END[:4], 1)
+    for length in range(batch):
+        assert losses(data[:length]) == []
+    assert caplog.text == ""
+    for place in (0, 4, 6, 20, batch - 2):
+        caplog.clear()
+        assert losses(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :]) == []
+        assert "all of its rows are left out" in caplog.text
+
+
+def test_a_stream_that_is_over_has_its_end(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    for cut in (data, data[:-8], data[:-9]):
+        stream = pa.BufferReader(cut)
+        begun = schema_in(stream, "rows")
+        assert begun is not None
+        with pytest.raises(EOFError):
+            list(whole_batches(stream, *begun, "rows", is_over=True))
+        assert ("rows is damaged: it was cut short" in caplog.text) == (cut is not data)
