@@ -201,8 +201,10 @@ class State:
         return f"epoch-{self.epoch:04d}" if self.epoch and self.phase_iteration == 0 else f"step-{self.step:08d}"
 
     def record(self, **columns: Any) -> None:
-        """Adds columns to this iteration's row: numbers, or tensors of one element, which stay on their device."""
-        self.row.update(columns)
+        """Adds columns to this iteration's row: numbers, or tensors of one element, which are taken as they are now and stay on
+        their device. What is kept is no view and has no graph, so that nothing else lives on for it."""
+        for name, value in columns.items():
+            self.row[name] = value.detach().clone() if isinstance(value, Tensor) else value
 
     def show(self, line: str) -> None:
         """Shows a line of plain text on the display; where there is none, the logger `hookyard` has it."""

@@ -1,4 +1,4 @@
-"""Collectives over many tensors at once: one call for each dtype, and none where a process trains alone."""
+"""Collectives over many tensors at once: one call for each dtype and device, and none where a process trains alone."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 def _in_one_call(tensors: Iterable[Tensor], collective: Callable[[Tensor], None]) -> None:
     if not dist.is_initialized():
         return
-    by_dtype: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+    alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        by_dtype[tensor.dtype].append(tensor)
-    for group in by_dtype.values():
+        alike[tensor.dtype, tensor.device].append(tensor)
+    for group in alike.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
+        if flat.device.type == "cpu" and dist.get_backend() == "nccl":
+            flat = flat.cuda()  # NCCL has no way between the memories of hosts
         collective(flat)
         for tensor, piece in zip(group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True):
             tensor.copy_(piece.view_as(tensor))

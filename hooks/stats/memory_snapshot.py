@@ -8,8 +8,10 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
+from weakref import ref
 
 import torch
 from annotated_types import Ge
@@ -50,15 +52,17 @@ class MemorySnapshot(Cleanup, Hook):
 
     def __post_init__(self) -> None:
         self._recording = False
+        self._state: State | None = None
+        """While the history is recorded."""
         self._ran_out = False
 
     def on_start(self, state: State) -> None:
         if state.device.type != "cuda":
             return
         record_memory_history(max_entries=self.max_entries, stacks="python")
-        self._recording = True
+        self._recording, self._state = True, state
         if self.failures != "none":
-            when_out_of_memory(lambda: self._run_out(state))
+            when_out_of_memory(partial(_run_out, ref(self)))
 
     def on_step(self, state: State) -> None:
         if state.stepped and state.step in self.steps:
@@ -79,16 +83,24 @@ class MemorySnapshot(Cleanup, Hook):
         if self._recording and not snapshot.exists():
             dump_memory_snapshot(snapshot)
 
-    def _run_out(self, state: State) -> None:
+    def _run_out(self) -> None:
         # Once: a program that lives on with too little memory may come here again and again.
-        if self._recording and not self._ran_out:
+        if self._state is not None and not self._ran_out:
             self._ran_out = True
-            dump_memory_snapshot(_path(state, "-OutOfMemoryError", "pickle"))
+            dump_memory_snapshot(_path(self._state, "-OutOfMemoryError", "pickle"))
 
     def close(self) -> None:
+        self._state = None
         if self._recording:
             self._recording = False
             record_memory_history(enabled=None)
+
+
+def _run_out(hook: ref[MemorySnapshot]) -> None:
+    """By a reference that keeps nothing: torch has an observer for as long as the process lives."""
+    alive = hook()
+    if alive is not None:
+        alive._run_out()
 
 
 def _path(state: State, reason: str, suffix: str) -> Path:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le
+from torch import nn
 
 from hooks.hook import Hook
 from hooks.parts.gpu_peaks import peak_flops
@@ -75,8 +76,11 @@ class Throughput(Hook):
 
 
 def _kind(state: State) -> str:
-    """What the matrix products are computed in."""
+    """What most of the work is computed in: that of convolutions, where there are any, else of matrix products. Torch's
+    default is TF32 for the one and fp32 for the other."""
     precision = str(state.config.get("precision", "fp32"))
-    if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
-        return "tf32"
-    return precision
+    if precision != "fp32":
+        return precision
+    convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in state.module.modules())
+    backend = torch.backends.cudnn.conv if convolves else torch.backends.cuda.matmul
+    return "tf32" if backend.fp32_precision == "tf32" else "fp32"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import pytest
 import torch
+import torch.distributed as dist
 
 from hooks.parts import coalesced_collectives as coalesced
 from tests.ranks import on_ranks
@@ -24,3 +26,14 @@ def test_every_rank_gets_means_sums_and_the_masters_values() -> None:
     for values in on_ranks(_all_three):
         assert values[:3] == expected[:3]
         assert values[3][0][0] == float(torch.tensor(60000.0).half())
+
+
+def test_under_nccl_what_lies_on_the_cpu_goes_by_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    on_gpu: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: on_gpu.append(tensor.clone()) or on_gpu[-1])
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(2) if tensor is on_gpu[-1] else None)
+    tensor = torch.ones(2)
+    coalesced.total([tensor])
+    assert tensor.tolist() == [2.0, 2.0]

@@ -6,10 +6,12 @@ import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import psutil
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hooks import HookError, Plan, State
@@ -173,3 +175,16 @@ def test_out_of_memory_is_written_down_while_all_is_still_allocated(tmp_path: Pa
     assert snapshot.read_text() == "the first"
     assert _names(tmp_path) == ["rank=0-step=0-OutOfMemoryError.pickle", "rank=0-step=0-OutOfMemoryError.txt"]
     assert cuda.recorded[-1] == {"enabled": None}
+
+
+def test_the_observer_that_torch_keeps_keeps_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"), module=nn.Linear(2, 2))
+    hook = MemorySnapshot()
+    hook.on_start(state)
+    module = ref(state.module)
+    hook.close()
+    del state
+    assert module() is None
+    del hook
+    cuda.observer(0, 100, 1000, 10)
+    assert not (tmp_path / "memory").exists()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from hooks import Hook, State
 from hooks.parts.gpu_peaks import PEAKS, peak_flops
@@ -132,16 +134,29 @@ def test_a_narrower_name_stands_before_a_wider_one() -> None:
         assert not any(set(earlier) < set(name) for earlier in names[:index]), name
 
 
+@pytest.fixture
+def matmul_precision() -> Iterator[Callable[[str], None]]:
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize(
-    ("precision", "matmul", "peak"), [("bf16", "highest", 312e12), ("fp32", "highest", 19.5e12), ("fp32", "high", 156e12)]
+    ("module", "precision", "matmul", "peak"),
+    [
+        (nn.Linear(2, 2), "bf16", "highest", 312e12),
+        (nn.Linear(2, 2), "fp32", "highest", 19.5e12),
+        (nn.Linear(2, 2), "fp32", "high", 156e12),
+        (nn.Conv2d(2, 2, 1), "fp32", "highest", 156e12),
+    ],
 )
-def test_the_peak_is_that_of_the_precision(
-    precision: str, matmul: str, peak: float, monkeypatch: pytest.MonkeyPatch
+def test_the_peak_is_that_of_what_the_work_is_computed_in(
+    module: nn.Module, precision: str, matmul: str, peak: float, matmul_precision: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: matmul)
+    matmul_precision(matmul)
     hook = Throughput()
-    state = State(device=torch.device("cuda"), config={"precision": precision}, info={"flops_per_sample": 1e12})
+    state = State(module=module, device=torch.device("cuda"), config={"precision": precision}, info={"flops_per_sample": 1e12})
     hook.on_start(state)
     state.recent.append(row(10, 1.0))
     assert measured(state, hook)["mfu"] == pytest.approx(3e13 / peak)

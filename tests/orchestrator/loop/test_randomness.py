@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 import torch
 
 from orchestrator.loop.randomness import random_state, restore_random_state, seed_all, with_own_generators
@@ -78,3 +79,15 @@ def test_what_is_with_own_generators_begins_at_its_seed_and_disturbs_nothing() -
         mixed.append(draw())
     assert items == aside
     assert mixed == around
+
+
+def test_a_process_that_never_used_the_gpu_makes_no_context_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError("the GPU was asked")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", asked)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", asked)
+    state = random_state()
+    assert state["cuda"] is None
+    restore_random_state(state | {"cuda": torch.zeros(16, dtype=torch.uint8)})
