@@ -12,9 +12,20 @@ from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment, Session
-from orchestrator.errors import HookyardError
+from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
+
+
+def device_of(workers: Workers) -> torch.device:
+    """Where a rank in this process trains; raises UsageError where a GPU is asked for and torch can use none."""
+    if not workers.gpu:
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    build = f"torch {torch.__version__}"
+    why = f"{build} finds none that it can use here" if torch.version.cuda or torch.version.hip else f"{build} is built for CPUs alone"
+    raise UsageError(f"workers.gpu asks for a GPU, and {why}. Say workers.gpu=false to train on the CPU")
 
 
 class Rank:
@@ -22,7 +33,7 @@ class Rank:
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
-        self.device = torch.device("cuda", 0) if workers.gpu and torch.cuda.is_available() else torch.device("cpu")
+        self.device = device_of(workers)
         self._session: Session | None = None
         self._reports: Generator[Report, None, None] | None = None
 

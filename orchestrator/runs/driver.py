@@ -169,7 +169,11 @@ def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: 
             f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say workers.count={workers.most}, "
             "or use the engine train, which makes do with fewer"
         )
-    if engine != "in-process":
+    if engine == "in-process":
+        from orchestrator.engines.in_process import device_of
+
+        device_of(workers)
+    else:
         refuse_classes_of_main(to_dict(experiment))
     if engine != "in-process" and starts_ray(address):
         refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")

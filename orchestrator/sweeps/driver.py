@@ -80,7 +80,7 @@ def sweep(
         raise UsageError(f"this experiment goes on from {experiment.source.goes_on_from}, and the trials of a sweep begin anew")
     address = chosen_address(address, local=local)
     Storage(storage).reach()
-    _refuse_what_is_missing(settings, local)
+    _refuse_what_is_missing(experiment, settings, local)
     if not local:
         refuse_classes_of_main(to_dict(experiment))
     if starts_ray(address) and not local:
@@ -136,7 +136,7 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         tried = sum(trial.failed for trial in previous.values())
         hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
         raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
-    _refuse_what_is_missing(settings, metadata.local)
+    _refuse_what_is_missing(experiment, settings, metadata.local)
     _wait_for_orphans(folder)
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
     folder.write_experiment(to_yaml(experiment), experiment.source)
@@ -272,13 +272,18 @@ def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
     return folder.storage.write(REPLAY, to_yaml(best))
 
 
-def _refuse_what_is_missing(settings: Settings, local: bool) -> None:
-    """Raises UsageError where an extra is not installed, or trials that wait for each other would run one after the other."""
+def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool) -> None:
+    """Raises UsageError where an extra or a GPU is missing, or trials that wait for each other would run one after the other."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
         if needed[package] and find_spec(package) is None:
             raise UsageError(f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'")
-    if local and isinstance(settings.scheduler, HyperBand | Population):
+    if not local:
+        return
+    from orchestrator.engines.in_process import device_of
+
+    device_of(experiment.workers)
+    if isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
             f"the trials of {settings.scheduler.type} live side by side, and in one process they run one after the other. "
             "Leave out --local, or say sweep.scheduler=fifo"

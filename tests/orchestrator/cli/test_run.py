@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
@@ -193,6 +194,16 @@ def test_a_sweep_is_shown_with_what_its_trials_tell(study: Path) -> None:
     assert "finished, 10 finished" in printed
     assert shown["importance_spread"] == {"optimizer.lr": 0.0, "seed": 0.0}
     assert "what mattered for val/loss: optimizer.lr 100% ± 0%, seed 0% ± 0%" in printed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to train on")
+@pytest.mark.parametrize("arguments", [("run", "line.yaml"), ("sweep", "lines.yaml")])
+def test_a_gpu_that_is_not_there_is_not_trained_without(study: Path, arguments: tuple[str, str]) -> None:
+    refused = call(*arguments, "--local", "workers.gpu=true")
+    assert refused.exit_code == 2
+    assert "workers.gpu asks for a GPU, and torch" in refused.stderr
+    assert "Say workers.gpu=false" in refused.stderr
+    assert not (study / "runs").exists() or not list((study / "runs").iterdir())
 
 
 def test_a_trial_is_taken_out_of_a_sweep_and_run_again(study: Path) -> None:
