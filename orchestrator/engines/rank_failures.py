@@ -29,6 +29,9 @@ _NOT_THE_EXPERIMENT = (
 )
 """Where a failure's own place is not to be looked for: libraries, the project itself, and what has no file."""
 
+_KERNELS_OWN = "device-side assert"
+"""In the words of a GPU's failure that the code on it has asked for, and would again."""
+
 DIED = "died without a word: it was killed, ran out of memory, crashed outside Python, or lost its machine"
 
 
@@ -38,6 +41,8 @@ def would_come_again(error: BaseException) -> bool:
     a device's, unless that code has raised it itself."""
     if may_be_echo(error):
         return False
+    if lost_gpu(error):
+        return _KERNELS_OWN in str(_first(error))
     raised = error.__cause__ if isinstance(error, HookError) else error
     if isinstance(raised, MISTAKES):
         return True
@@ -58,6 +63,13 @@ def may_be_echo(error: BaseException) -> bool:
 
     first = _first(error)
     return isinstance(first, dist.DistError) or (type(first) is RuntimeError and not _raised_in_python(first.__traceback__))
+
+
+def lost_gpu(error: BaseException) -> bool:
+    """Whether the GPU itself failed, after which its process can use it no more."""
+    import torch
+
+    return isinstance(_first(error), torch.AcceleratorError)
 
 
 def traceback_of(error: BaseException) -> str:
@@ -129,6 +141,14 @@ def _raised_in_python(traceback: TracebackType | None) -> bool:
     return dis.opname[code[traceback.tb_lasti]] == "RAISE_VARARGS"
 
 
+def _of_the_gpu(error: BaseException) -> str:
+    """What is told of a GPU's failure, which whoever waited for it next has met: a hook, a metric, a copy."""
+    met = f" Noticed by hook '{error.hook}' in {error.event}, which need not be where it happened." if isinstance(error, HookError) else ""
+    advice = " An index is out of its range, most often: a label, or a token." if would_come_again(error) else ""
+    words = str(_first(error)).partition("\n")[0]
+    return f"the GPU failed: {words}.{met}{advice} CUDA_LAUNCH_BLOCKING=1 in the environment, or workers.gpu=false, shows the line"
+
+
 class RankFailed(RunError):
     """What one rank says of its failure; travels between processes."""
 
@@ -151,6 +171,8 @@ class RankFailed(RunError):
         """A rank's account of the error it has just caught."""
         said = isinstance(error, HookError | HookyardError) and str(error)
         words = str(error) if said else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if lost_gpu(error):
+            words = _of_the_gpu(error)
         trace = encodable("".join(traceback.format_exception(error)))
         return cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
 

@@ -10,9 +10,10 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.sweep import Fifo, Sweep
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.rank_failures import lost_gpu
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import ConfigError, MetricMissing
+from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.metric_watch import MetricWatch
@@ -55,6 +56,8 @@ def run_trials(
             with failing(folder):
                 _train(life, watch, made, announcer, rules, scheduler)
         except Exception as error:  # one trial's failure, but for a metric that is nowhere, does not end the sweep
+            if lost_gpu(error):
+                raise RunError(f"{error}\nThis process can use its GPU no more, so no other trial is begun in it; resume goes on in a new one") from error
             failure = str(error)
             rules.trial_failed(folder.name, failure if isinstance(error, MetricMissing) else None)
         last = made[-1] if made else None

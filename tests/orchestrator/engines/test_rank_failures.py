@@ -125,6 +125,16 @@ def test_only_what_its_words_do_not_say_has_a_traceback_to_keep() -> None:
     assert traceback_of(failure) == failure.trace != ""
 
 
+@pytest.mark.parametrize(("words", "again"), [("CUDA error: device-side assert triggered", True), ("CUDA error: uncorrectable ECC error", False)])
+def test_a_failure_of_the_gpu_is_told_as_one_and_not_as_that_of_who_noticed(words: str, again: bool) -> None:
+    cause = raised(torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported"))
+    told = RankFailed.from_error(1, raised(HookError("console", "on_step", 1, "x"), cause))
+    assert (told.mistake, told.may_be_echo) == (again, False)
+    assert told.words.startswith(f"the GPU failed: {words}. Noticed by hook 'console' in on_step, which need not be")
+    assert ("a label, or a token" in told.words) is again
+    assert "CUDA_LAUNCH_BLOCKING=1" in told.words
+
+
 def test_a_lost_peer_would_not_come_again_and_a_mistake_would() -> None:
     assert would_come_again(raised(HookError("ema", "on_step", 0, "x"), TypeError("x")))
     assert not would_come_again(raised(HookError("ema", "on_step", 0, "x"), OSError("disk")))

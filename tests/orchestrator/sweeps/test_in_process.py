@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from hooks import Hook, State
 from orchestrator import RunError, UsageError, open_run, open_sweep, resume_sweep, run, sweep
@@ -94,6 +95,21 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     assert "in loss" in (tmp_path / "points/trials/trial-0000/log.txt").read_text()
     assert outcome.best.name == "trial-0001"
     assert driver.failed_trials(outcome) == 1
+
+
+@dataclass
+class LosesTheGPU(Hook):
+    """Fails as a GPU does."""
+
+    def on_step(self, state: State) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+def test_no_trial_begins_where_the_gpu_is_lost(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"the GPU failed(.|\n)*can use its GPU no more, so no other trial"):
+        sweep(searching({"seed": {"grid": [1, 2]}}, hooks={"lost": {"type": f"{__name__}:LosesTheGPU"}}), tmp_path, local=True)
+    trials = open_sweep(tmp_path / "points").trials
+    assert trials["status"].tolist() == ["failed"]
 
 
 def test_values_that_do_not_go_together_fail_their_trial_alone(tmp_path: Path) -> None:
