@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +57,13 @@ class Task(ABC):
         first = batch[0] if isinstance(batch, (list, tuple)) else next(iter(batch.values()))
         # A tensor's own len() is Python that takes ten times as long.
         return first.shape[0] if hasattr(first, "shape") else len(first)
+
+    def sampler(self, dataset: Dataset[Any], phase: str) -> Sampler[int] | Sequence[float] | Tensor | None:
+        """The order in which a phase goes through its map-style dataset, the whole of it for all ranks: a torch Sampler of indices, or a
+        weight for each sample, by which as many as there are are drawn with replacement. None is each sample once, shuffled in train.
+
+        Asked once; a sampler is gone through anew in each epoch, with all generators at the epoch's own number."""
+        return None
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch of samples."""

@@ -127,7 +127,7 @@ class Session:
             stop_asked=self._stop_asked,
         )
         if world.is_master:
-            folder.write_attempt(replace(attempt, epoch_iterations=loop.data.epoch_length()))
+            folder.write_attempt(replace(attempt, epoch_iterations=loop.data.train.length()))
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
         return loop, attempt

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.loop.batches import batches_of
-from orchestrator.loop.data import Data
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.strategy import is_sharded
 from orchestrator.loop.training_cursor import TrainingCursor
@@ -28,21 +29,24 @@ class Evaluation:
     def run(self, phase: str) -> None:
         """Runs the phase `val` or `test` and puts its values into `state.metrics`; collective."""
         state, cursor = self._state, self._cursor
-        loader = self._data.loaders[phase]
+        data = self._data.phases[phase]
         state.phase, state.stepped = phase, False
         begun, trained = cursor.eval_iterations if phase == "val" else 0, state.phase_iteration
         epoch = cursor.epoch_label
-        state.phase_iteration, state.phase_length = 0, len(loader) * len(state.evaluations)
+        state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
         state.iterations_before = cursor.val_iterations if phase == "val" else 0
         self._plan.fire("on_phase_start", state)
         for label, weights in state.evaluations.items():
             meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
             with weights(state), torch.no_grad():
                 state.module.eval()
-                iterations = self._iterations.evaluate(batches_of(loader, phase), meters, begun, epoch)
-                for _ in range(len(loader)):
-                    next(iterations)
-                self._run_missing_batches(phase)
+                batches, places = data.once()
+                iterations = self._iterations.evaluate(batches, meters, begun, epoch)
+                for is_there in self._together(places):
+                    if is_there:
+                        next(iterations)
+                    else:
+                        state.forward(state.module, self._data.first_sample(phase))
             state.module.train()
             state.metrics |= self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
         if phase == "val":
@@ -51,12 +55,15 @@ class Evaluation:
         self._plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = trained, cursor.epoch_length
 
-    def _run_missing_batches(self, phase: str) -> None:
-        """Where the model is sharded, calls it as often as the rank with most batches does, which needs everybody's shards."""
-        state = self._state
-        if not is_sharded(state.module):
+    def _together(self, places: Iterable[object]) -> Iterator[bool]:
+        """True for each of this rank's batches. Where the model is sharded, False after them for each that another rank still has: a call
+        of the model needs everybody's shards."""
+        if not is_sharded(self._state.module):
+            yield from (True for _ in places)
             return
-        batches = len(self._data.loaders[phase])
-        missing = int(max(self._world.gather(batches))) - batches
-        for _ in range(missing):
-            state.forward(state.module, self._data.first_sample(phase))
+        here = iter(places)
+        while True:
+            is_there = next(here, here) is not here
+            if not self._world.maximum([float(is_there)])[0]:
+                return
+            yield is_there

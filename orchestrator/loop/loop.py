@@ -20,7 +20,7 @@ from orchestrator.config.optimizer import build_optimizer
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.changes import Changes
-from orchestrator.loop.data import Data
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.ledger import Ledger
@@ -100,7 +100,7 @@ class Loop:
         experiment = self.experiment
         if experiment.scheduler is None:
             return None
-        steps_per_epoch = -(-self.data.epoch_length() // experiment.accumulate)
+        steps_per_epoch = -(-self.data.train.length() // experiment.accumulate)
         course = Course.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
         return Schedule.of(experiment.scheduler, type(self.task), course)
 
@@ -272,7 +272,7 @@ class Loop:
         state.model.train()
         self.plan.fire("on_phase_start", state)
         if self._batches is None:
-            self._batches = self.data.train_iterator(state.epoch, cursor.consumed())
+            self._batches = self.data.train.begin(state.epoch, cursor.consumed())
         self.saving.restore_randomness()
         iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
         over = state.step >= last_step

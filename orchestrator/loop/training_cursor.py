@@ -5,7 +5,7 @@ from __future__ import annotations
 from hooks.state import State
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.config.experiment import Experiment
-from orchestrator.loop.data import Data
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.world import World
 
 _COUNTERS = ("epoch", "step", "iteration", "samples", "world_samples", "phase_iteration")
@@ -24,7 +24,7 @@ class TrainingCursor:
         self._consumed_before = 0
         """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of their size."""
         self.stage = Stage.REPORTED
-        self.epoch_length = data.epoch_length()
+        self.epoch_length = data.train.length()
         """Training iterations of the present epoch on each rank, another than a whole one's after such a change."""
         self.eval_iterations = 0
         """Validation iterations completed since the present epoch began."""
@@ -48,7 +48,7 @@ class TrainingCursor:
         state.epoch_completed = True
         state.phase_iteration = 0
         self._consumed_before = 0
-        self.epoch_length = self._data.epoch_length()
+        self.epoch_length = self._data.train.length()
 
     def position(self) -> Position:
         """Where the run stands now."""
@@ -77,5 +77,4 @@ class TrainingCursor:
     def _continue_epoch_at(self, offset: int) -> None:
         """Goes on in an epoch that iterations of another size began: what was consumed is a prefix of the epoch's order."""
         self._state.phase_iteration, self._consumed_before = divmod(offset, self._samples_per_iteration)
-        self._data.sampler.offset = offset
-        self.epoch_length = self._state.phase_iteration + len(self._data.loaders["train"])
+        self.epoch_length = self._state.phase_iteration + self._data.train.length(offset)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,32 +14,27 @@ class Shares:
     """Training data of 100 samples in batches of 5 a rank, as far as cursor asks for it."""
 
     def __init__(self, world_size: int) -> None:
-        self.sampler = SimpleNamespace(offset=0)
-        self.loaders = {"train": self}
+        self.train, self.by_index = self, True
         self._together = 5 * world_size
 
-    def __len__(self) -> int:
-        return -(-(100 - self.sampler.offset) // self._together)
-
-    def epoch_length(self) -> int:
-        return -(-100 // self._together)
+    def length(self, offset: int = 0) -> int:
+        return -(-(100 - offset) // self._together)
 
 
-def cursor_of(world_size: int) -> tuple[TrainingCursor, State, Any]:
+def cursor_of(world_size: int) -> tuple[TrainingCursor, State]:
     state, data, world = State(), Shares(world_size), SimpleNamespace(world_size=world_size)
-    cursor = TrainingCursor(experiment(batch_size=5), state, data, world)
-    return cursor, state, data
+    return TrainingCursor(experiment(batch_size=5), state, data, world), state
 
 
 @pytest.mark.parametrize(("epoch", "phase_iteration", "label"), [(0, 0, 0), (0, 3, 0), (1, 0, 0), (1, 3, 1), (2, 0, 1)])
 def test_rows_belong_to_the_epoch_under_way_or_to_the_one_that_has_just_ended(epoch: int, phase_iteration: int, label: int) -> None:
-    cursor, state, _ = cursor_of(1)
+    cursor, state = cursor_of(1)
     state.epoch, state.phase_iteration = epoch, phase_iteration
     assert cursor.epoch_label == label
 
 
 def test_what_is_consumed_is_what_all_ranks_have_had_of_the_epoch() -> None:
-    cursor, state, _ = cursor_of(2)
+    cursor, state = cursor_of(2)
     assert cursor.epoch_length == 10
     state.phase_iteration = 3
     assert cursor.consumed() == cursor.position().offset == 3 * 5 * 2
@@ -58,14 +52,14 @@ MID_EPOCH = Position(
 def test_where_a_run_of_as_many_ranks_stood_it_stands_again(stage: Stage) -> None:
     position = Position(epoch=1, step=8, iteration=20, samples=100, eval_iterations=2, stage=stage, stepped=stage is not Stage.TRAIN)
     for one in (position, MID_EPOCH):
-        cursor, *_ = cursor_of(2)
+        cursor, _ = cursor_of(2)
         cursor.restore(one)
         assert cursor.position() == one
 
 
 def test_an_epoch_completed_before_the_checkpoint_is_known_to_be() -> None:
     for stage, completed in ((Stage.TRAIN, False), (Stage.TRAINED, True)):
-        cursor, state, _ = cursor_of(2)
+        cursor, state = cursor_of(2)
         cursor.restore(Position(epoch=1, stage=stage))
         assert state.epoch_completed is completed
 
@@ -73,9 +67,9 @@ def test_an_epoch_completed_before_the_checkpoint_is_known_to_be() -> None:
 def test_other_ranks_go_on_behind_what_was_consumed() -> None:
     """Two ranks had had 60 of 100 samples. For three, which take 15 at a time, these are four iterations; 40 samples are
     left, which are three."""
-    cursor, state, data = cursor_of(3)
+    cursor, state = cursor_of(3)
     cursor.restore(MID_EPOCH)
-    assert data.sampler.offset == cursor.consumed() == 60
+    assert cursor.consumed() == 60
     assert (state.phase_iteration, cursor.epoch_length) == (4, 4 + 3)
     state.phase_iteration += 1
     assert cursor.position().offset == 75
@@ -83,15 +77,15 @@ def test_other_ranks_go_on_behind_what_was_consumed() -> None:
 
 def test_what_does_not_fill_an_iteration_of_other_ranks_counts_too() -> None:
     """An iteration of five ranks takes 25 samples, so 60 are two whole ones and ten samples."""
-    cursor, state, data = cursor_of(5)
+    cursor, state = cursor_of(5)
     cursor.restore(MID_EPOCH)
-    assert data.sampler.offset == cursor.consumed() == 60
+    assert cursor.consumed() == 60
     assert (state.phase_iteration, cursor.epoch_length) == (2, 2 + 2)
     cursor.complete_epoch()
     assert (cursor.consumed(), cursor.epoch_length) == (0, 4)
 
 
 def test_between_epochs_other_ranks_have_nothing_to_make_up_for() -> None:
-    cursor, _, data = cursor_of(5)
+    cursor, _ = cursor_of(5)
     cursor.restore(Position(epoch=1, iteration=20, stage=Stage.REPORTED))
-    assert (data.sampler.offset, cursor.consumed(), cursor.epoch_length) == (0, 0, 4)
+    assert (cursor.consumed(), cursor.epoch_length) == (0, 4)

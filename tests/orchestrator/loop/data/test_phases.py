@@ -8,74 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data import Data, ShardedSampler
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.tasks import Points, PointSet, experiment
-
-
-def shard(length: int, rank: int, world_size: int, epoch: int = 0, offset: int = 0, **how: Any) -> list[int]:
-    sampler = ShardedSampler(length, rank, world_size, **{"shuffle": True, "even": True, "seed": 3, **how})
-    sampler.set_epoch(epoch)
-    sampler.offset = offset
-    places = list(sampler)
-    assert len(sampler) == len(places)
-    return places
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("length", [1, 2, 20, 21, 23])
-def test_even_shares_are_those_of_torchs_sampler(length: int, world_size: int, shuffle: bool) -> None:
-    dataset = TensorDataset(torch.zeros(length))
-    for rank in range(world_size):
-        reference = DistributedSampler(dataset, world_size, rank, shuffle=shuffle, seed=3)
-        for epoch in (0, 1, 5):
-            reference.set_epoch(epoch)
-            assert shard(length, rank, world_size, epoch, shuffle=shuffle) == list(reference)
-
-
-@pytest.mark.parametrize("length", [1, 7, 20, 23])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_shares_that_need_not_be_even_hold_every_sample_once(length: int, world_size: int) -> None:
-    shares = [shard(length, rank, world_size, even=False) for rank in range(world_size)]
-    assert sorted(place for share in shares for place in share) == list(range(length))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def interleaved(length: int, world_size: int, offset: int = 0) -> list[int]:
-    """The order in which all ranks together see the samples."""
-    shares = [shard(length, rank, world_size, 2, offset) for rank in range(world_size)]
-    assert len({len(share) for share in shares}) == 1
-    return [place for row in zip(*shares, strict=True) for place in row]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_an_epoch_resumed_at_an_offset_is_the_rest_of_the_whole(world_size: int) -> None:
-    whole = interleaved(23, world_size)
-    for consumed in range(0, len(whole), 2 * world_size):
-        assert interleaved(23, world_size, consumed) == whole[consumed:]
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 3), (3, 4)])
-def test_an_epoch_may_be_resumed_with_another_number_of_ranks(before: int, after: int) -> None:
-    whole = interleaved(23, before)
-    consumed = 3 * before
-    rest = interleaved(23, after, consumed)
-    assert (whole[:consumed] + rest)[:23] == whole[:23]
-    assert set(whole[:consumed] + rest) == set(range(23))
-
-
-def test_an_offset_behind_the_end_leaves_nothing() -> None:
-    assert shard(5, 0, 2, offset=6) == []
-    assert shard(5, 1, 2, offset=9) == []
-
-
-# Loaders
 
 
 class Streamed(IterableDataset[int]):
@@ -131,7 +71,7 @@ class Metered(Points):
 
 
 def test_meters_with_a_rank_without_samples_are_refused_as_torchmetrics_would_hang() -> None:
-    of_two: Any = SimpleNamespace(rank=0, world_size=2)
+    of_two: Any = SimpleNamespace(rank=0, world_size=2, device=torch.device("cpu"))
     with pytest.raises(ConfigError, match="need a val sample on each rank; there are 1 for 2 ranks"):
         Data(Metered(val=1), experiment(), of_two)
 
@@ -149,23 +89,22 @@ def test_drop_last_leaves_out_the_smaller_training_batch_alone() -> None:
     data = Data(Points(train=20, val=20), experiment(loader={"drop_last": True}), World())
     assert [len(batch) for batch in batches(data.loaders["train"])] == [8, 8]
     assert [len(batch) for batch in batches(data.loaders["val"])] == [8, 8, 4]
-    assert data.epoch_length() == 2
+    assert data.train.length() == 2
 
 
 def test_the_epochs_length_does_not_depend_on_where_the_sampler_stands() -> None:
     data = Data(Points(train=20), experiment(), World())
-    data.sampler.offset = 16
-    assert data.epoch_length() == 3
-    assert data.sampler.offset == 16
+    data.train.begin(0, 16)
+    assert (data.train.length(), data.train.length(8), len(data.train.loader)) == (3, 2, 1)
 
 
 def test_training_resumes_at_an_offset_without_fetching_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Data(Points(train=20), experiment(), World())
-    whole = batches(data.train_iterator(0, 0))
+    whole = batches(data.train.begin(0, 0))
     fetched: list[int] = []
     fetch = PointSet.__getitem__
     monkeypatch.setattr(PointSet, "__getitem__", lambda dataset, index: (fetched.append(index), fetch(dataset, index))[1])
-    assert batches(data.train_iterator(0, 8)) == whole[1:]
+    assert batches(data.train.begin(0, 8)) == whole[1:]
     assert fetched == [place for batch in whole[1:] for place in batch]
 
 
@@ -174,14 +113,14 @@ def test_making_an_iterator_draws_no_numbers_from_the_training() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3).tolist()
     torch.manual_seed(1)
-    list(data.train_iterator(0, 0))
+    list(data.train.begin(0, 0))
     list(data.loaders["val"])
     assert torch.rand(3).tolist() == expected
 
 
 def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_numbers() -> None:
     data = Data(Points(train=20, noisy=True), experiment(), World())
-    iterator = data.train_iterator(0, 0)
+    iterator = data.train.begin(0, 0)
     seen = [next(iterator)[2].tolist()]
     random.seed(1)
     torch.manual_seed(1)
@@ -193,7 +132,7 @@ def test_fresh_batches_come_in_order_and_disturb_neither_the_training_nor_its_nu
     assert [place for batch in fresh for place in batch[2].tolist()] == list(range(20))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(fresh, data.fresh_batches("train"), strict=True))
     seen += [batch[2].tolist() for batch in iterator]
-    assert seen == batches(data.train_iterator(0, 0))
+    assert seen == batches(data.train.begin(0, 0))
 
 
 def test_shuffled_fresh_batches_are_each_sample_once_in_the_same_order_each_time() -> None:
@@ -223,7 +162,7 @@ def test_batches_are_page_locked_where_there_is_a_gpu_unless_it_is_said(pin_memo
 def test_nothing_on_the_step_path_waits_for_the_gpu() -> None:
     """torch raises at whatever makes the host wait."""
     loop = Loop(Points(batch_norm=True, val=0), experiment(epochs=2, precision="bf16"), {}, world=World(device=torch.device("cuda")))
-    iterations = loop.iterations.train(loop.data.train_iterator(0, 0))
+    iterations = loop.iterations.train(loop.data.train.begin(0, 0))
     loop.state.phase, loop.state.phase_length = "train", 7
     next(iterations)
     torch.cuda.set_sync_debug_mode("error")

@@ -1,0 +1,100 @@
+"""Map-style data: a place in an epoch is a number of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler
+
+from orchestrator.config.experiment import Experiment
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.loop.batches import batches_of
+from orchestrator.loop.data.sampling import sampled
+from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
+from orchestrator.loop.randomness import with_own_generators
+from orchestrator.loop.world import World
+from orchestrator.task import Task
+
+
+class Indexed:
+    """A phase's map-style dataset, in the order that the task's sampler gives: by default shuffled anew in each epoch of
+    training, as it is in an evaluation. Worker process."""
+
+    by_index = True
+
+    def __init__(self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator) -> None:
+        self._task, self._dataset, self._phase = task, dataset, phase
+        self._experiment, self._world = experiment, world
+        # Not the default generator: making an iterator must not draw from those that a resume restores.
+        self._generator = generator
+        self._trains = phase == "train"
+        self._check_length()
+        length = len(dataset)
+        own = sampled(task, dataset, phase, experiment.seed, world)
+        default = shuffled(length, experiment.seed) if self._trains else in_order(length)
+        order, length = own or (default, length)
+        self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._trains)
+        self.loader = self._loader(self.sampler)
+        if self._trains and self.length() == 0:
+            size = f"{length} samples on {world.world_size} ranks"
+            message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
+            raise ConfigError([Problem("loader.drop_last", message)])
+
+    def _check_length(self) -> None:
+        samples, ranks = len(self._dataset), self._world.world_size
+        if self._trains and samples == 0:
+            raise ConfigError([Problem("task", "the train dataset is empty")])
+        if not self._trains and samples < ranks and self._task.meters():
+            message = f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks"
+            raise ConfigError([Problem("task", message)])
+
+    def _loader(self, sampler: ShardedSampler) -> Any:
+        options = self._experiment.loader
+        size = self._experiment.batch_size if self._trains else options.eval_batch_size or self._experiment.batch_size
+        batches = BatchSampler(sampler, size, drop_last=self._trains and options.drop_last)
+        pinned = self._world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
+        arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": pinned}
+        if options.num_workers:
+            arguments |= {"num_workers": options.num_workers, "persistent_workers": True}
+        return self._task.loader(self._dataset, batches, self._phase, arguments)
+
+    def length(self, offset: int = 0) -> int:
+        present, self.sampler.offset = self.sampler.offset, offset
+        length = len(self.loader)
+        self.sampler.offset = present
+        return length
+
+    def begin(self, epoch: int, offset: int) -> Iterator[Any]:
+        self.sampler.offset = offset
+        self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
+        return batches_of(self.loader, self._phase)
+
+    def state_dict(self) -> None:
+        return None
+
+    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
+        """The counters tell all."""
+
+    def once(self) -> tuple[Iterator[Any], Iterable[object]]:
+        return batches_of(self.loader, self._phase), range(len(self.loader))
+
+    def close(self) -> None:
+        self.loader = None
+
+    def first_sample(self) -> Any:
+        loader = self._task.loader(self._dataset, BatchSampler([0], 1, drop_last=False), self._phase, {"generator": self._generator})
+        return next(self._apart(loader))
+
+    def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
+        """Each sample of this rank once: in the order of the dataset, or shuffled."""
+        return self._apart(self._loader(self._whole(shuffled)))
+
+    def _whole(self, is_shuffled: bool) -> ShardedSampler:
+        length = len(self._dataset)
+        order = shuffled(length, self._experiment.seed) if is_shuffled else in_order(length)
+        return ShardedSampler(order, length, self._world.rank, self._world.world_size, even=False)
+
+    def _apart(self, loader: Any) -> Iterator[Any]:
+        return with_own_generators(batches_of(loader, self._phase), self._experiment.seed)

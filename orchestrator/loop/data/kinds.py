@@ -1,0 +1,39 @@
+"""What the data of a phase can do, whatever kind of data it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+
+class PhaseData(Protocol):
+    """A phase's data on this rank: training goes through it epoch by epoch, an evaluation once. Worker process."""
+
+    loader: Any
+    """What hooks find in `state.loaders`."""
+    by_index: bool
+    """Whether a place in an epoch is a number of samples, from which any number of ranks can go on."""
+
+    def length(self, offset: int = 0) -> int:
+        """This rank's batches in an epoch, without the first `offset` samples of all ranks; the same on every rank in training."""
+
+    def begin(self, epoch: int, offset: int) -> Iterator[Any]:
+        """The training batches of an epoch, without the first `offset` samples of all ranks."""
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """This rank's place, as plain data; None where the loop's counters tell it."""
+
+    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
+        """Takes up what a rank of as many wrote down; raises CheckpointError where that cannot be."""
+
+    def once(self) -> tuple[Iterator[Any], Iterable[object]]:
+        """The batches of an evaluation, and something for each of them that there is."""
+
+    def close(self) -> None:
+        """Lets the loader go."""
+
+    def first_sample(self) -> Any:
+        """A batch of the first sample, the same on each rank and each time."""
+
+    def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
+        """This rank's batches once, the same each time, beside the training, whose order and numbers they do not disturb."""

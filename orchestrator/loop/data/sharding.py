@@ -1,0 +1,63 @@
+"""The order of an epoch's samples, and which of them are this rank's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.utils.data import Sampler
+
+from orchestrator.errors import RunError
+
+Order = Callable[[int], list[int]]
+"""Epoch to the places of its samples in the dataset, the same on all ranks and each time."""
+
+
+def in_order(length: int) -> Order:
+    """Each sample once, as the dataset has them."""
+    return lambda epoch: list(range(length))
+
+
+def shuffled(length: int, seed: int) -> Order:
+    """Each sample once, in the order of torch's DistributedSampler."""
+
+    def order(epoch: int) -> list[int]:
+        places: list[int] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        return places
+
+    return order
+
+
+class ShardedSampler(Sampler[int]):
+    """This rank's share of an order of `length` samples, which can begin in the middle of an epoch. Worker process.
+
+    With `even` the shares are those of torch's DistributedSampler: a few samples are repeated so that all ranks have the
+    same number, as training needs; without it the order is shared out as it is.
+    `offset` counts the samples all ranks together have consumed of this epoch: because shares are interleaved these
+    are a prefix of the epoch's order, so an epoch may be resumed with another number of ranks.
+    """
+
+    def __init__(self, order: Order, length: int, rank: int, world_size: int, *, even: bool) -> None:
+        self.order, self.length = order, length
+        self.rank, self.world_size, self.even = rank, world_size, even
+        self.epoch = 0
+        self.offset = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the order of an epoch; does not move the offset."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = self.order(self.epoch)
+        if len(order) != self.length:
+            message = f"the sampler gives {len(order)} samples in epoch {self.epoch}, and {self.length} in the first; give as many in each"
+            raise RunError(message)
+        rest = order[self.offset :]
+        if self.even and rest:
+            missing = -len(rest) % self.world_size
+            rest += (order * (missing // len(order) + 1))[:missing]
+        return iter(rest[self.rank :: self.world_size])
+
+    def __len__(self) -> int:
+        rest = max(0, self.length - self.offset)
+        return -(-(rest if self.even else rest - self.rank) // self.world_size)

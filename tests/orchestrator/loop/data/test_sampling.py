@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler
+
+from hooks.training.sampler_seed import DistSamplerSeed
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.loop.data.phases import Data
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.tasks import Points, Seen, experiment, numbers
+
+WEIGHTS = [float(place % 4) for place in range(52)]
+
+
+class Drawn(Sampler[int]):
+    """Some samples, from numpy's generator and in whatever kind of number."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(np.random.permutation(40)[:30])
+
+
+class Growing(Sampler[int]):
+    """More samples in each epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(20 + self.epoch))
+
+
+class Counting(Sampler[int]):
+    """Goes on where it ended."""
+
+    begin = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.begin += 1
+        return iter(range(self.begin, 20))
+
+
+@dataclass
+class Sampled(Points):
+    """Points in the order of one of these samplers."""
+
+    how: str = ""
+
+    def sampler(self, dataset: Any, phase: str) -> Any:
+        if phase == "val":
+            return [*range(5)] if self.how == "val" else None
+        return {
+            "weights": WEIGHTS,
+            "tensor": torch.tensor(WEIGHTS),
+            "drawn": Drawn(),
+            "own generator": RandomSampler(dataset, generator=torch.Generator()),
+            "growing": Growing(),
+            "counting": Counting(),
+            "few weights": WEIGHTS[:7],
+            "negative": [-1.0, *WEIGHTS[1:]],
+            "zeros": [0.0] * 52,
+            "text": "uniform",
+            "batches": torch.utils.data.BatchSampler(range(52), 4, drop_last=False),
+            "outside": torch.utils.data.SubsetRandomSampler([3, 52]),
+            "none": torch.utils.data.SubsetRandomSampler([]),
+        }.get(self.how)
+
+
+def test_a_run_with_weights_is_torchs_own_bit_for_bit() -> None:
+    seen = Seen()
+    loop = Loop(Sampled(how="weights", val=0), experiment(seed=3), {"sampler_seed": DistSamplerSeed(), "seen": seen})
+    list(loop.run())
+    torch.manual_seed(3)
+    model, dataset = Points().model(), Points().data()["train"]
+    optimizer, order = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
+    for epoch in range(2):
+        sampler = WeightedRandomSampler(WEIGHTS, 52, generator=torch.Generator().manual_seed(3 + epoch))
+        for points, labels, places in DataLoader(dataset, 8, sampler=sampler):
+            order.append(places.tolist())
+            functional.cross_entropy(model(points), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert seen.indices == order
+    assert numbers(loop.state.module) == numbers(model)
+
+
+def shares(how: str, world_size: int, epoch: int = 0, offset: int = 0) -> list[int]:
+    """What all ranks together see of an epoch, in order."""
+    found = []
+    for rank in range(world_size):
+        data: Any = Data(Sampled(how=how), experiment(seed=3), of(rank, world_size)).train
+        data.sampler.set_epoch(epoch)
+        data.sampler.offset = offset
+        found.append(list(data.sampler))
+    return [place for row in zip(*found, strict=True) for place in row]
+
+
+def of(rank: int, world_size: int) -> Any:
+    return SimpleNamespace(rank=rank, world_size=world_size, device=torch.device("cpu"), gather=lambda value: [value] * world_size)
+
+
+@pytest.mark.parametrize("how", ["weights", "tensor", "drawn", "own generator"])
+def test_any_order_is_shared_out_shuffled_anew_and_gone_on_with_by_any_number_of_ranks(how: str) -> None:
+    torch.manual_seed(5)
+    whole = [shares(how, 1, epoch) for epoch in range(2)]
+    assert whole[0] != whole[1]
+    torch.manual_seed(6)
+    before = torch.get_rng_state()
+    assert shares(how, 2, 1) == whole[1]
+    assert whole[1][:10] + shares(how, 2, 1, offset=10) == whole[1]
+    assert torch.equal(before, torch.get_rng_state())
+    assert len(whole[0]) == (30 if how == "drawn" else 52)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("few weights", r"Sampled.sampler\(\) for train gives weights of shape \(7,\), and the dataset has 52 samples"),
+        ("negative", r"gives the weight -1.0 for sample 0; weights are numbers from 0"),
+        ("zeros", "gives no weight above 0"),
+        ("text", "gives a str, and may give a Sampler, a weight for each sample, or None"),
+        ("batches", "gives what is no index of a sample .*list.*; batches are made of batch_size of these"),
+        ("outside", "gives sample 52, and the dataset has 52, from 0"),
+        ("none", "gives no sample"),
+        ("counting", "gives another order each time .*draw from torch's, numpy's or random's global generators"),
+        ("val", r"Sampled.sampler\(\) for val gives weights of shape \(5,\), and the dataset has 23 samples"),
+    ],
+)
+def test_what_is_no_order_of_the_dataset_is_refused_before_training(how: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Data(Sampled(how=how), experiment(), World())
+
+
+def test_an_order_that_is_another_on_another_rank_is_refused() -> None:
+    world = of(1, 2)
+    world.gather = lambda value: [value, value + 1]
+    with pytest.raises(ConfigError, match=r"gives rank 1 another order than rank 0.*the loop shares it out among ranks"):
+        Data(Sampled(how="weights"), experiment(), world)
+
+
+def test_epochs_of_a_sampler_are_all_as_long() -> None:
+    with pytest.raises(RunError, match="gives 21 samples in epoch 1, and 20 in the first; give as many in each"):
+        list(Loop(Sampled(how="growing"), experiment(), {"sampler_seed": DistSamplerSeed()}).run())
