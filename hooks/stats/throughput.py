@@ -82,5 +82,6 @@ def _kind(state: State) -> str:
     if precision != "fp32":
         return precision
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in state.module.modules())
-    backend = torch.backends.cudnn.conv if convolves else torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    backend = cudnn.conv if convolves else torch.backends.cuda.matmul
     return "tf32" if backend.fp32_precision == "tf32" else "fp32"
