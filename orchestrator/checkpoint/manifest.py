@@ -55,10 +55,11 @@ class _Index:
 
 def read_index(storage: Storage) -> dict[str, Any]:
     """The index of the checkpoints in a storage; raises DamagedFile."""
-    if not storage.exists(INDEX):
-        return {"owners": {}, "labels": {}}
     advice = "Delete it: checkpoints keep their names then, and lose labels such as best"
-    return read_json(storage, INDEX, checked_index, advice)
+    try:
+        return read_json(storage, INDEX, checked_index, advice)
+    except FileNotFoundError:
+        return {"owners": {}, "labels": {}}
 
 
 def read_manifest(storage: Storage, name: str) -> dict[str, Any]:

@@ -35,13 +35,11 @@ def ls(
         raise UsageError(f"there is no folder {storage}: nothing was run from here yet, or --storage says where")
     if not listed and RunFolder(storage).exists():
         raise UsageError(f"{storage} is a run itself: hookyard show {storage}")
-    rows: list[dict[str, Any]] = []
-    for folder, run in listed:
-        if names and not any(fnmatchcase(folder.name, pattern) for pattern in names):
-            continue
+    wanted = [(folder, run) for folder, run in listed if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)]
+    for _, run in wanted:
         if isinstance(run, DamagedFile):
             typer.echo(str(run), err=True)
-        rows.append({"name": folder.name, **_told(folder, run), "path": str(folder)})
+    rows = Storage(storage).each(_row, wanted)
     rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
@@ -50,6 +48,11 @@ def ls(
     shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
     columns = [name for name in rows[0] if name not in ("driver", "tags", "notes") or any(row[name] for row in rows)]
     return print_table(columns, [[row[name] for name in columns] for row in shown])
+
+
+def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
+    folder, run = listed
+    return {"name": folder.name, **_told(folder, run), "path": str(folder)}
 
 
 def _told(folder: RunFolder, run: RunMetadata | DamagedFile) -> dict[str, Any]:

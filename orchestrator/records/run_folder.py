@@ -6,14 +6,15 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from orchestrator.checkpoint.manifest import MANIFEST, position_in, read_manifest
+from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
@@ -139,28 +140,27 @@ class RunFolder:
         """What `run.json` says."""
         return read_json(self.storage, "run.json", RunMetadata.read, _ADVICE["run.json"])
 
-    def _entries(self) -> dict[str, Any]:
-        return read_json(self.storage, "run.json", mapping, _ADVICE["run.json"])
-
     def _write(self, entries: Mapping[str, Any]) -> None:
         renew_lease(self.storage.path)
         self.storage.write("run.json", sealed(json.dumps(entries, indent=1, default=str)))
 
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`, by their names in RunMetadata."""
-        replace(self.metadata(), **changes)
-        self._write({**self._entries(), **changes})
+        entries = read_json(self.storage, "run.json", _entries, _ADVICE["run.json"])
+        replace(RunMetadata.read(entries), **changes)
+        self._write({**entries, **changes})
 
     def end(self, status: str, **metadata: Any) -> None:
         """Writes down how the run ended, with what its workers knew of it."""
         self.update(status=status, ended=now(), **self._info(), **self._places(), **metadata)
+        self.storage.join("metrics.jsonl")
 
     def _info(self) -> dict[str, Any]:
         """What its workers knew of it; nothing where that is damaged, which is said."""
-        if not self.storage.exists("info.json"):
-            return {}
         try:
             return {"info": read_json(self.storage, "info.json", mapping, "It is left out of run.json.")}
+        except FileNotFoundError:
+            return {}
         except DamagedFile as error:
             _log.warning("%s", error)
             return {}
@@ -179,9 +179,10 @@ class RunFolder:
 
     def source(self) -> ExperimentSource:
         """What was written of the run's experiment; of a run of before, the experiment in full."""
-        if self.storage.exists("source.json"):
+        try:
             return read_json(self.storage, "source.json", ExperimentSource.from_record, _ADVICE["source.json"])
-        return ExperimentSource.from_data(self.experiment(), self.metadata().import_paths)
+        except FileNotFoundError:
+            return ExperimentSource.from_data(self.experiment(), self.metadata().import_paths)
 
     def experiment(self) -> dict[str, Any]:
         """What `experiment.yaml` says: the resolved experiment; raises DamagedFile."""
@@ -247,7 +248,12 @@ class RunFolder:
     def attempts(self) -> list[Attempt]:
         """Every attempt made, oldest first; one that was killed before it was written down is none."""
         files = [f"stats/attempt={number}/attempt.json" for number in numbered(self.storage.names("stats"), "attempt=")]
-        return [read_json(self.storage, file, Attempt.read, _ADVICE["attempt.json"]) for file in files if self.storage.exists(file)]
+        return [attempt for attempt in self.storage.each(self._attempt, files) if attempt]
+
+    def _attempt(self, file: str) -> Attempt | None:
+        with suppress(FileNotFoundError):
+            return read_json(self.storage, file, Attempt.read, _ADVICE["attempt.json"])
+        return None
 
     def begin_attempt(
         self, checkpoint: str | None = None, position: Position | None = None, hosts: Sequence[Host] = (), world_size: int = 1
@@ -282,15 +288,11 @@ class RunFolder:
 
     def checkpoint_names(self) -> list[str]:
         """The stored checkpoints, oldest first; one whose manifest is damaged is left out, which is said."""
-        storage, positions = self.kept_checkpoints(), {}
-        for name in storage.names():
-            if name.startswith(".") or not storage.exists(f"{name}/{MANIFEST}"):
-                continue
-            try:
-                positions[name] = position_in(read_manifest(storage, name))
-            except (DamagedFile, CheckpointError) as error:
-                _log.warning("%s", error)
-        return sorted(positions, key=lambda name: (positions[name].step, positions[name].stage))
+        storage = self.kept_checkpoints()
+        names = [name for name in storage.names() if not name.startswith(".")]
+        positions = dict(zip(names, storage.each(partial(_position, storage), names), strict=True))
+        kept = {name: position for name, position in positions.items() if position}
+        return sorted(kept, key=lambda name: (kept[name].step, kept[name].stage))
 
     def log(self, text: str) -> None:
         """Adds text to `log.txt`."""
@@ -303,14 +305,34 @@ class RunFolder:
 
     def _end_last_line(self) -> None:
         """Ends a line that a kill cut short, so that the next one stands by itself."""
-        if self.storage.exists("metrics.jsonl") and not self.storage.read("metrics.jsonl").endswith(b"\n"):
-            self.storage.append("metrics.jsonl", "\n")
+        with suppress(FileNotFoundError):
+            if not self.storage.read_appended("metrics.jsonl").endswith(b"\n"):
+                self.storage.append("metrics.jsonl", "\n")
 
     def reports(self) -> list[dict[str, Any]]:
         """Every line of `metrics.jsonl`; those cut short by a kill are left out, and those that are damaged, which is said."""
-        if not self.storage.exists("metrics.jsonl"):
+        try:
+            lines = self.storage.read_appended("metrics.jsonl")
+        except FileNotFoundError:
             return []
-        return whole_lines(self.storage.read("metrics.jsonl"), str(self.storage / "metrics.jsonl"), checked_report)
+        return whole_lines(lines, str(self.storage / "metrics.jsonl"), checked_report)
+
+
+def _entries(data: Any) -> dict[str, Any]:
+    """What `run.json` says as it stands there, those of a later version too; raises ValueError."""
+    RunMetadata.read(data)
+    return dict(data)
+
+
+def _position(checkpoints: Storage, name: str) -> Position | None:
+    """How far a run had come at a checkpoint; None where there is none, or it is damaged, which is said."""
+    try:
+        return position_in(read_manifest(checkpoints, name))
+    except FileNotFoundError:
+        return None
+    except (DamagedFile, CheckpointError) as error:
+        _log.warning("%s", error)
+        return None
 
 
 def _is_plain(value: Any) -> bool:
@@ -340,7 +362,8 @@ def status_of(folder: RunFolder, run: RunMetadata) -> str:
 def run_folders(around: Storage) -> list[RunFolder]:
     """The runs and sweeps in a storage, by name."""
     folders = [RunFolder(around, name) for name in around.names()]
-    return [folder for folder in folders if folder.exists()]
+    there = around.each(RunFolder.exists, folders)
+    return [folder for folder, exists in zip(folders, there, strict=True) if exists]
 
 
 def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
@@ -348,12 +371,16 @@ def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | Damage
     UsageError where it does not answer."""
     around = Storage(storage)
     around.reach()
-    found = [(folder, _metadata_or_damage(folder)) for folder in run_folders(around)]
+    folders = [RunFolder(around, name) for name in around.names()]
+    told = zip(folders, around.each(_metadata_or_damage, folders), strict=True)
+    found = [(folder, metadata) for folder, metadata in told if metadata is not None]
     return sorted(found, key=lambda entry: "" if isinstance(entry[1], DamagedFile) else entry[1].started)
 
 
-def _metadata_or_damage(folder: RunFolder) -> RunMetadata | DamagedFile:
+def _metadata_or_damage(folder: RunFolder) -> RunMetadata | DamagedFile | None:
     try:
         return folder.metadata()
+    except FileNotFoundError:
+        return None
     except DamagedFile as error:
         return error

@@ -64,10 +64,12 @@ def best_of(folder: RunFolder) -> Best | None:
         return None
     best = Best(metric, mode, report[metric], report["epoch"], report["step"])
     name = index.get("labels", {}).get("best")
-    if name is None or not storage.exists(f"{name}/manifest.json"):
+    if name is None:
         return best
     try:
         step = position_in(read_manifest(storage, name)).step
+    except FileNotFoundError:
+        return best
     except (DamagedFile, CheckpointError) as error:
         _log.warning("%s", error)
         return best

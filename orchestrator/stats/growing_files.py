@@ -15,7 +15,7 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import checked_report
 from orchestrator.stats.checksums import schema_in, whole_batches
 from orchestrator.stats.tables import COMPACTED, load
-from orchestrator.storage import FileState, Storage
+from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import whole_lines
 
 WINDOW = 400
@@ -29,11 +29,12 @@ class LineTail:
         self._storage, self._name = storage, name
         self._end = self._lines = 0
 
-    def look(self, state: FileState | None) -> list[dict[str, Any]]:
-        """The new reports; `state` is what the storage says of the file. What a kill cut short is left out."""
-        if state is None or state.size_bytes <= self._end:
+    def look(self) -> list[dict[str, Any]]:
+        """The new reports. What a kill cut short is left out."""
+        try:
+            added = self._storage.read_appended(self._name, self._end)
+        except FileNotFoundError:
             return []
-        added = self._storage.read(self._name, self._end)
         whole = added[: added.rfind(b"\n") + 1]
         self._end += len(whole)
         first, self._lines = self._lines + 1, self._lines + whole.count(b"\n")

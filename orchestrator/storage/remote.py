@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -26,6 +26,11 @@ REFUSALS = (
 )
 """Words of an answer that would be the same a second later."""
 
+CONNECTIONS = 32
+"""How many requests may be under way at a time in this process."""
+
+_silent: set[str] = set()
+"""The stores that are asked again by this process just now."""
 _given_up: set[str] = set()
 """The stores that stayed away from this process and have not answered since."""
 
@@ -47,6 +52,12 @@ class Remote:
         self._store = "/".join(self._name.split("/")[:3])
         self._clock, self._pause = clock, pause
 
+    def root_of(self, path: str) -> str | None:
+        """Where in the file system a URL of the same store lies; None where that cannot be told, or it is of another."""
+        here, there = self._name.rstrip("/").partition("://")[2], path.rstrip("/").partition("://")[2]
+        same = "/".join(path.split("/")[:3]) == self._store and self.root.endswith(here)
+        return self.root.removesuffix(here) + there if same and here and there else None
+
     def ask(self, call: Callable[[Any], T]) -> T:
         """What a call of the file system gives. Call it with nothing that may not be done twice."""
         until, wait, away = self._clock() + PATIENCE_S, 0.25, False
@@ -57,13 +68,15 @@ class Remote:
                 raise
             except OSError as error:
                 self._give_up_unless(error, self._clock() + wait < until)
-                if not away:
+                if self._store not in _silent:
+                    _silent.add(self._store)
                     _log.warning("storage %s does not answer, and is asked for up to %g s: %s", self._name, PATIENCE_S, without_credentials(str(error)))
                 away = True
                 self._pause(wait)
                 wait = min(2 * wait, LONGEST_PAUSE_S)
                 continue
-            if away:
+            if away and self._store in _silent:
+                _silent.discard(self._store)
                 _log.warning("storage %s answers again", self._name)
             _given_up.discard(self._store)
             return answer
@@ -76,6 +89,7 @@ class Remote:
             ) from error
         if self._store in _given_up or not time_is_left:
             _given_up.add(self._store)
+            _silent.discard(self._store)
             raise StorageError(
                 f"storage {self._name} does not answer, and was asked for {PATIENCE_S:g} s: {without_credentials(str(error))}. "
                 "Check the endpoint (AWS_ENDPOINT_URL) and the network; when it is back, hookyard resume goes on from the "
@@ -108,6 +122,22 @@ class Remote:
 
         return self.ask(take)
 
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """A file's bytes, piece by piece; where they break off they go on."""
+        opened: list[Any] = []
+        start = 0
+
+        def take(filesystem: Any) -> bytes:
+            file = opened.pop() if opened else filesystem.open_input_file(path)
+            file.seek(start)
+            piece = cast(bytes, file.read(_PIECE_BYTES))
+            opened.append(file)
+            return piece
+
+        while piece := self.ask(take):
+            start += len(piece)
+            yield piece
+
     def send(self, file: IO[bytes], path: str) -> None:
         """Puts a local file into its place, whole."""
 
@@ -128,6 +158,11 @@ class Remote:
         """Removes a file or a folder with all in it; nothing where there is none."""
 
         def remove(filesystem: Any) -> None:
+            if filesystem.type_name == "s3":
+                # Which of the two it is needs no request of its own.
+                with suppress(FileNotFoundError):
+                    filesystem.delete_file(path)
+                    return
             info = filesystem.get_file_info(path)
             with suppress(FileNotFoundError):
                 if info.type.name != "NotFound":
@@ -147,7 +182,7 @@ def _opened(location: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(location)
+        found = _opened_by_pyarrow(location)
     except Exception as from_pyarrow:
         try:
             import fsspec
@@ -163,3 +198,18 @@ def _opened(location: str) -> tuple[Any, str]:
                 "Give a folder, or a URL that pyarrow or an installed fsspec package knows."
             ) from None
     return found
+
+
+def _opened_by_pyarrow(location: str) -> tuple[Any, str]:
+    import pyarrow as pa
+    from pyarrow import fs
+
+    if not location.startswith("s3://"):
+        return cast(tuple[Any, str], fs.FileSystem.from_uri(location))
+    # A client of S3 keeps as many connections as Arrow has threads for files.
+    pa.set_io_thread_count(max(CONNECTIONS, pa.io_thread_count()))
+    try:
+        # What is small is one request then, in place of the three of an upload in parts.
+        return cast(tuple[Any, str], fs.FileSystem.from_uri(f"{location}{'&' if '?' in location else '?'}allow_delayed_open=true"))
+    except pa.ArrowInvalid:  # of a pyarrow that does not know the option, or where it is given
+        return cast(tuple[Any, str], fs.FileSystem.from_uri(location))

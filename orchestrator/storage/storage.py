@@ -14,17 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from threading import current_thread
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.errors import StorageError
+from orchestrator.storage.growing import GrowingFile
 from orchestrator.storage.location import is_url, joined, opened_like, split_options, without_credentials
-from orchestrator.storage.remote import Remote
+from orchestrator.storage.remote import CONNECTIONS, Remote
 
 Thing = TypeVar("Thing")
 Answer = TypeVar("Answer")
 
-AT_ONCE = 16
-"""How many requests are under way at once, where many are to be made."""
+_THREADS = "requests"
+"""What the threads are called in which requests are made at once."""
+_PIECE_BYTES = 8 * 2**20
 
 _BESIDE = re.compile(r"\..+\.(?P<pid>[0-9]+)(?:\.[0-9a-f]{8})?")
 """What a file is called while a process writes it beside its place."""
@@ -62,8 +65,8 @@ def telling_of(place: object, missing: bool = True) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and not missing:
-            raise
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not missing:
+            raise FileNotFoundError(error.errno, error.strerror, str(place)) from error
         what = _ADVICE.get(error.errno or 0, "Look at the disk")
         raise StorageError(f"{place}: {error.strerror or error}. {what}; hookyard resume goes on from the last checkpoint") from error
 
@@ -84,10 +87,17 @@ class Storage:
         """With everything it takes to open it again, such as keys: to be handed over, never to be shown."""
         self._remote: Any = None if self.local else Remote(given)
         self.root: str = self._remote.root if self._remote else str(self.local)
+        self._growing: dict[str, GrowingFile] = {}
 
     def at(self, path: str) -> Storage:
         """The storage at another path, as `path` gives it, with the options and keys of this one."""
-        return Storage(opened_like(self.location, path))
+        location = opened_like(self.location, path)
+        root = self._remote and self._remote.root_of(path)
+        if root is None:
+            return Storage(location)
+        there = copy.copy(self)
+        there.location, there.root = location, root
+        return there
 
     def __truediv__(self, part: str) -> Storage:
         inside = copy.copy(self)
@@ -134,6 +144,17 @@ class Storage:
         path = self._path(name)
         return bool(self._remote.ask(lambda there: there.get_file_info(path).type.value))
 
+    def state(self, name: str) -> FileState | None:
+        """How far a file has grown; None where there is none."""
+        if self.local:
+            with telling_of(self.local / name, missing=False), suppress(FileNotFoundError):
+                found = (self.local / name).stat()
+                return FileState(found.st_size, found.st_mtime)
+            return None
+        path = self._path(name)
+        info = self._remote.ask(lambda there: there.get_file_info(path))
+        return FileState(info.size, info.mtime and info.mtime.timestamp()) if info.is_file else None
+
     def names(self, folder: str = "") -> list[str]:
         """The names in a folder, sorted; empty where there is none."""
         if self.local:
@@ -176,9 +197,9 @@ class Storage:
     def each(self, call: Callable[[Thing], Answer], things: Iterable[Thing]) -> list[Answer]:
         """What a call gives of each thing, in their order; where a request takes long, several are made at once. The first that
         raises ends it."""
-        if self.local:
+        if self.local or current_thread().name.startswith(_THREADS):
             return [call(thing) for thing in things]
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="requests") as pool:
+        with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=_THREADS) as pool:
             return [*pool.map(call, things)]
 
     def read(self, name: str, start: int = 0) -> bytes:
@@ -188,6 +209,15 @@ class Storage:
         with telling_of(self.local / name, missing=False), open(_plain(self.local / name), "rb") as file:
             file.seek(start)
             return file.read()
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """A file's bytes, some at a time; raises FileNotFoundError where there is none."""
+        if self.local is None:
+            yield from self._remote.pieces(self._path(name))
+            return
+        with telling_of(self.local / name, missing=False), open(_plain(self.local / name), "rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
 
     def open(self, name: str) -> Any:
         """A file to read parts of, as pyarrow takes it; raises FileNotFoundError where there is none."""
@@ -230,16 +260,28 @@ class Storage:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
     def append(self, name: str, data: str) -> None:
-        """Adds text to the end of a file; on an object store the file is written anew."""
-        if self.local:
-            path = self.local / name
-            with telling_of(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with open(_plain(path), "a", encoding="utf-8", errors="backslashreplace") as file:
-                    file.write(data)
+        """Adds text to the end of a file, which `read_appended` reads."""
+        added = data.encode(errors="backslashreplace")
+        if self.local is None:
+            self._grown(name).append(added)
             return
-        before = self.read(name) if self.exists(name) else b""
-        self.write(name, before + data.encode(errors="backslashreplace"))
+        path = self.local / name
+        with telling_of(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(_plain(path), "ab") as file:
+                file.write(added)
+
+    def read_appended(self, name: str, start: int = 0) -> bytes:
+        """The bytes of a file that is appended to, from a place on; raises FileNotFoundError where there is none."""
+        return self.read(name, start) if self.local else self._grown(name).read(start)
+
+    def join(self, name: str) -> None:
+        """Makes one object of a file that was appended to, for whoever reads it without us; on a disk it is one."""
+        if self.local is None:
+            self._grown(name).join()
+
+    def _grown(self, name: str) -> GrowingFile:
+        return self._growing.setdefault(self._path(name), GrowingFile(self, name))
 
     def open_stream(self, name: str) -> IO[bytes]:
         """A file that grows: on a local disk what is flushed can be read at once, on an object store once it is sent."""

@@ -63,7 +63,7 @@ class TerminalDisplay:
         if self._live is not None:
             self._stop()
         self._until_end.close()
-        self._log.flush()
+        self._log.close()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

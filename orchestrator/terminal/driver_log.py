@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
@@ -25,6 +26,13 @@ class DriverLog:
         self._pending.append(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
         if len(self._pending) >= _LINES_AT_ONCE:
             self.flush()
+
+    def close(self) -> None:
+        """Writes what is pending, and makes one file of it all."""
+        self.flush()
+        if self._storage is not None:
+            with suppress(StorageError):
+                self._storage.join("log.txt")
 
     def flush(self) -> None:
         """Writes what is pending."""

@@ -59,7 +59,7 @@ class NotebookDisplay:
         self._over.set()
         self._writer.join()
         self._write(_folded(self._lines))
-        self._log.flush()
+        self._log.close()
 
     def line(self, text: str) -> None:
         """One line below the cell and in the log."""

@@ -99,10 +99,10 @@ class LiveRun:
 
     def metadata(self) -> RunMetadata:
         """What `run.json` says, read again where it has changed; takes new reports on the way."""
-        files = self.folder.storage.files()
-        if self._metadata is None or files.get("run.json") != self._metadata_state:
-            self._metadata, self._metadata_state = self.folder.metadata(), files.get("run.json")
-        self._lines += self._line_tail.look(files.get("metrics.jsonl"))
+        state = self.folder.storage.state("run.json")
+        if self._metadata is None or state != self._metadata_state:
+            self._metadata, self._metadata_state = self.folder.metadata(), state
+        self._lines += self._line_tail.look()
         return self._metadata
 
     def reports(self) -> list[Mapping[str, Any]]:

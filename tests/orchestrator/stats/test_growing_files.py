@@ -146,12 +146,12 @@ def test_a_run_that_was_over_before_tells_its_last_rows(tmp_path: Path) -> None:
 
 def test_lines_come_once_and_whole(storage: Storage) -> None:
     tail = LineTail(storage, "metrics.jsonl")
-    assert tail.look(None) == []
+    assert tail.look() == []
     text = "".join(json.dumps({"step": step}) + "\n" for step in (1, 2)) + '{"step": 3, "val/'
     found = []
     for written in (text[:5], text, text + 'loss": 0.5}\n', text + 'loss": 0.5}\n{"cut sh\n{"step": 4}\n'):
         storage.write("metrics.jsonl", written)
-        found.append(tail.look(storage.files()["metrics.jsonl"]))
+        found.append(tail.look())
     assert found == [[], [{"step": 1}, {"step": 2}], [{"step": 3, "val/loss": 0.5}], [{"step": 4}]]
 
 

@@ -103,7 +103,7 @@ def test_a_write_that_fails_leaves_nothing(storage: Storage) -> None:
 def test_text_is_appended(storage: Storage) -> None:
     storage.append("a/log.txt", "one\n")
     storage.append("a/log.txt", "two\n")
-    assert storage.read("a/log.txt") == b"one\ntwo\n"
+    assert storage.read_appended("a/log.txt") == b"one\ntwo\n"
 
 
 def test_a_stream_is_whole_once_it_is_sent_and_closed(storage: Storage) -> None:
