@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -65,6 +66,17 @@ def read_index(storage: Storage) -> dict[str, Any]:
 def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
     """The manifest of a checkpoint in a storage; raises FileNotFoundError where there is none, DamagedFile."""
     return read_json(storage, f"{name}/{MANIFEST}", checked_manifest, "This checkpoint is left out; older ones may be whole")
+
+
+def damage(storage: Storage, name: str, file: str, entry: Mapping[str, Any]) -> str | None:
+    """What is wrong with a file of a checkpoint, of which its manifest has an entry; None where nothing is."""
+    try:
+        data = storage.read(f"{name}/{file}")
+    except FileNotFoundError:
+        return f"{file} is missing"
+    if hashlib.sha256(data).hexdigest() == entry["sha256"]:
+        return None
+    return f"{file} is damaged ({len(data)} bytes, {entry['bytes']} were written)"
 
 
 def checked_manifest(manifest: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from orchestrator.checkpoint.manifest import (
     INDEX,
     MANIFEST,
     LaterFormat,
+    damage,
     position_in,
     read_index,
     read_manifest,
@@ -171,15 +172,8 @@ class CheckpointStore:
         for file, entry in manifest["files"].items():
             if not wanted(file):
                 continue
-            try:
-                data = self.storage.read(f"{folder}/{file}")
-            except FileNotFoundError:
-                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {file} is missing{self._others(folder)}") from None
-            if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-                raise CheckpointError(
-                    f"checkpoint {self.storage}/{folder}: {file} is damaged ({len(data)} bytes, {entry['bytes']} were written)"
-                    f"{self._others(folder)}"
-                )
+            if wrong := damage(self.storage, folder, file, entry):
+                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {wrong}{self._others(folder)}")
 
     def _others(self, name: str) -> str:
         """What else there is, to be used in place of a checkpoint."""

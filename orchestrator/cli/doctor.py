@@ -1,34 +1,81 @@
-"""`hookyard doctor RUN [--against OTHER]`, `hookyard doctor [--address ADDR] [--storage URL]`"""
+"""`hookyard doctor RUN [--against OTHER]`, `hookyard doctor RUN --files`, `hookyard doctor [--address ADDR] [--storage URL]`"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.completion import run_folders
-from orchestrator.cli.errors import FAILED
+from orchestrator.cli.errors import FAILED, printable
 from orchestrator.cli.options import Address, AsJson, StorageFlag
 from orchestrator.cli.output import print_json, print_table
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
+    from orchestrator.runs.integrity import FileVerdict
     from orchestrator.stats.insight import Diagnosis
+
+_IN_WORDS = {
+    "damaged": "damaged",
+    "missing": "missing",
+    "whole": "whole by their checksums",
+    "readable": "that carry none and can be read",
+    "unknown": "of hooks or others, which are not looked into",
+}
 
 
 def doctor(
     run: Annotated[str | None, typer.Argument(help="The folder of a run; without one, this machine or a cluster is looked at.", autocompletion=run_folders)] = None,
     against: Annotated[str | None, typer.Option("--against", metavar="RUN", help="A run to compare its speed with.")] = None,
+    files: Annotated[bool, typer.Option("--files", help="Compare each file of a run or a sweep with its checksum: what can be trusted.")] = False,
     address: Address = None,
     storage: StorageFlag = "runs",
     as_json: AsJson = False,
 ) -> None:
-    """Says what a run's tables tell (slow ranks, waiting for data, costly hooks, growing memory), or whether nodes are fit for one."""
+    """Says what a run's tables tell (slow ranks, waiting for data, costly hooks, growing memory), whether its files are whole, or whether
+    nodes are fit for one."""
     if run is None and against is not None:
         raise UsageError("--against compares a run with another: name both")
+    if files and (run is None or against is not None):
+        raise UsageError("--files looks at the files of one run or sweep: name it, without --against")
+    if files and run is not None:
+        return _check_files(run, as_json)
     return _look(address, storage, as_json) if run is None else _diagnose(run, against, as_json)
+
+
+def _check_files(run: str, as_json: bool) -> None:
+    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.runs.integrity import file_verdicts
+
+    folder = RunFolder(run)
+    if not folder.storage.names():
+        RunFolder.open(run)
+    verdicts = list(file_verdicts(folder))
+    wrong = [one for one in verdicts if one.is_wrong]
+    if as_json:
+        print_json({"path": str(folder), "whole": not wrong, "files": [asdict(one) for one in verdicts]})
+    else:
+        _print_files(str(folder), verdicts, wrong)
+    if wrong:
+        raise typer.Exit(FAILED)
+
+
+def _print_files(path: str, verdicts: Sequence[FileVerdict], wrong: Sequence[FileVerdict]) -> None:
+    """A line for each file that is wrong, and one for the others of each kind of folder."""
+    others = Counter((re.sub("[0-9]+", "*", one.file.rpartition("/")[0]), one.verdict) for one in verdicts if not one.is_wrong)
+    rows = [(f"{place}/" if place else "./", verdict, f"{count} file{'s' if count > 1 else ''}") for (place, verdict), count in others.items()]
+    print_table(("file", "verdict", "what"), [*rows, *((one.file, one.verdict, one.what) for one in wrong)])
+    for advice in dict.fromkeys(one.advice for one in wrong):
+        named = [one.file for one in wrong if one.advice == advice]
+        typer.echo(printable(f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {advice}"))
+    counts = Counter(str(one.verdict) for one in verdicts)
+    typer.echo(printable(f"{path}: {', '.join(f'{counts[verdict]} {word}' for verdict, word in _IN_WORDS.items() if counts[verdict])}"))
 
 
 def _diagnose(run: str, against: str | None, as_json: bool) -> None:

@@ -40,7 +40,7 @@ def now() -> str:
 
 _log = logging.getLogger("hookyard")
 
-_ADVICE = {
+ADVICE = {
     "run.json": "Put back a copy of it; without one the run is known no more. What it was told to do is in experiment.yaml, and what "
     "it trained in checkpoints/",
     "experiment.yaml": "Put back a copy of it, or mend it",
@@ -138,7 +138,7 @@ class RunFolder:
 
     def metadata(self) -> RunMetadata:
         """What `run.json` says."""
-        return read_json(self.storage, "run.json", RunMetadata.read, _ADVICE["run.json"])
+        return read_json(self.storage, "run.json", RunMetadata.read, ADVICE["run.json"])
 
     def _write(self, entries: Mapping[str, Any]) -> None:
         renew_lease(self.storage.path)
@@ -146,7 +146,7 @@ class RunFolder:
 
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`, by their names in RunMetadata."""
-        entries = read_json(self.storage, "run.json", _entries, _ADVICE["run.json"])
+        entries = read_json(self.storage, "run.json", _entries, ADVICE["run.json"])
         replace(RunMetadata.read(entries), **changes)
         self._write({**entries, **changes})
 
@@ -180,7 +180,7 @@ class RunFolder:
     def source(self) -> ExperimentSource:
         """What was written of the run's experiment; of a run of before, the experiment in full."""
         try:
-            return read_json(self.storage, "source.json", ExperimentSource.from_record, _ADVICE["source.json"])
+            return read_json(self.storage, "source.json", ExperimentSource.from_record, ADVICE["source.json"])
         except FileNotFoundError:
             return ExperimentSource.from_data(self.experiment(), self.metadata().import_paths)
 
@@ -191,7 +191,7 @@ class RunFolder:
             checked(data or {}, _Experiment)
             return mapping({} if data is None else data)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), _ADVICE["experiment.yaml"]) from error
+            raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), ADVICE["experiment.yaml"]) from error
 
     def experiment_text(self) -> str:
         """The text of `experiment.yaml`; raises DamagedFile where it is gone, or no text."""
@@ -201,7 +201,7 @@ class RunFolder:
             reason = "it is gone"
         except UnicodeDecodeError as error:
             reason = str(error)
-        raise DamagedFile(str(self.storage / "experiment.yaml"), reason, _ADVICE["experiment.yaml"])
+        raise DamagedFile(str(self.storage / "experiment.yaml"), reason, ADVICE["experiment.yaml"])
 
     def status(self) -> str:
         """The run's status; `lost` where it says running and its driver is gone."""
@@ -252,7 +252,7 @@ class RunFolder:
 
     def _attempt(self, file: str) -> Attempt | None:
         with suppress(FileNotFoundError):
-            return read_json(self.storage, file, Attempt.read, _ADVICE["attempt.json"])
+            return read_json(self.storage, file, Attempt.read, ADVICE["attempt.json"])
         return None
 
     def begin_attempt(

@@ -4,6 +4,7 @@ footer, where that allows a signature; so any reader reads both."""
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from os import SEEK_END
@@ -125,6 +126,27 @@ def check_footer(file: Any) -> None:
     file.seek(0)
     if footer[-_SEAL:-4] == _MARK and footer[-_SEAL:] != _seal(footer[:-_SEAL]):
         raise pa.ArrowInvalid("the checksum of its footer does not hold")
+
+
+def verify_parquet(file: Any) -> bool:
+    """Whether a Parquet file has a checksum in its footer; reads all of it, and raises ArrowInvalid or OSError where a checksum does not
+    hold."""
+    check_footer(file)
+    parquet = pq.ParquetFile(file, page_checksum_verification=True)
+    for group in range(parquet.num_row_groups):
+        parquet.read_row_group(group)
+    return _footer(file)[-_SEAL:-4] == _MARK
+
+
+def verify_stream(data: bytes, is_over: bool) -> bool:
+    """Whether an Arrow stream carries checksums; what is damaged in it is said."""
+    stream = pa.BufferReader(data)
+    begun = schema_in(stream, "")
+    if begun is None:
+        return False
+    with suppress(EOFError):
+        deque(whole_batches(stream, *begun, "", is_over=is_over), maxlen=0)
+    return begun[1]
 
 
 def _footer(file: Any) -> bytes:

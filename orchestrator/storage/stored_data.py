@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, fields, is_dataclass
 from enum import IntEnum
 from functools import cache
@@ -32,10 +34,10 @@ def sealed(text: str) -> str:
     return f'{body},{gap} "crc": "{crc32(body.encode()):08x}"{gap}}}'
 
 
-def is_changed(data: bytes) -> bool:
-    """Whether a sealed text is not as it was written; what earlier versions wrote has no seal."""
+def is_whole(data: bytes) -> bool | None:
+    """Whether a sealed text is as it was written; None of what earlier versions wrote, which has no seal."""
     seal = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
-    return seal is not None and crc32(data[: seal.start()]) != int(seal[1], 16)
+    return None if seal is None else crc32(data[: seal.start()]) == int(seal[1], 16)
 
 
 @cache
@@ -52,7 +54,7 @@ def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str
         found = read(parsed(data))
     except ValueError as error:
         raise DamagedFile(str(storage / name), str(error), advice) from error
-    if is_changed(data):
+    if is_whole(data) is False:
         _tell_changed(str(storage / name))
     return found
 
@@ -75,9 +77,27 @@ def mapping(value: Any) -> dict[str, Any]:
     return dict(checked(value, Mapping[str, Any]))
 
 
+_heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+
+
 def left_out(place: object, what: str) -> None:
     """Says what of a damaged file is left out."""
-    _log.warning("%s is damaged: %s", place, what)
+    heard = _heard.get()
+    if heard is None:
+        _log.warning("%s is damaged: %s", place, what)
+    else:
+        heard.append(what)
+
+
+@contextmanager
+def hearing() -> Iterator[list[str]]:
+    """Within it what is left out of damaged files is gathered here, and not logged."""
+    heard: list[str] = []
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
 
 
 def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:
@@ -91,7 +111,7 @@ def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
         if not line.strip():
             continue
         try:
-            if is_changed(line):
+            if is_whole(line) is False:
                 raise ValueError("its checksum does not hold")
             found.append(read(parsed(line)))
         except ValueError as error:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import is_changed, mapping, parsed, read_json, sealed, whole_lines
+from orchestrator.storage.stored_data import is_whole, mapping, parsed, read_json, sealed, whole_lines
 
 ENTRIES = {"value": 0.25, "step": 12, "word": 'é"}\n', "inner": {"crc": 1}}
 
@@ -17,12 +17,12 @@ def test_whichever_digit_is_changed_it_is_seen(indent: int | None) -> None:
     text = sealed(json.dumps(ENTRIES, indent=indent)).encode()
     assert list(json.loads(text)) == [*ENTRIES, "crc"]
     assert parsed(text) == ENTRIES
-    assert not is_changed(text)
-    assert not is_changed(text + b"\n")
+    assert is_whole(text)
+    assert is_whole(text + b"\n")
     digits = [place for place, byte in enumerate(text) if chr(byte).isdigit()]
     for place in digits:
-        assert is_changed(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
-    assert not is_changed(json.dumps(ENTRIES).encode())
+        assert is_whole(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :]) is False
+    assert is_whole(json.dumps(ENTRIES).encode()) is None
 
 
 def test_a_file_that_was_changed_is_read_with_a_word(tmp_path: object, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,128 @@
+"""Each file of a run and of a sweep compared with its checksum: what was harmed is named, whatever was done to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator import run, sweep
+from orchestrator.cli import app
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.integrity import file_verdicts
+from orchestrator.stats.rank_files import RankFiles
+from tests.orchestrator.runs.written import written_run
+from tests.tasks import described
+
+HOOKS = {"checkpoint": {"every": 1, "best": "val/accuracy"}, "json_lines": True}
+CARRY_NONE = ("log.txt", "experiment.yaml")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and a sweep of two trials, that are over."""
+    root = tmp_path_factory.mktemp("runs")
+    run(described(hooks=HOOKS), root, "alone", local=True)
+    space = {"optimizer.lr": {"grid": [0.1, 0.01]}}
+    sweep(described(epochs=1, sweep={"metric": "val/accuracy", "mode": "max", "space": space}), root, "swept", local=True)
+    return root
+
+
+def wrong(folder: Path) -> dict[str, str]:
+    """The files that are damaged or missing, each with which."""
+    return {one.file: one.verdict for one in file_verdicts(RunFolder(folder)) if one.is_wrong}
+
+
+def files_of(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if file.is_file() and ".driver" not in file.parts]
+
+
+@pytest.mark.parametrize("name", ["alone", "swept"])
+def test_a_flipped_bit_in_any_file_is_found(runs: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(runs / name, tmp_path / name)
+    verdicts = {one.file: one.verdict for one in file_verdicts(RunFolder(folder))}
+    paths = {str(file.relative_to(folder)): file for file in files_of(folder)}
+    assert verdicts.keys() == paths.keys()
+    for path, file in paths.items():
+        if verdicts[path] != "whole":
+            assert file.name in CARRY_NONE or (verdicts[path] == "unknown" and file.suffix == ".jsonl"), path
+            continue
+        data = file.read_bytes()
+        place = len(data) * 9 // 10  # of Parquet in its footer: the header of a page has no checksum of its own, and no value in it
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert wrong(folder).get(path) == "damaged", path
+        file.write_bytes(data)
+    assert wrong(folder) == {}
+
+
+NEEDED = (
+    *("run.json", "metrics.jsonl", "stats.parquet", "stats/attempt=0/attempt.json"),
+    *("checkpoints/epoch-0001/manifest.json", "checkpoints/epoch-0001/model.pt"),
+)
+HARMS: dict[str, Callable[[Path], Any]] = {
+    "empty": Path.touch,
+    "half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+    "gone": lambda file: None,
+    "folder": lambda file: (file.mkdir(), (file / "x").write_text("")),
+    "pipe": os.mkfifo,
+    "link to itself": lambda file: file.symlink_to(file.name),
+    "link to nothing": lambda file: file.symlink_to("/nothing/there"),
+    "device": lambda file: file.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_whatever_lies_in_a_files_place_it_is_named(runs: Path, tmp_path: Path, harm: str) -> None:
+    folder = shutil.copytree(runs / "alone", tmp_path / "alone")
+    for path in NEEDED:
+        file = folder / path
+        data = file.read_bytes()
+        if harm != "half":
+            file.unlink()
+        HARMS[harm](file)
+        assert path in wrong(folder)
+        shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+        file.write_bytes(data)
+
+
+def test_the_command_says_what_is_wrong_where_and_what_can_be_done(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "swept", tmp_path / "swept")
+    result = CliRunner().invoke(app, ["doctor", str(folder), "--files"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "trials/trial-*/checkpoints/epoch-*/" in result.stdout
+    lines = folder / "trials/trial-0001/metrics.jsonl"
+    lines.write_text(lines.read_text().replace('"epoch": 0', '"epoch": 1'))
+    (folder / "trials/trial-0000/checkpoints/epoch-0001/model.pt").unlink()
+    result = CliRunner().invoke(app, ["doctor", str(folder), "--files"])
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert "line 1 is left out: its checksum does not hold" in result.stdout
+    assert "trials/trial-0000/checkpoints/epoch-0001/model.pt: `resume` passes this checkpoint over" in result.stdout
+    assert f"{folder}: 1 damaged, 1 missing, " in result.stdout
+    told = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--files", "--json"]).stdout)
+    assert told["whole"] is False
+    assert {one["file"]: one["verdict"] for one in told["files"] if one["verdict"] in ("damaged", "missing")} == wrong(folder)
+
+
+def test_what_was_killed_is_whole_and_what_a_later_part_follows_has_its_end(tmp_path: Path) -> None:
+    folder = written_run(tmp_path)
+    files = RankFiles(folder.storage, folder.rank_folder(0, 0), {"rank": 0}, 30.0)
+    files.write("rows", {"loss": pa.array([0.5])}, 1)
+    files.write("rows", {"loss": pa.array([0.5]), "new": pa.array([1.0])}, 1)
+    first, second = sorted(Path(str(folder)).glob("stats/*/*/rows-*.arrow"))
+    second.write_bytes(second.read_bytes()[:-5])
+    assert wrong(Path(str(folder))) == {}
+    first.write_bytes(first.read_bytes()[:-8])
+    assert wrong(Path(str(folder))) == {"stats/attempt=0/rank=0/rows-00000.arrow": "damaged"}
+    files.close()
+
+
+def test_files_of_no_run_are_a_wrong_call(tmp_path: Path) -> None:
+    for words in (["doctor", "--files"], ["doctor", str(tmp_path), "--files"], ["doctor", str(tmp_path), "--files", "--against", "x"]):
+        assert CliRunner().invoke(app, words).exit_code == 2
