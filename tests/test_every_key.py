@@ -465,6 +465,10 @@ def test_a_hook_s_field_makes_another_run_or_is_refused(name: str, left: Left) -
 # The walk over an experiment
 
 CLIPPED = {"hooks": {"gradient_clip": {"max_norm": 0.01}, "optimizer_stats": {"every": "2 steps"}}}
+LISTED = {"hooks": {"param_scheduler": True}, "scheduler": [{"type": "LinearLR", "end": "5 steps"}, {"type": "CosineAnnealingLR"}]}
+GROUPED = {"optimizer": {"type": "SGD", "lr": 0.1, "weight_decay": 0.1, "groups": [{"match": "*.bias", "lr_scale": 0.5}]}}
+FP16 = {"precision": "fp16", "hooks": {"checkpoint": {"every": "1 step"}}}
+GROWING = {**FP16, "scaler": {"growth_interval": 2}}
 ADAM, STEPS = {"type": "Adam", "lr": 0.1}, {"epochs": None, "steps": 5}
 EXPERIMENT: dict[str, Key] = {
     "task": Key(f"{HERE}:Images"),
@@ -479,7 +483,13 @@ EXPERIMENT: dict[str, Key] = {
     "scheduler.gamma": Key(0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "ExponentialLR", "gamma": 0.25}}),
     "scheduler.warmup": Key(1, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR"}}),
     "scheduler.warmup_factor": Key(0.5, around={"hooks": {"param_scheduler": True}, "scheduler": {"type": "CosineAnnealingLR", "warmup": 1}}),
+    "scheduler.1.begin": Key(1, around=LISTED), "scheduler.0.end": Key("3 steps", around=LISTED), "scheduler.1.every": Key("2 steps", around=LISTED),
+    "optimizer.groups": Key([{"match": "*.bias", "lr": 0.2}]),
+    "optimizer.groups.0": Key("no_decay", around=GROUPED), "optimizer.groups.0.match": Key("*.weight", around=GROUPED),
+    "optimizer.groups.0.lr_scale": Key(0.1, around=GROUPED), "optimizer.groups.0.layer_decay": Key(0.5, around=GROUPED),
     "precision": Key("bf16"),
+    "scaler.init_scale": Key(1e30, around=FP16), "scaler.growth_factor": Key(4.0, around=GROWING),
+    "scaler.backoff_factor": Key(0.001, around={**FP16, "scaler": {"init_scale": 1e8}}), "scaler.growth_interval": Key(2, around=FP16),
     "channels_last": Key(True, around={"task": f"{HERE}:Images"}),
     "compile": Key(True),
     "accumulate": Key(2),

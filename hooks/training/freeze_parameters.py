@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from fnmatch import translate
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
 from torch import nn
 
 from hooks.hook import Hook, Priority
+from hooks.parts.parameter_names import Match, compiled, matched
 from hooks.rhythm import Rhythm
 from hooks.state import State
 
@@ -33,21 +30,19 @@ class FreezeParameters(Hook):
     """Which names, as in `model.named_parameters()`; each must be matched as a whole, such as backbone.*"""
     until: Rhythm | None = None
     """How many epochs or optimizer steps to complete before they are trained; null freezes them for the whole run."""
-    match: Literal["glob", "regex"] = "glob"
+    match: Match = "glob"
     """Whether patterns are shell-like, with * and ?, or regular expressions."""
 
     priority: ClassVar[Priority] = Priority.HIGHEST
 
     def __post_init__(self) -> None:
-        self._expressions = [_compiled(pattern, self.match) for pattern in self.patterns]
+        for pattern in self.patterns:
+            compiled(pattern, self.match)
         self._frozen: list[nn.Parameter] = []
 
     def on_start(self, state: State) -> None:
         named = dict(state.module.named_parameters(remove_duplicate=False))
-        for pattern, expression in zip(self.patterns, self._expressions, strict=True):
-            if not any(map(expression.fullmatch, named)):
-                raise ValueError(f"pattern '{pattern}' matches no parameter; {_nearest(pattern, list(named))}")
-        frozen = {name for name in named for expression in self._expressions if expression.fullmatch(name)}
+        frozen = matched(self.patterns, named, self.match)
         self._frozen = list({id(named[name]): named[name] for name in sorted(frozen)}.values())
 
     def on_gradients(self, state: State) -> None:
@@ -56,15 +51,3 @@ class FreezeParameters(Hook):
         for parameter in self._frozen:
             parameter.grad = None
         state.forget_gradients()
-
-
-def _compiled(pattern: str, match: str) -> re.Pattern[str]:
-    try:
-        return re.compile(translate(pattern) if match == "glob" else pattern)
-    except re.error as error:
-        raise ValueError(f"pattern '{pattern}' is no regular expression: {error}; for * and ? write match: glob") from None
-
-
-def _nearest(pattern: str, names: Sequence[str]) -> str:
-    near = get_close_matches(pattern, names, cutoff=0.4)
-    return f"did you mean {', '.join(near)}?" if near else f"there are: {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.config.components import hook_class, make_hook
-from orchestrator.config.experiment import Component, Experiment
+from orchestrator.config.experiment import Component, Experiment, number_of_optimizer
 from orchestrator.config.optimizer import check_optimizer
 from orchestrator.config.source import with_value
 from orchestrator.errors import Problem, collect_problems
@@ -16,7 +16,7 @@ def unchangeable(path: str, experiment: Experiment) -> str | None:
     """Why a setting cannot change while the run goes on; None where it can: fields that a hook calls mutable, and
     numbers of the optimizer."""
     group, _, rest = path.partition(".")
-    if group == "optimizer" and rest and rest != "type" and "." not in rest:
+    if number_of_optimizer(path):
         return None
     name, _, field = rest.partition(".")
     if group != "hooks" or not field:
@@ -50,7 +50,9 @@ def _refused(path: str, value: Any, experiment: Experiment, task: type[Task]) ->
     """What the component says to a value that may change in flight."""
     problems: list[Problem] = []
     group, name, *_ = path.split(".")
-    changed = with_value({"optimizer": experiment.optimizer.model_dump(), "hooks": experiment.hooks}, path, value)
+    changed = collect_problems(problems, with_value, {"optimizer": experiment.optimizer.model_dump(), "hooks": experiment.hooks}, path, value)
+    if changed is None:
+        return problems
     if group == "optimizer":
         if type(value) not in (int, float):
             return [Problem(path, f"must be a number to change in flight, got {value!r}")]

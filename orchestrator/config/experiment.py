@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from hooks.rhythm import Rhythm
 from orchestrator.config.model import Model
@@ -48,6 +58,13 @@ class Component(Model):
     def arguments(self) -> dict[str, Any]:
         """What stands beside `type`."""
         return dict(self.model_extra or {})
+
+
+Scheduler = Annotated[
+    Annotated[Component, Tag("one")] | Annotated[list[Component], Field(min_length=1), Tag("list")],
+    Discriminator(lambda value: "list" if isinstance(value, list) else "one"),
+]
+"""One scheduler, or several with the part of the run that each acts in."""
 
 
 class Workers(Model):
@@ -102,6 +119,19 @@ class Loader(Model):
     """Leaves out the last training batch of an epoch when it is smaller than the others."""
 
 
+class Scaler(Model):
+    """How fp16 scales the loss: torch's GradScaler."""
+
+    init_scale: Annotated[float, Gt(0)] = 65536.0
+    """What the loss is multiplied by at first."""
+    growth_factor: Annotated[float, Gt(1)] = 2.0
+    """What the scale is multiplied by after `growth_interval` steps in a row without an overflow."""
+    backoff_factor: Annotated[float, Gt(0), Lt(1)] = 0.5
+    """What it is multiplied by after an overflow."""
+    growth_interval: Annotated[int, Ge(1)] = 2000
+    """Steps without an overflow before the scale grows."""
+
+
 class Change(Model):
     """A change while the run goes on."""
 
@@ -110,6 +140,14 @@ class Change(Model):
     set: Annotated[dict[str, Any], Field(min_length=1)]
     """Dotted path to the new value: a field that its hook calls mutable, such as `hooks.ema.decay`, or a number of the
     optimizer, such as `optimizer.lr`, whose schedule is scaled with it."""
+
+
+def number_of_optimizer(path: str) -> str | None:
+    """The path below `optimizer` of what may be one of its numbers, its groups' too; None of any other path."""
+    group, _, key = path.partition(".")
+    keys = key.split(".")
+    of_a_group = len(keys) == 3 and keys[0] == "groups" and keys[1].isdecimal() and keys[2] != "match"
+    return key if group == "optimizer" and (of_a_group or (len(keys) == 1 and key not in ("", "type", "groups"))) else None
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,11 +218,15 @@ class Experiment(Model):
     batch_size: BatchSize = 32
     """Samples in a batch of each worker."""
     optimizer: Component = Component.model_validate({"type": "SGD", "lr": 0.1})
-    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, SGD's."""
-    scheduler: Component | None = None
-    """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments."""
+    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`, SGD's. `groups` says what
+    is otherwise for some of the parameters."""
+    scheduler: Scheduler | None = None
+    """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments; or a list of them,
+    each with `begin`, `end` and `every`."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """What the forward pass computes in; fp16 scales the loss."""
+    scaler: Scaler = Scaler()
+    """How fp16 scales the loss: torch's GradScaler."""
     channels_last: bool = False
     """Keeps the weights of convolutions, and with them all images, in the order that GPUs with tensor cores compute in."""
     compile: bool = False

@@ -15,9 +15,10 @@ from torch.optim import Optimizer
 
 from orchestrator.config.experiment import Component, with_default_optimizer
 from orchestrator.config.imports import find_class
+from orchestrator.config.parameter_groups import Group, parameter_groups, read_groups, settings_of
 from orchestrator.config.parameters import check, model_of_signature, parameters
 from orchestrator.config.reader import join
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.task import Task
 
 T = TypeVar("T")
@@ -52,21 +53,48 @@ def check_optimizer(optimizer: Component, task: type[Task]) -> None:
     """Refuses an optimizer that could not be built, before there is a model; raises ConfigError."""
     if optimizer.type == OWN:
         in_full_of_own({"type": OWN, **optimizer.arguments}, task, "optimizer")
-    else:
-        check_component(optimizer.type, optimizer.arguments, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
+        return
+    arguments, groups = _split(optimizer, "optimizer")
+    check_component(optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
+    problems: list[Problem] = []
+    cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
+    for index, group in enumerate(groups):
+        place, said = f"optimizer.groups.{index}", arguments | settings_of(group)
+        if group is None and "weight_decay" not in model_of_signature(cls).model_fields:
+            problems.append(Problem(place, f"is no_decay, and {optimizer.type} takes no weight_decay"))
+            continue
+        collect_problems(problems, check_component, optimizer.type, said, Optimizer, OPTIMIZERS, _NoParameters(), place)
+    if problems:
+        raise ConfigError([_meant_for_a_group(problem) for problem in problems])
+
+
+def _meant_for_a_group(problem: Problem) -> Problem:
+    """The problem, for a key that is near one of ours with that name."""
+    hint = did_you_mean(problem.path.rpartition(".")[2], Group.model_fields) if problem.message == "unknown key" else None
+    return replace(problem, suggestion=hint or problem.suggestion)
 
 
 def build_optimizer(optimizer: Component, task: Task, model: nn.Module) -> Optimizer:
     """The optimizer over all parameters of the model, or what the task's own method makes; raises ConfigError."""
     if optimizer.type != OWN:
         cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
-        made: Optimizer = made_of(cls, model.parameters(), optimizer.type, optimizer.arguments, "optimizer")
+        arguments, groups = _split(optimizer, "optimizer")
+        named = dict(model.named_parameters(remove_duplicate=False))
+        parameters: Any = parameter_groups(named, groups, cls, arguments, "optimizer") if groups else model.parameters()
+        made: Optimizer = made_of(cls, parameters, optimizer.type, arguments, "optimizer")
         return made
     own = task.optimizer(model, **optimizer.arguments)
     if isinstance(own, Optimizer):
         return own
     message = f"{type(task).__name__}.optimizer() gives {own!r}, and must give an optimizer"
     raise ConfigError([Problem("task", message, suggestion="leave the method out where the file says it")])
+
+
+def _split(optimizer: Component, path: str) -> tuple[dict[str, Any], list[Group | None]]:
+    """The arguments of an optimizer's class, and its parameter groups; raises ConfigError."""
+    arguments = optimizer.arguments
+    written = arguments.pop("groups", None)
+    return arguments, [] if written is None else read_groups(written, path)
 
 
 # What optimizers and schedulers have in common

@@ -11,14 +11,15 @@ from hooks import Hook, ParamScheduler
 from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, make_hooks, make_task
-from orchestrator.config.experiment import Component, Experiment, without_nulls, wrong_length
+from orchestrator.config.experiment import Component, Experiment, Scaler, Scheduler, without_nulls, wrong_length
 from orchestrator.config.imports import find_class
 from orchestrator.config.judged_metrics import metric_problems
 from orchestrator.config.modes import contradicting_modes, inferred_modes
 from orchestrator.config.optimizer import OWN, brings_its_own, check_optimizer, optimizer_in_full
 from orchestrator.config.other_systems import EXPERIMENT
+from orchestrator.config.parameter_groups import scaled_rates
 from orchestrator.config.parameters import check
-from orchestrator.config.schedule import Course, Schedule, scheduler_in_full, stepping_problems, unread_rate
+from orchestrator.config.schedule import Course, Schedule, pace_of, scheduler_in_full, stepping_problems, unread_rate
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.users_code import asked
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -60,6 +61,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])
+    problems.extend(_unread_scaler(experiment) if experiment else [])
     task, task_args, hooks = _components(data, task_class, problems)
     if problems or experiment is None or task is None:
         raise ConfigError(problems)
@@ -97,6 +99,13 @@ def _components(
     return task, task_args, hooks
 
 
+def _unread_scaler(experiment: Experiment) -> list[Problem]:
+    """What is said of a scale that there is not."""
+    said, usual = experiment.scaler.model_dump(), Scaler().model_dump()
+    others = [key for key in said if said[key] != usual[key] and experiment.precision != "fp16"]
+    return [Problem(f"scaler.{key}", f"is read by nothing, got {said[key]}: it needs precision: fp16") for key in others]
+
+
 def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | None]) -> list[Problem]:
     """What cannot be where ranks share out the model among them."""
     workers = data.get("workers")
@@ -129,27 +138,37 @@ def _optimization_in_full(data: dict[str, Any], task: type[Task] | None, problem
         written["scheduler"] = {}
     full = dict(data)
     for key, in_full in (("optimizer", optimizer_in_full), ("scheduler", scheduler_in_full)):
-        if not isinstance(written[key], dict):
+        if not isinstance(written[key], dict) and not (key == "scheduler" and isinstance(written[key], list)):
             continue
         full.pop(key, None)
-        if task or written[key].get("type", OWN) != OWN:
+        if task or isinstance(written[key], list) or written[key].get("type", OWN) != OWN:
             value = collect_problems(problems, in_full, written[key], task or Task)
             full |= {key: value} if value is not None else {}
-    shaped = isinstance(full.get("optimizer"), dict) and isinstance(full.get("scheduler"), dict)
+    shaped = isinstance(full.get("optimizer"), dict) and isinstance(full.get("scheduler"), dict | list)
     if shaped and (message := unread_rate(full["optimizer"], full["scheduler"])):
-        if "lr" in written["optimizer"]:
-            problems.append(Problem("optimizer.lr", message, suggestion="leave one of them out"))
+        paths = (["lr"] if "lr" in written["optimizer"] else []) + scaled_rates(full["optimizer"])
+        problems.extend(Problem(f"optimizer.{path}", message, suggestion="leave one of them out") for path in paths)
         full["optimizer"] = {key: value for key, value in full["optimizer"].items() if key != "lr"}
-    return full
+    return _with_pace(full, task or Task)
+
+
+def _with_pace(data: dict[str, Any], task: type[Task]) -> dict[str, Any]:
+    """The data with the pace at which the hook steps schedulers that have paces of their own, unless that is said."""
+    schedulers, hooks = _schedulers(data.get("scheduler")), data.get("hooks", {})
+    entry = hooks.get("param_scheduler", True) if isinstance(hooks, dict) else None
+    pace = collect_problems([], pace_of, schedulers, task) if isinstance(schedulers, list) else None
+    if pace is None or not entry or (isinstance(entry, dict) and {"every", "type"} & entry.keys()) or not isinstance(entry, bool | dict):
+        return data
+    return with_value(data, "hooks.param_scheduler.every", str(pace))
 
 
 def _check_optimization(data: Mapping[str, Any], task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]) -> None:
     """Optimizer and scheduler, and who steps that. A scheduler that is said to be null may be a sweep's other value."""
-    optimizer, scheduler = _component(data.get("optimizer")), _component(data.get("scheduler"))
+    optimizer, scheduler = _component(data.get("optimizer")), _schedulers(data.get("scheduler"))
     if optimizer:
         collect_problems(problems, check_optimizer, optimizer, task)
     if scheduler or "scheduler" not in data:
-        problems.extend(stepping_problems(scheduler, hooks))
+        problems.extend(stepping_problems(scheduler, hooks, task))
     if scheduler:
         schedule = collect_problems(problems, Schedule.of, scheduler, task, Course.of(hooks, data.get("epochs"), data.get("steps")))
         collect_problems(problems, schedule.check, task) if schedule else None
@@ -158,3 +177,11 @@ def _check_optimization(data: Mapping[str, Any], task: type[Task], hooks: Mappin
 def _component(value: Any) -> Component | None:
     shaped = isinstance(value, dict) and isinstance(value.get("type"), str)
     return check(Component, value, "") if shaped else None
+
+
+def _schedulers(value: Any) -> Scheduler | None:
+    """One scheduler or several; None where there is none, or one has not the right shape, which is told elsewhere."""
+    if not isinstance(value, list):
+        return _component(value)
+    each = [one for one in map(_component, value) if one]
+    return each if each and len(each) == len(value) else None

@@ -1,21 +1,22 @@
-"""The scheduler: torch's, one of your own, or the task's, as long as the run and after a warm-up. Checked in the driver,
-built in each worker."""
+"""The scheduler: torch's, one of your own, or the task's, as long as the run, after a warm-up, or several of them. Checked in
+the driver, built in each worker."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any, Self
 
 import torch.optim.lr_scheduler
 import torch.optim.swa_utils
 from annotated_types import Gt, Lt
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks import HOOKS, Hook, ParamScheduler, Rhythm
-from orchestrator.config.experiment import Component
+from orchestrator.config.experiment import Component, Scheduler
 from orchestrator.config.imports import find_class
 from orchestrator.config.model import Model
 from orchestrator.config.optimizer import (
@@ -29,7 +30,8 @@ from orchestrator.config.optimizer import (
     subclasses_in,
 )
 from orchestrator.config.parameters import check, model_of_signature
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.config.staged_scheduler import StagedLR, Stretch
+from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
 SCHEDULERS = {
@@ -55,6 +57,22 @@ class WarmUp(Model):
     """Epochs or optimizer steps over which the rate rises in a line; 0 is none."""
     warmup_factor: Annotated[float, Gt(0), Lt(1)] = 0.001
     """The part of the rate that the warm-up begins with."""
+
+
+class Window(Model):
+    """The part of a run in which a scheduler of a list acts, and its pace."""
+
+    begin: Rhythm | None = None
+    """Completed epochs or optimizer steps after which it begins: where the one before it ends, where that is not said."""
+    end: Rhythm | None = None
+    """Completed epochs or optimizer steps after which it ends: where the next begins, or with the run."""
+    every: Rhythm | None = None
+    """How often it steps: once an optimizer step where its begin or end is said in these, else once an epoch."""
+
+    def pace(self) -> Rhythm:
+        """How often it steps."""
+        in_steps = any(one is not None and one.unit == "steps" for one in (self.begin, self.end))
+        return self.every or Rhythm(1, "steps" if in_steps else "epochs")
 
 
 @dataclass(frozen=True)
@@ -89,64 +107,20 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """A scheduler with all of its numbers, counted in its own steps. Plain data, which a checkpoint keeps."""
+class Stage:
+    """A scheduler with all of its numbers, counted in its own steps, and its part of the schedule."""
 
+    path: str
     kind: str
     arguments: Mapping[str, Any]
-    warmup: int = 0
-    warmup_factor: float = 1.0
-
-    @classmethod
-    def of(cls, scheduler: Component, task: type[Task], course: Course | None) -> Self:
-        """The schedule of a component, its lengths filled in as far as the course knows them; raises ConfigError. Without a
-        course, where a hook of the user's own steps the scheduler, nothing is filled in."""
-        written, names = dict(scheduler.arguments), _names(scheduler.type, task)
-        ours = {key: written.pop(key) for key in WarmUp.model_fields if key in written and key not in names}
-        warm = check(WarmUp, ours, "scheduler")
-        message = _wrong_warm_up(ours, warm, course)
-        if message:
-            raise ConfigError([Problem(f"scheduler.{next(iter(ours))}", message)])
-        if course is None:
-            return cls(scheduler.type, written)
-        if {"epochs", "steps_per_epoch"} & written.keys():  # OneCycleLR's other way to say its length
-            names = names - {"total_steps"}
-        begins = course.count(warm.warmup) or 0
-        # Before the data is there, any length will do to check the rest.
-        total = course.count(course.whole) or begins + 1
-        written |= {name: total for name in LENGTHS if name in names and written.get(name) is None}
-        return cls(scheduler.type, written, begins, warm.warmup_factor)._shortened()
-
-    def _shortened(self) -> Self:
-        """The same, counted from where the warm-up ends."""
-        counted = {key: self.arguments[key] for key in _FROM_THE_BEGINNING if self.warmup and key in self.arguments}
-        arguments = dict(self.arguments)
-        for key, value in counted.items():
-            values = value if isinstance(value, list) else [value]
-            if not all(type(one) is int and one > self.warmup for one in values):
-                message = f"counts from the run's beginning, and must be greater than the warm-up of {self.warmup}, got {value!r}"
-                raise ConfigError([Problem(f"scheduler.{key}", message)])
-            rest = [one - self.warmup for one in values]
-            arguments[key] = rest if isinstance(value, list) else rest[0]
-        return replace(self, arguments=arguments)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any] | None) -> Self | None:
-        """A schedule as a checkpoint keeps it."""
-        return cls(**record) if record else None
-
-    def record(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
-        return asdict(self)
+    stretch: Stretch = Stretch()
 
     def check(self, task: type[Task]) -> None:
         """Refuses what could not be built, before there is an optimizer; raises ConfigError."""
         if self.kind == OWN:
             in_full_of_own(self.arguments, task, "scheduler")
-            return
-        check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), "scheduler")
-        if self.warmup and issubclass(find_class(self.kind, LRScheduler, SCHEDULERS, "scheduler.type"), ReduceLROnPlateau):
-            raise ConfigError([Problem("scheduler.warmup", f"does not go with {self.kind}, which steps where a metric is there")])
+        else:
+            check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path)
 
     def _with_rate(self, rate: Any) -> dict[str, Any]:
         return {RATES[self.kind]: rate, **self.arguments} if self.kind in RATES else dict(self.arguments)
@@ -154,40 +128,196 @@ class Schedule:
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
         """The scheduler, None where the task's method gives none; raises ConfigError."""
         if self.kind == OWN:
-            made = task.scheduler(optimizer, **self.arguments)
-        else:
-            cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, "scheduler.type")
-            arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])
-            made = made_of(cls, optimizer, self.kind, arguments, "scheduler")
-        if made is None or not self.warmup:
-            return made
-        return SequentialLR(optimizer, [LinearLR(optimizer, self.warmup_factor, total_iters=self.warmup), made], [self.warmup])
+            return task.scheduler(optimizer, **self.arguments)
+        cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, f"{self.path}.type")
+        arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])
+        return made_of(cls, optimizer, self.kind, arguments, self.path)
 
 
-def scheduler_in_full(written: Mapping[str, Any] | None, task: type[Task]) -> dict[str, Any] | None:
-    """What is written of the scheduler, with its `type`: without one, the arguments of the task's own `scheduler`. Raises
-    ConfigError."""
+@dataclass(frozen=True)
+class Schedule:
+    """What sets the rates of an optimizer over the run: a scheduler, or several with the parts of the run that they act in."""
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, task: type[Task], course: Course | None, path: str = "scheduler") -> Self:
+        """The schedule of what is written, its lengths filled in as far as the course knows them; raises ConfigError. Without a
+        course, where a hook of the user's own steps the scheduler, nothing is filled in."""
+        if isinstance(scheduler, Component):
+            return cls(_one(scheduler, task, course, path))
+        return cls(tuple(_several(scheduler, task, course, path)))
+
+    def record(self) -> Any:
+        """Plain data for a checkpoint."""
+        if self._is_whole:  # as it was written before there were stages
+            return {"kind": self.stages[0].kind, "arguments": self.stages[0].arguments, "warmup": 0, "warmup_factor": 1.0}
+        return [{**asdict(stage), "stretch": stage.stretch._asdict()} for stage in self.stages]
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether it is one scheduler, from beginning to end and at each step."""
+        return len(self.stages) == 1 and self.stages[0].stretch == Stretch()
+
+    def check(self, task: type[Task]) -> None:
+        """Refuses what could not be built, before there is an optimizer; raises ConfigError."""
+        problems: list[Problem] = []
+        for stage in self.stages:
+            collect_problems(problems, stage.check, task)
+        if problems:
+            raise ConfigError(problems)
+
+    def build(self, task: Task, optimizer: Optimizer) -> Any | None:
+        """The scheduler, None where the task's method gives none; raises ConfigError."""
+        if self._is_whole:
+            return self.stages[0].build(task, optimizer)
+        return StagedLR(optimizer, [partial(stage.build, task, optimizer) for stage in self.stages], [stage.stretch for stage in self.stages])
+
+
+def _one(scheduler: Component, task: type[Task], course: Course | None, path: str) -> tuple[Stage, ...]:
+    """A scheduler for the whole run, after a warm-up where that is said."""
+    arguments, ours = _split(scheduler, task, WarmUp)
+    warm = check(WarmUp, ours, path)
+    message = _wrong_warm_up(ours, warm, course)
+    if not message and warm.warmup.count and _steps_by_a_metric(scheduler, path):
+        message = f"does not go with {scheduler.type}, which steps where a metric is there"
+    if message:
+        raise ConfigError([Problem(f"{path}.{next(iter(ours))}", message)])
+    if course is None:
+        return (Stage(path, scheduler.type, arguments),)
+    begin = course.count(warm.warmup) or 0
+    arguments = _with_length(scheduler.type, arguments, task, course.count(course.whole) or begin + 1)
+    if not begin:
+        return (Stage(path, scheduler.type, arguments),)
+    rising = Stage(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, Stretch(end=begin))
+    return rising, Stage(path, scheduler.type, _counted_from(begin, arguments, path), Stretch(begin))
+
+
+def _several(schedulers: Sequence[Component], task: type[Task], course: Course | None, path: str) -> Iterator[Stage]:
+    """Schedulers that begin together, or each where another ends."""
+    if course is None:
+        raise ConfigError([Problem(path, "is a list, which needs the hook param_scheduler to step it")])
+    over = 0
+    for index, (scheduler, window) in enumerate(zip(schedulers, _windows(schedulers, task, path), strict=True)):
+        place, whole = f"{path}.{index}", course.count(course.whole)
+        arguments, _ = _split(scheduler, task, Window)
+        begin, end, every = course.count(window.begin or Rhythm(0)), course.count(window.end) if window.end else whole, course.count(window.pace())
+        if begin is None or end is None or every is None:  # before the data is there, any length will do to check the rest
+            yield Stage(place, scheduler.type, _with_length(scheduler.type, arguments, task, 1))
+            continue
+        message = _wrong_window(window, (begin, end), over, whole, course)
+        if message:
+            raise ConfigError([Problem(place, message)])
+        over = max(over, end)
+        arguments = _with_length(scheduler.type, arguments, task, -(-(end - begin) // every))
+        yield Stage(place, scheduler.type, arguments, Stretch(begin, end if window.end else None, every))
+
+
+def _wrong_window(window: Window, stretch: tuple[int, int], over: int, whole: int | None, course: Course) -> str | None:
+    """What is wrong with where a scheduler begins and ends, in steps of the schedule; those before it end at `over`."""
+    begin, end = stretch
+    if whole is not None and begin >= whole:
+        return f"begins after {window.begin}, and the run is over after {course.whole}"
+    if begin >= end:
+        return f"begins after {window.begin}, and ends after {window.end}"
+    if 0 < begin < over:
+        return f"begins after {window.begin}, before another has ended; schedulers follow each other, or begin together at 0"
+    return None
+
+
+def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> list[Window]:
+    """The parts of the run that schedulers act in, each begin filled in, and each end but the last; raises ConfigError."""
+    windows: list[Window] = []
+    for index, scheduler in enumerate(schedulers):
+        place = f"{path}.{index}"
+        window = check(Window, _split(scheduler, task, Window)[1], place)
+        if window.every is not None and not window.every.count:
+            raise ConfigError([Problem(f"{place}.every", "is 0, and so it would never step")])
+        if _steps_by_a_metric(scheduler, place):
+            raise ConfigError([Problem(place, f"cannot be one of a list: {scheduler.type} steps where a metric is there")])
+        if window.begin is None:
+            begin = windows[-1].end if windows else Rhythm(0)
+            if begin is None:
+                hint = f"write {path}.{index - 1}.end, or begin: 0 to have both at once"
+                raise ConfigError([Problem(place, "begins where the one before it ends, which is not said", suggestion=hint)])
+            window = window.model_copy(update={"begin": begin})
+        windows.append(window)
+    begins = [window.begin for window in windows]
+    for index, window in enumerate(windows):
+        later = next((begin for begin in begins[index + 1 :] if begin and begin.count), None)
+        if window.end is None and later:
+            windows[index] = window.model_copy(update={"end": later})
+    return windows
+
+
+def pace_of(schedulers: Sequence[Component], task: type[Task]) -> Rhythm:
+    """How often the hook steps a list of schedulers, so that each has its own pace; raises ConfigError."""
+    windows = _windows(schedulers, task, "scheduler")
+    in_steps = any(one is not None and one.unit == "steps" for window in windows for one in (window.begin, window.end, window.pace()))
+    return Rhythm(1, "steps" if in_steps else "epochs")
+
+
+def _split(scheduler: Component, task: type[Task], ours: type[Model]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a scheduler's class is given, and which of our keys stand beside it."""
+    arguments, names = scheduler.arguments, _names(scheduler.type, task)
+    taken = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in names}
+    return arguments, taken
+
+
+def _with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int) -> dict[str, Any]:
+    """The arguments of a scheduler with its length, where that is not written."""
+    names = _names(kind, task)
+    if {"epochs", "steps_per_epoch"} & arguments.keys():  # OneCycleLR's other way to say its length
+        names = names - {"total_steps"}
+    return arguments | {name: length for name in LENGTHS if name in names and arguments.get(name) is None}
+
+
+def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
+    """The arguments with what counts from the run's beginning counted from where the warm-up ends; raises ConfigError."""
+    counted = {key: arguments[key] for key in _FROM_THE_BEGINNING if key in arguments}
+    for key, value in counted.items():
+        values = value if isinstance(value, list) else [value]
+        if not all(type(one) is int and one > begin for one in values):
+            message = f"counts from the run's beginning, and must be greater than the warm-up of {begin}, got {value!r}"
+            raise ConfigError([Problem(f"{path}.{key}", message)])
+        rest = [one - begin for one in values]
+        arguments = {**arguments, key: rest if isinstance(value, list) else rest[0]}
+    return arguments
+
+
+def _steps_by_a_metric(scheduler: Component, path: str) -> bool:
+    return scheduler.type != OWN and issubclass(find_class(scheduler.type, LRScheduler, SCHEDULERS, f"{path}.type"), ReduceLROnPlateau)
+
+
+def scheduler_in_full(written: Any, task: type[Task]) -> Any:
+    """What is written of the scheduler or schedulers, with their `type`: without one, the arguments of the task's own `scheduler`.
+    Raises ConfigError."""
+    if isinstance(written, list):
+        return [_in_full(one, task, Window, f"scheduler.{index}") if isinstance(one, dict) else one for index, one in enumerate(written)]
+    return None if written is None else _in_full(written, task, WarmUp, "scheduler")
+
+
+def _in_full(written: Mapping[str, Any], task: type[Task], keys: type[Model], path: str) -> dict[str, Any]:
     own = brings_its_own(task, "scheduler")
-    if written is None:
-        return None
     if written.get("type", OWN) != OWN or not own:
         if written.get("type") == OWN:
-            raise ConfigError([Problem("scheduler.type", f"is '{OWN}', and {task.__name__} has no method scheduler() of its own")])
+            raise ConfigError([Problem(f"{path}.type", f"is '{OWN}', and {task.__name__} has no method scheduler() of its own")])
         return dict(written)
     declared = model_of_own(task, "scheduler").model_fields
-    ours = {key: value for key, value in written.items() if key in WarmUp.model_fields and key not in declared}
+    ours = {key: value for key, value in written.items() if key in keys.model_fields and key not in declared}
     lengths = [name for name in LENGTHS if name in declared and written.get(name) is None]
     theirs = {key: value for key, value in written.items() if key not in ours} | dict.fromkeys(lengths, 1)
     full = in_full_of_own(theirs, task, "scheduler")
     return {key: value for key, value in full.items() if key not in lengths} | ours
 
 
-def unread_rate(optimizer: Mapping[str, Any], scheduler: Mapping[str, Any] | None) -> str | None:
+def unread_rate(optimizer: Mapping[str, Any], scheduler: Any) -> str | None:
     """What makes nothing read the rate of one of torch's optimizers, where it is so."""
-    name = RATES.get(str((scheduler or {}).get("type")))
-    if not scheduler or name not in scheduler or optimizer.get("type", OWN) == OWN:
+    stages = [(f"scheduler.{index}", one) for index, one in enumerate(scheduler)] if isinstance(scheduler, list) else [("scheduler", scheduler)]
+    set_by = [f"{one['type']} sets the rate to {path}.{name}" for path, one in stages if isinstance(one, dict) and (name := RATES.get(str(one.get("type")))) in one]
+    if not set_by or len(set_by) != len(stages) or optimizer.get("type", OWN) == OWN:
         return None
-    return f"is read by nothing: {scheduler['type']} sets the rate to scheduler.{name}"
+    return f"is read by nothing: {set_by[0]}"
 
 
 def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
@@ -195,8 +325,8 @@ def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
     return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
 
 
-def stepping_problems(scheduler: Component | None, hooks: Mapping[str, Hook]) -> list[Problem]:
-    """Where there is a scheduler that nothing steps, or a pace to step none."""
+def stepping_problems(scheduler: Scheduler | None, hooks: Mapping[str, Hook], task: type[Task]) -> list[Problem]:
+    """Where there is a scheduler that nothing steps, a pace to step none, or one that those of a list do not go by."""
     hook, others = stepping_hook(hooks), any(type(one) not in HOOKS.values() for one in hooks.values())
     if hook is None:
         message = "is stepped by nothing: the hook param_scheduler is off"
@@ -208,6 +338,10 @@ def stepping_problems(scheduler: Component | None, hooks: Mapping[str, Hook]) ->
         return [Problem(f"hooks.{name}.{key}", message, suggestion="write scheduler, or leave it out") for key, is_said in said.items() if is_said]
     if hook.every.count == 0:
         return [Problem(f"hooks.{name}.every", "is 0, and so nothing steps the scheduler", suggestion="write scheduler: null for none")]
+    pace = collect_problems([], pace_of, scheduler, task) if isinstance(scheduler, list) else None
+    if pace not in (None, hook.every):
+        message = f"is {hook.every}, and schedulers of a list have each its own `every`, for which it is {pace}"
+        return [Problem(f"hooks.{name}.every", message, suggestion="leave it out")]
     return []
 
 

@@ -13,7 +13,9 @@ from pydantic_core import PydanticOmit
 from hooks import HOOKS, Hook, Priority
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.experiment import Experiment
+from orchestrator.config.parameter_groups import Groups
 from orchestrator.config.parameters import docs_of, model_of
+from orchestrator.config.schedule import WarmUp, Window
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -32,18 +34,21 @@ class _Lenient(GenerateJsonSchema):
 def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
     """The schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each of `hooks`."""
     models: dict[str, type[BaseModel]] = {name: model_of(cls) for name, cls in hooks.items()}
-    every: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values())]
+    beside: list[type[BaseModel]] = [Groups, WarmUp, Window]
+    every: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values()), *beside]
     references, shared = models_json_schema([(model, "validation") for model in every], schema_generator=_Lenient)
     definitions: dict[str, Any] = shared["$defs"]
     schema: dict[str, Any] = definitions.pop(_name(references[Experiment, "validation"]))
     for name, model in models.items():
         definitions[f"hook_{name}"] = _hook(hooks[name], definitions[_name(references[model, "validation"])])
-    for model in every[1:]:
-        definitions.pop(_name(references[model, "validation"]))
+    inner = {model: definitions.pop(_name(references[model, "validation"])) for model in every[1:]}
+    groups, *of_schedulers = (inner[model]["properties"] for model in beside)
+    for keys in of_schedulers:
+        definitions["Component"]["properties"] |= keys
     definitions["hook"] = _any_hook(hooks)
     properties = schema["properties"]
     properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
-    properties["optimizer"] = {"type": "object", "description": properties["optimizer"]["description"]}
+    properties["optimizer"] = {"type": "object", "description": properties["optimizer"]["description"], "properties": groups}
     properties["base"] = {"type": "string", "description": "A file that this one is laid over, relative to this one."}
     schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _complete()]}
     del schema["required"]

@@ -83,7 +83,7 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
     """The data with a value at a dotted path; what was given stays as it is.
 
     Where the path leads through nothing yet, or through something switched off (null, false) or on (true), there is a
-    mapping then; raises ConfigError where it leads through another value.
+    mapping then; an entry of a list that is there has its number, from 0. Raises ConfigError where it leads elsewhere.
     """
     check_path(path)
     changed: dict[str, Any] = _with_value(data, _split(path), 0, value)
@@ -109,9 +109,14 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
         return value
     if data is None or isinstance(data, bool):
         data = {}
+    key, place = keys[depth], ".".join(keys[:depth])
+    if isinstance(data, list):
+        if not key.isdecimal() or int(key) >= len(data):
+            raise ConfigError([Problem(".".join(keys), f"cannot be set: {place} is a list of {len(data)}, whose entries are numbered from 0")])
+        return [*data[: int(key)], _with_value(data[int(key)], keys, depth + 1, value), *data[int(key) + 1 :]]
     if not isinstance(data, Mapping):
-        raise ConfigError([Problem(".".join(keys), f"cannot be set: {'.'.join(keys[:depth])} is {shortened(repr(data))}, not a mapping")])
-    return {**data, keys[depth]: _with_value(data.get(keys[depth]), keys, depth + 1, value)}
+        raise ConfigError([Problem(".".join(keys), f"cannot be set: {place} is {shortened(repr(data))}, not a mapping")])
+    return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
 
 
 def plain_copy(value: Any) -> Any:

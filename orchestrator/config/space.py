@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.config.bounds import MOST_TRIALS
 from orchestrator.config.domain import Domain
-from orchestrator.config.experiment import Workers
+from orchestrator.config.experiment import Workers, number_of_optimizer
 from orchestrator.config.reader import join
 from orchestrator.config.sweep import PB2, Asha, Population, Sweep
 from orchestrator.errors import Problem, did_you_mean
@@ -123,9 +123,7 @@ def _not_for_pb2(sweep: Sweep) -> Iterator[Problem]:
 
 def _may_mutate(name: str) -> bool:
     keys = name.split(".")
-    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in ("type", "priority", "level")) or (
-        keys[0] == "optimizer" and len(keys) == 2 and keys[1] != "type"
-    )
+    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in ("type", "priority", "level")) or number_of_optimizer(name) is not None
 
 
 def mutated_paths(sweep: Sweep) -> list[str]:

@@ -40,6 +40,10 @@ _MOST = 50
 """Problems that are told of one mapping of a file: to find what each may have meant takes time."""
 
 
+_BRANCHES = ("one", "list", "word", "group")
+"""What branches of a union are called where a value's kind alone says which of them it is."""
+
+
 def problems_of(
     error: ValidationError, model: type[BaseModel], values: Any, path: str, kind: str | None = None
 ) -> list[Problem]:
@@ -57,10 +61,11 @@ def problems_of(
 
 def _place(error: Mapping[str, Any], values: Any) -> tuple[int | str, ...]:
     """The part of an error's location that is in the data: pydantic adds the names of union branches, and the tag where
-    `type` chooses between models (`scheduler.asha.max_t`)."""
+    `type` chooses between models (`scheduler.asha.max_t`), or what kind of value there is does."""
     place: list[int | str] = []
     for part in error["loc"]:
-        if isinstance(values, dict) and part not in values and values.get("type") == part:
+        is_tag = isinstance(values, dict) and part not in values and values.get("type") == part
+        if is_tag or (part in _BRANCHES and not (isinstance(values, dict) and part in values)):
             continue
         inside = part in values if isinstance(values, dict) else isinstance(values, list) and isinstance(part, int)
         if not inside and error["type"] not in ("missing", "extra_forbidden"):

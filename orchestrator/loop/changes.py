@@ -11,9 +11,10 @@ from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.config.changes import unchangeable
-from orchestrator.config.experiment import Change, Component, Experiment
+from orchestrator.config.experiment import Change, Component, Experiment, number_of_optimizer
 from orchestrator.config.optimizer import build_optimizer
 from orchestrator.config.parameters import construct
+from orchestrator.config.source import with_value
 from orchestrator.errors import CheckpointError, ConfigError, Problem
 from orchestrator.task import Task
 
@@ -40,9 +41,9 @@ class Changes:
         self.coming: list[Change] = list(experiment.changes)
         """What is still to change."""
         for path, value in (one for change in self.coming for one in change.set.items()):
-            group, _, key = path.partition(".")
-            if group == "optimizer" and value != self._optimizer.arguments.get(key):
-                self._differing_groups(self._optimizer, self._with_number(key, value))
+            key = number_of_optimizer(path)
+            if key and (after := _with_number(self._optimizer, key, value)) != self._optimizer:
+                self._differing_groups(self._optimizer, after)
 
     def advance(self) -> None:
         """Makes the changes whose time has come; call it between two iterations. Raises ConfigError."""
@@ -68,16 +69,16 @@ class Changes:
             # A checkpoint from before the type was kept has only the numbers.
             words = {key: value for key, value in configured.arguments.items() if type(value) not in (int, float)}
             self._optimizer = Component(**{"type": configured.type, **({} if "type" in saved else words), **saved})
-        in_force = configured.arguments
+        in_force = configured
         for change in [change for change in self.coming if self._is_past(change)]:
             self.coming.remove(change)
             for path, value in change.set.items():
-                group, _, key = path.partition(".")
-                if group == "optimizer":
-                    in_force[key] = value
+                key = number_of_optimizer(path)
+                if key:
+                    in_force = _with_number(in_force, key, value)
                 else:
                     self._set(path, value)
-        self._bring_optimizer_to(Component(**{"type": configured.type, **in_force}))
+        self._bring_optimizer_to(in_force)
 
     def _is_past(self, change: Change) -> bool:
         """Whether a checkpoint of the present step holds a change: one that is due right here comes after it."""
@@ -90,11 +91,11 @@ class Changes:
         message = unchangeable(path, self._experiment)
         if message:
             raise ConfigError([Problem(path, message)])
-        group, _, rest = path.partition(".")
-        if group == "optimizer":
-            self._bring_optimizer_to(self._with_number(rest, value))
+        key = number_of_optimizer(path)
+        if key:
+            self._bring_optimizer_to(_with_number(self._optimizer, key, value))
         else:
-            name, _, field = rest.partition(".")
+            _, name, field = path.split(".", 2)
             self._set_hook(name, field, value)
 
     def _set_hook(self, name: str, field: str, value: Any) -> None:
@@ -107,9 +108,6 @@ class Changes:
         self._plan.change(name, field, getattr(made, field))
 
     # The optimizer
-
-    def _with_number(self, key: str, value: float) -> Component:
-        return Component(**{"type": self._optimizer.type, **self._optimizer.arguments, key: value})
 
     def _differing_groups(self, before: Component, after: Component) -> tuple[Groups, Groups]:
         """The parameter groups of two optimizers; raises ConfigError where their numbers are no way from one to the other."""
@@ -136,6 +134,10 @@ class Changes:
                     if scaled in group:
                         group[scaled] = _scaled(group[scaled], was.get(name), now[name])
         _scale_base_lrs(self._state.scheduler, [group["lr"] for group in old], [group["lr"] for group in new])
+
+
+def _with_number(optimizer: Component, key: str, value: float) -> Component:
+    return Component(**with_value(optimizer.model_dump(), key, value))
 
 
 def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

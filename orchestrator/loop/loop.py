@@ -69,7 +69,7 @@ class Loop:
         self._check_plans_agree()
         seed_all(experiment.seed)
         self.data = Data(task, experiment, self.world)
-        self.precision = Precision(experiment.precision, self.world.device)
+        self.precision = Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
         self.clock = clock_for(self.world.device)
         schedule = self._schedule()
         self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store, schedule)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,12 +12,12 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """fp32, bf16 or fp16 (with a GradScaler). Worker process."""
+    """fp32, bf16 or fp16 (with a GradScaler, of these arguments). Worker process."""
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    def __init__(self, name: str, device: torch.device, scaler: Mapping[str, Any] | None = None) -> None:
         self._dtype = _AUTOCAST.get(name)
         self._device_type = device.type
-        self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
+        self.scaler = torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
 
     def autocasting(self, function: Callable[..., _T]) -> Callable[..., _T]:
         """The function under torch's autocast; itself where that changes nothing, as the context costs more than it looks."""

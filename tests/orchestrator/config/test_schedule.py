@@ -24,6 +24,8 @@ from tests.tasks import Rows, described, numbers
 HOOKS = {"console": None, "perf_stats": None, "memory_stats": None, "checkpoint": None}
 BY_STEPS = {"param_scheduler": {"every": "1 step"}}
 
+COSINE = {"type": "CosineAnnealingLR"}
+
 STEPS = 7
 """Optimizer steps in an epoch of the tests' task: 52 samples in batches of 8."""
 
@@ -107,6 +109,53 @@ class Rates(Hook):
         self.rates.append(state.optimizer.param_groups[0]["lr"])
 
 
+# A list
+
+
+@pytest.mark.parametrize(
+    ("written", "make"),
+    [
+        ([{"type": "LinearLR", "start_factor": 0.1, "end": "5 steps"}, {"type": "CosineAnnealingLR", "eta_min": 0.01}],
+         lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.LinearLR(o, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(o, T_max=16, eta_min=0.01)], [5])),
+        ([{"type": "StepLR", "step_size": 2, "begin": "0 steps", "every": "1 step"}, {"type": "ExponentialLR", "gamma": 0.9, "begin": 0, "every": "1 step"}],
+         lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 2), lr_scheduler.ExponentialLR(o, 0.9)])),
+        ([{"type": "CosineAnnealingLR", "every": "1 step"}], lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21)),
+        ([{"type": "ConstantLR", "factor": 0.5, "end": "4 steps"}, {"type": "LinearLR", "end": "9 steps"}, {"type": "CosineAnnealingWarmRestarts", "T_0": 3}],
+         lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o, 0.5, 4), lr_scheduler.LinearLR(o, total_iters=5), lr_scheduler.CosineAnnealingWarmRestarts(o, 3)], [4, 9])),
+    ],
+)  # fmt: skip
+def test_schedulers_of_a_list_are_torch_s_own_one_after_the_other_or_at_once(written: Any, make: Any) -> None:
+    assert rates(scheduled(written, hooks={})) == by_hand(make, 21)
+
+
+def test_each_scheduler_of_a_list_has_its_own_pace_and_holds_after_its_end() -> None:
+    """MMDetection's: a rise over the first steps, times factors by epochs; and a gap, over which the rate stays."""
+    written = [{"type": "LinearLR", "start_factor": 0.5, "end": "4 steps"}, {"type": "MultiStepLR", "milestones": [1, 2], "begin": 0}]
+    assert rates(scheduled(written, hooks={})) == pytest.approx([0.25, 0.3125, 0.375, 0.4375, *[0.5] * 3, *[0.05] * 7, *[0.005] * 7])
+    written = [{"type": "LinearLR", "start_factor": 1, "end_factor": 0.5, "end": 1}, {"type": "StepLR", "step_size": 1, "begin": 2}]
+    assert rates(scheduled(written, hooks={})) == pytest.approx([0.5] * 7 + [0.25] * 7 + [0.5] * 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scheduler": [{"type": "LinearLR"}, COSINE]}, r"scheduler\.1: begins where the one before it ends, which is not said \(write scheduler\.0\.end"),
+        ({"scheduler": [{"type": "LinearLR", "end": 2}, {**COSINE, "begin": 1}]}, r"scheduler\.1: begins after 1 epoch, before another has ended"),
+        ({"scheduler": [{**COSINE, "begin": 3}]}, r"scheduler\.0: begins after 3 epochs, and the run is over after 3 epochs"),
+        ({"scheduler": [{**COSINE, "begin": 2, "end": 1}]}, r"scheduler\.0: begins after 2 epochs, and ends after 1 epoch"),
+        ({"scheduler": [{**COSINE, "every": 0}]}, r"scheduler\.0\.every: is 0"),
+        ({"scheduler": [{**COSINE, "warmup": 1}]}, r"scheduler\.0\.warmup: unknown key"),
+        ({"scheduler": [{"type": "ReduceLROnPlateau"}]}, r"scheduler\.0: cannot be one of a list"),
+        ({"scheduler": []}, r"scheduler: must have at least 1"),
+        ({"scheduler": [{"gamma": 1}]}, r"scheduler\.0\.type: is missing"),
+        ({"scheduler": [{**COSINE, "end": "5 steps"}], "hooks": {"param_scheduler": {"every": 2}}}, r"hooks\.param_scheduler\.every: is 2 epochs, and schedulers of a list"),
+    ],
+)
+def test_a_list_that_cannot_be_is_told(change: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        described(**{"epochs": 3, **change})
+
+
 # The warm-up
 
 
@@ -152,7 +201,6 @@ def refusal(**more: Any) -> str:
     return str(caught.value)
 
 
-COSINE = {"type": "CosineAnnealingLR"}
 CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
 
 
