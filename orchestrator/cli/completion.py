@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from glob import glob
 from pathlib import Path
@@ -38,17 +39,18 @@ def override_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     return found
 
 
-def _written(file: str | Path | None) -> dict[str, Any]:
-    """What a file and its base hold, key by key; nothing where they cannot be read."""
+def _written(file: str | Path | None, deepest: int = 8) -> dict[str, Any]:
+    """What a file and its bases hold, key by key; nothing of those that cannot be read."""
     import yaml
 
     try:
         path = Path(file or "")
-        own = yaml.safe_load(path.read_text())
-        base = yaml.safe_load((path.parent / own["base"]).read_text()) if "base" in own else {}
-        return {**base, **own}
+        own = dict(yaml.safe_load(path.read_text()))
+        base = own.get("base", [])
+        below = [_written(path.parent / name, deepest - 1) for name in ([base] if isinstance(base, str) else base) if deepest]
     except (OSError, ValueError, TypeError, yaml.YAMLError):
         return {}
+    return dict(ChainMap(own, *reversed(below)))
 
 
 def _leaves(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

@@ -25,6 +25,8 @@ WHOLE_NUMBERS = range(-(2**63), 2**64)
 """What 64 bits hold, signed or not."""
 LARGEST_SEED = 2**32 - 1
 """What every generator takes: Python's, NumPy's and torch's, with the numbers of epochs and ranks beside it."""
+MOST_FILES = 100
+"""Bases of a file, and of its bases."""
 MOST_OVERRIDES = 1_000
 MOST_HOOKS = 100
 MOST_SWEPT = 200

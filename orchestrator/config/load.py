@@ -7,15 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.bases import read_layers
 from orchestrator.config.bounds import FILLED_IN
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.judged_metrics import data_problems
 from orchestrator.config.overrides import read_overrides
-from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml, read_text, read_yaml
+from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.resolve import resolve
 from orchestrator.config.source import ExperimentSource, plain_copy
 from orchestrator.config.sweep_check import sweep_problems
-from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shortened
+from orchestrator.errors import ConfigError, UsageError, collect_problems
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -38,16 +39,24 @@ def load_with_data(path: str | Path, overrides: Iterable[str] = ()) -> Experimen
 
 
 def _written(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Document]:
-    document, folders = _read(path)
-    values = read_overrides(document, overrides)
-    return ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values, file=str(path.absolute())), document
+    overrides = list(overrides)
+    layers = read_layers(path)
+    values = read_overrides(layers.document, overrides)
+    if "base" in dict(values):
+        layers = read_layers(path, dict(values)["base"])
+        values = read_overrides(layers.document, overrides)
+    document = layers.document
+    folders = [*layers.folders, Path.cwd()]
+    source = ExperimentSource.from_data(document.data, folders, values=values, file=str(path.absolute()), over=plain_copy(layers.alternatives))
+    return source, document
 
 
 def read_again(source: ExperimentSource) -> Experiment:
     """What the file of a source says now, under the same values; raises ConfigError."""
     assert source.file is not None
-    document, _ = _read(Path(source.file))
-    return _checked(replace(source, written=plain_copy(document.data)), document)
+    layers = read_layers(Path(source.file), dict(source.values).get("base"))
+    written, over = plain_copy(layers.document.data), plain_copy(layers.alternatives)
+    return _checked(replace(source, written=written, over=over), layers.document)
 
 
 def experiment_from_dict(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
@@ -83,7 +92,7 @@ def resumed_experiment(source: ExperimentSource, filled_in: str) -> Experiment:
     try:
         before = to_dict(resolve(source).experiment)
     except ConfigError:  # it is right no more: the code has changed
-        return experiment_of(replace(source, written=data, values=()))
+        return experiment_of(replace(source, written=data, values=(), over={}))
     return experiment_of(source.with_values(dict(_differences(before, data))))
 
 
@@ -105,45 +114,6 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
 def to_yaml(experiment: Experiment) -> str:
     """The resolved experiment as YAML, ready to be run again."""
     return dump_yaml(to_dict(experiment))
-
-
-# Reading
-
-
-def _read(path: Path) -> tuple[Document, list[Path]]:
-    """A file laid over its base, and the folders of both."""
-    document = read_yaml(path)
-    folder = path.resolve().parent
-    base = document.data.pop("base", None)
-    if base is None:
-        return document, [folder]
-    if not isinstance(base, str):
-        raise ConfigError([document.locate(Problem("base", f"must be a file, got {base!r}"))])
-    file = path.parent / base
-    try:
-        text = read_text(file)
-    except ConfigError as error:
-        raise ConfigError([document.locate(Problem("base", f"{shortened(str(file), 200)} {one.message}")) for one in error.problems]) from None
-    below = parse_yaml(text, str(file))
-    if "base" in below.data:
-        raise ConfigError([below.locate(Problem("base", f"a base has no base of its own; {path} builds on this file"))])
-    below.forget(set(_merged(below.data, document.data, "")))
-    below.origins.update(document.origins)
-    below.problems.extend(document.problems)
-    return below, [folder, file.resolve().parent]
-
-
-def _merged(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Lays one over the other, and gives the path of all that it replaces. Mappings are merged; anything else replaces, and so
-    does a mapping that names another `type`."""
-    for key, value in above.items():
-        inner = join(path, key)
-        old = below.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and value.get("type", old.get("type")) == old.get("type"):
-            yield from _merged(old, value, inner)
-            continue
-        below[key] = value
-        yield inner
 
 
 # Checking

@@ -49,7 +49,7 @@ def experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]
     properties = schema["properties"]
     properties["hooks"] |= {"properties": {name: _entry(name) for name in hooks}, "additionalProperties": _entry(None)}
     properties["optimizer"] = {"type": "object", "description": properties["optimizer"]["description"], "properties": groups}
-    properties["base"] = {"type": "string", "description": "A file that this one is laid over, relative to this one."}
+    properties["base"] = {"type": ["string", "array"], "items": {"type": "string"}, "description": "The file, or files, that this one is laid over, relative to this one."}
     schema |= {"$schema": DIALECT, "$defs": definitions, "anyOf": [{"required": ["base"]}, _complete()]}
     del schema["required"]
     return schema

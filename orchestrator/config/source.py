@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
@@ -32,10 +32,10 @@ class Predecessor:
 
 @dataclass(frozen=True)
 class ExperimentSource:
-    """A file laid over its base, and the values that go over it. Plain data, the same in every process."""
+    """A file laid over its bases, and the values that go over it. Plain data, the same in every process."""
 
     written: Mapping[str, Any]
-    """The file laid over its base."""
+    """The file laid over its bases."""
     values: tuple[tuple[str, Any], ...] = ()
     """Dotted paths and what each is set to, in order: overrides, then what a trial has chosen."""
     import_paths: tuple[str, ...] = ()
@@ -44,6 +44,8 @@ class ExperimentSource:
     """Where it was read; None for plain data."""
     goes_on_from: Predecessor | None = None
     """Where training begins; None where it begins anew."""
+    over: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The file laid over each of the bases that its sweep chooses among, by `key_of`."""
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], import_paths: Iterable[str | Path] = (), **more: Any) -> Self:
@@ -54,7 +56,8 @@ class ExperimentSource:
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """A source as it comes back from JSON; raises ValueError where it is not whole."""
-        missing = [one.name for one in fields(cls) if one.name != "goes_on_from" and one.name not in mapping(record)]
+        later = ("goes_on_from", "over")
+        missing = [one.name for one in fields(cls) if one.name not in (*later, *mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
         source: Self = checked(record, cls)
@@ -66,17 +69,33 @@ class ExperimentSource:
 
     def without_sweep(self) -> Self:
         """The source without its sweep."""
-        written = {key: value for key, value in self.written.items() if key != "sweep"}
+        written, *over = ({key: value for key, value in data.items() if key != "sweep"} for data in (self.written, *self.over.values()))
         values = tuple((path, value) for path, value in self.values if path.partition(".")[0] != "sweep")
-        return replace(self, written=written, values=values)
+        return replace(self, written=written, values=values, over=dict(zip(self.over, over, strict=True)))
+
+    def _below(self) -> Mapping[str, Any]:
+        """What the values go over: the file laid over its own bases, or over those that were chosen."""
+        chosen = [value for path, value in self.values if path == "base"]
+        if not chosen:
+            return self.written
+        if key_of(chosen[-1]) not in self.over:
+            raise ConfigError([Problem("base", f"is named relative to a file, and there is none here, got {shortened(repr(chosen[-1]))}; sweep over it in a file")])
+        return self.over[key_of(chosen[-1])]
 
     def merged(self) -> tuple[dict[str, Any], list[Problem]]:
         """The file with all values over it, and a problem for each value whose path leads through another value."""
-        data: dict[str, Any] = dict(self.written)
         problems: list[Problem] = []
+        data: dict[str, Any] = dict(collect_problems(problems, self._below) or self.written)
         for path, value in self.values:
+            if path == "base":
+                continue
             data = collect_problems(problems, with_value, data, path, value) or data
         return data, problems
+
+
+def key_of(base: Any) -> str:
+    """What a choice of `base`, a file or a list of files, is known by."""
+    return json.dumps(base)
 
 
 def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

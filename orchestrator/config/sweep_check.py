@@ -75,13 +75,13 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     last_seed = data["seed"] + sweep.repeats - 1 if type(data.get("seed")) is int else 0
     if sweep.repeats > 1 and last_seed > LARGEST_SEED:
         problems.append(Problem("sweep.repeats", f"gives the last of each configuration's trials the seed {last_seed:,}; {LARGEST_SEED:,} is the largest"))
-    collect_problems(problems, _try_all, sweep, data, known, problems, is_whole)
+    collect_problems(problems, _try_all, sweep, source.without_sweep(), known, problems, is_whole)
     return problems
 
 
-def _try_all(sweep: Sweep, data: Mapping[str, Any], known: Sequence[Problem], problems: list[Problem], with_points: bool) -> None:
+def _try_all(sweep: Sweep, source: ExperimentSource, known: Sequence[Problem], problems: list[Problem], with_points: bool) -> None:
     """Adds what is wrong with the values of each domain and point; raises ConfigError where there are too many."""
-    tries = _Tries(data, sweep)
+    tries = _Tries(source, sweep)
     for name, domain in sweep.space.items():
         problems.extend(_refused(name, domain.candidates(), join("sweep.space", name), tries, known))
     for index, point in enumerate(sweep.points if with_points else ()):
@@ -91,8 +91,8 @@ def _try_all(sweep: Sweep, data: Mapping[str, Any], known: Sequence[Problem], pr
 class _Tries:
     """Builds experiments of a sweep's values, as many as the bounds allow."""
 
-    def __init__(self, data: Mapping[str, Any], sweep: Sweep) -> None:
-        self.data, self.sweep = data, sweep
+    def __init__(self, source: ExperimentSource, sweep: Sweep) -> None:
+        self.sweep, self._source = sweep, source
         self._count = 0
 
     def problems_with(self, values: Mapping[str, Any]) -> Sequence[Problem]:
@@ -100,7 +100,7 @@ class _Tries:
         self._count += 1
         if self._count > MOST_TRIED:
             raise _too_many()
-        return _problems_with(values, self.data, self.sweep)
+        return _problems_with(values, self._source, self.sweep)
 
     def beside(self, name: str) -> list[dict[str, Any]]:
         """What a path may be drawn beside."""
@@ -175,11 +175,12 @@ def _fitting_domain(domain: Domain, message: str) -> str | None:
     return f"write {{{kind}: [{low:.0f}, {high + 1:.0f}]}}, high not included" if whole else f"write {kind}, in whole numbers, high not included"
 
 
-def _problems_with(values: Mapping[str, Any], data: Mapping[str, Any], sweep: Sweep) -> Sequence[Problem]:
+def _problems_with(values: Mapping[str, Any], source: ExperimentSource, sweep: Sweep) -> Sequence[Problem]:
     """What is wrong with an experiment that has these values, by dotted path."""
     try:
-        for name, value in values.items():
-            data = with_value(data, name, value)
+        data, problems = source.with_values(values).merged()
+        if problems:
+            return problems
         for name, mode in inferred_modes(data, sweep).items():
             data = with_value(data, name, mode)
         build(data)

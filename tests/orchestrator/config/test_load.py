@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,11 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_from_dict, load_experiment, to_dict, to_yaml
 from orchestrator.config.reader import parse_yaml
 from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import ConfigError
 from tests.orchestrator.config.samples import HERE, TEXT, Line, Shadow, places, problems
 
 SHIPPED = Path(__file__).parents[3] / "experiments"
-
-
-
-
-
-
-
 
 
 # What is right
@@ -185,12 +181,85 @@ def test_problems_point_at_the_file_they_are_in(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("base", "said"),
-    [("nope.yaml", "nope.yaml cannot be read: No such file"), ("[a]", "must be a file"), ("other.yaml", "no base of its own")],
+    [
+        ("nope.yaml", "nope.yaml cannot be read: No such file"),
+        ("[line.yaml, nope.yaml]", "nope.yaml cannot be read: No such file"),
+        ("5", "must be a file or a list of files, got 5"),
+        ("[line.yaml, {}]", "must be a file or a list of files"),
+        ("other.yaml", "is a circle: other.yaml is laid over other.yaml"),
+    ],
 )
 def test_wrong_bases(file: Path, base: str, said: str) -> None:
     (problem,) = problems(file.parent / "other.yaml", f"name: x\nbase: {base}\n")
     assert said in problem.message
     assert (problem.path, problem.line) == ("base", 2)
+
+
+def test_a_list_of_bases_and_bases_of_bases_lie_over_each_other_in_order(file: Path) -> None:
+    folder = file.parent
+    (folder / "parts").mkdir()
+    (folder / "parts" / "fast.yaml").write_text("optimizer: {lr: 0.7}\nbatch_size: 2\n")
+    (folder / "parts" / "named.yaml").write_text("base: ../line.yaml\nname: from-parts\nbatch_size: 3\n")
+    other = folder / "other.yaml"
+    other.write_text("base: [parts/named.yaml, parts/fast.yaml]\nepochs: 9\n")
+    experiment = load_experiment(other)
+    assert (experiment.name, experiment.batch_size, experiment.epochs) == ("from-parts", 2, 9)
+    assert experiment.optimizer.arguments == {"lr": 0.7, "momentum": 0.5}
+    assert experiment.import_paths[:2] == (str(folder), str(folder / "parts"))
+    (folder / "parts" / "fast.yaml").write_text("batch_size: 0\n")
+    ((where, line),) = {(Path(str(problem.file)).name, problem.line) for problem in problems(other, other.read_text())}
+    assert (where, line) == ("fast.yaml", 1)
+
+
+def test_a_circle_is_told_with_its_files_and_many_files_are_refused(file: Path) -> None:
+    folder = file.parent
+    for name, base in {"a": "b", "b": "c", "c": "b"}.items():
+        (folder / f"{name}.yaml").write_text(f"base: {base}.yaml\n")
+    (problem,) = problems(folder / "a.yaml", (folder / "a.yaml").read_text())
+    assert "is a circle: b.yaml is laid over c.yaml is laid over b.yaml" in problem.message
+    assert Path(str(problem.file)).name == "c.yaml"
+    # Each is laid twice over the one below, so that the files to read double with each.
+    for level in range(1, 30):
+        (folder / f"{level}.yaml").write_text(f"base: [{level - 1}.yaml, {level - 1}.yaml]\n")
+    (folder / "0.yaml").write_text("name: x\n")
+    assert "more than 100 files" in problems(folder / "29.yaml", (folder / "29.yaml").read_text())[0].message
+
+
+def test_a_base_is_chosen_on_the_command_line_and_by_a_sweep(file: Path) -> None:
+    folder = file.parent
+    (folder / "slow.yaml").write_text(TEXT.replace("name: line", "name: slow").replace("momentum: 0.5", "momentum: 0.25"))
+    other = folder / "other.yaml"
+    other.write_text(
+        "base: line.yaml\nepochs: 9\nsweep: {metric: val/loss, mode: min, search: grid, space: {base: {choice: [line.yaml, slow.yaml]}, optimizer.lr: {choice: [0.5]}}}\n"
+    )
+    experiment = load_experiment(other)
+    chosen = {base: trial(experiment, {"base": base, "optimizer.lr": 0.5}).experiment for base in ("line.yaml", "slow.yaml")}
+    assert {base: (one.name, one.epochs, one.optimizer.arguments) for base, one in chosen.items()} == {
+        "line.yaml": ("line", 9, {"lr": 0.5, "momentum": 0.5}),
+        "slow.yaml": ("line", 9, {"lr": 0.5, "momentum": 0.25}),
+    }
+    assert all(one.sweep is None for one in chosen.values())
+    assert load_experiment(other, ["base=slow.yaml", "epochs=2"]).name == "slow"
+    again = ExperimentSource.from_record(json.loads(json.dumps(asdict(chosen["slow.yaml"].source))))
+    assert resolve(again).experiment.optimizer.arguments["momentum"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ("[line.yaml, many.yaml]", "the trials of a sweep share their workers, and it is {'count': 2} over one, None over others"),
+        ("[line.yaml, nope.yaml]", "nope.yaml cannot be read"),
+        ("[line.yaml, bad.yaml]", "epochs"), ("[line.yaml, 5]", "must be a file or a list of files"),
+    ],
+)
+def test_a_wrong_choice_of_a_base_is_refused_before_the_first_trial(file: Path, choice: str, said: str) -> None:
+    (file.parent / "many.yaml").write_text("base: line.yaml\nworkers: {count: 2}\n")
+    (file.parent / "bad.yaml").write_text("base: line.yaml\nepochs: 0\n")
+    other = file.parent / "other.yaml"
+    text = f"base: line.yaml\nsweep:\n  metric: val/loss\n  mode: min\n  space:\n    base: {{choice: {choice}}}\n"
+    (problem,) = problems(other, text)
+    assert (problem.path, problem.line) == ("sweep.space.base", 6)
+    assert said in str(problem)
 
 
 # A trial

@@ -40,7 +40,7 @@ def test_what_optuna_does_not_draw_from(domain: dict[str, Any], instead: str) ->
     assert instead in problem.message
 
 
-@pytest.mark.parametrize("name", ["name", "workers.count", "sweep.trials", "base"])
+@pytest.mark.parametrize("name", ["name", "workers.count", "sweep.trials"])
 def test_what_trials_share_cannot_be_swept(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(Sweep, {"metric": "val/loss", "space": {name: {"choice": [1]}}}, "sweep")
