@@ -30,6 +30,8 @@ DEFAULT_STORAGE = "runs"
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
 ENDED = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
+INDEX, REOPENED = "index", ".reopened"
+"""Where a sweep keeps what it knows of its trials that are over, and the end of what marks one that was changed since."""
 _FIRST_FILES = ("experiment.yaml", "source.json", "run.json")
 
 
@@ -147,7 +149,11 @@ class RunFolder:
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`, by their names in RunMetadata."""
         entries = read_json(self.storage, "run.json", _entries, ADVICE["run.json"])
-        replace(RunMetadata.read(entries), **changes)
+        metadata = RunMetadata.read(entries)
+        replace(metadata, **changes)
+        if metadata.trial and metadata.status != "running" and self.storage.local is None:
+            # What the sweep's index says of it holds no more; on a disk that shows by itself.
+            (self.lease_place(metadata) / INDEX).write(f"{metadata.trial}{REOPENED}", b"")
         self._write({**entries, **changes})
 
     def end(self, status: str, **metadata: Any) -> None:

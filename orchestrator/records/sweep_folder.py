@@ -17,9 +17,9 @@ def trial_name(number: int) -> str:
     return f"trial-{number:04d}"
 
 
-def trial_number(folder: RunFolder) -> int:
-    """Which trial a folder is of."""
-    return int(folder.name.removeprefix("trial-"))
+def trial_number(name: str) -> int:
+    """Which trial is called so."""
+    return int(name.removeprefix("trial-"))
 
 
 def trial_folder(location: str, number: int) -> RunFolder:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from hooks.parts.metric_direction import declared_modes, direction, first_to_judge_by
 from orchestrator.checkpoint.manifest import position_in, read_index, read_manifest
@@ -17,6 +16,7 @@ from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats import quantities
+from orchestrator.stats.best_report import best_report
 
 _LENGTHS = ("T_max", "total_iters", "total_steps")
 """How schedulers call their length; where that is the run's, it grows with it."""
@@ -75,12 +75,6 @@ def best_of(folder: RunFolder) -> Best | None:
         return best
     value = next((one[metric] for one in reports if one["step"] == step and metric in one), None)
     return replace(best, checkpoint=name, checkpoint_value=value)
-
-
-def best_report(reports: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Mapping[str, Any] | None:
-    """The report in which a metric is best, by `max` or `min`, the first of equal ones; None where none has it as a finite number."""
-    judged = [report for report in reports if quantities.is_number(report.get(metric)) and math.isfinite(report[metric])]
-    return (max if mode == "max" else min)(judged, key=lambda report: report[metric], default=None)
 
 
 @contextmanager

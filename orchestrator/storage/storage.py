@@ -147,8 +147,9 @@ class Storage:
     def state(self, name: str) -> FileState | None:
         """How far a file has grown; None where there is none."""
         if self.local:
-            with telling_of(self.local / name, missing=False), suppress(FileNotFoundError):
-                found = (self.local / name).stat()
+            path = self._path(name)
+            with telling_of(path, missing=False), suppress(FileNotFoundError, NotADirectoryError):
+                found = os.stat(path)
                 return FileState(found.st_size, found.st_mtime)
             return None
         path = self._path(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,15 +28,16 @@ from orchestrator.engines.ray_environment import (
     refuse_unless_fits,
     starts_ray,
 )
-from orchestrator.errors import MetricMissing, UsageError
+from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, now
-from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_folders, trial_name
+from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
-from orchestrator.stats.tables import COMPACTED, compact
+from orchestrator.stats.tables import compact
+from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.population_replay import replay
@@ -137,7 +138,8 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
         raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(experiment, settings, metadata.local)
-    _wait_for_orphans(folder)
+    TrialIndex(folder, settings.objectives).join()
+    _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
     folder.write_experiment(to_yaml(experiment), experiment.source)
     again = {"status": "running", "error": None, "stopped": [], "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
@@ -173,12 +175,12 @@ def _as_it_stands(folder: RunFolder, accept_changes: bool) -> Experiment:
     )
 
 
-def _wait_for_orphans(folder: RunFolder) -> None:
+def _wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
     """Waits until the trials of a driver that is gone have gone too: two processes must not write one trial."""
-    until = monotonic() + _ORPHANS_S
-    while alive := [trial for trial in trial_folders(folder) if _is_trained_here(trial.metadata())]:
+    until, trials = monotonic() + _ORPHANS_S, [RunFolder(folder.storage / "trials", name) for name in names]
+    while alive := [run for run in folder.storage.each(RunFolder.metadata, trials) if _is_trained_here(run)]:
         if monotonic() > until:
-            raise UsageError(f"{alive[0]} is still being trained by process {alive[0].metadata().pid}; end that first")
+            raise UsageError(f"{folder}/trials/{alive[0].name} is still being trained by process {alive[0].pid}; end that first")
         sleep(0.5)
 
 
@@ -209,14 +211,14 @@ def _carry_out(
             lease.check()
             return interrupts.asked
 
-        announcer = TrialAnnouncer(display, settings, previous)
+        announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
         ranks = 1 if metadata.local else experiment.workers.most
         rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast)
-        rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(folder))
+        rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous))
         if metadata.local:
             from orchestrator.sweeps.in_process import run_trials
 
-            run_trials(experiment, settings, folder, previous, rules, announcer)
+            run_trials(experiment, settings, folder, previous, rules, announcer, index)
         else:
             display.line(connection_line(address))
             with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
@@ -225,7 +227,7 @@ def _carry_out(
                 at_once, arithmetic = _concurrency(ray, experiment, settings)
                 left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
                 display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
-                launch(experiment, settings, folder, previous, rules, announcer, at_once)
+                launch(experiment, settings, folder, previous, rules, announcer, index, at_once)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
         if rules.metric_missing:
@@ -237,7 +239,9 @@ def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = Fa
     """What no trial is trained in any more: its tables joined, its end written down."""
     assert experiment.sweep is not None
     folder.storage.delete(SCRATCH)
-    _join_rows(folder)
+    index = TrialIndex(folder, experiment.sweep.objectives)
+    _join_rows(folder, index)
+    index.join()
     if isinstance(experiment.sweep.scheduler, Population):
         _write_replay(folder, experiment)
     done = Sweep(folder)
@@ -256,10 +260,11 @@ def _best_trial(done: Sweep) -> dict[str, Any] | None:
     return {"trial": trial.name, **asdict(trial.best)} if trial.best else None
 
 
-def _join_rows(sweep: RunFolder) -> None:
+def _join_rows(sweep: RunFolder, index: TrialIndex) -> None:
     """Joins what the ranks of each trial that is over have written, where that has not been done."""
-    for folder in trial_folders(sweep):
-        if folder.metadata().status in ENDED and not folder.storage.exists(COMPACTED["rows"]):
+    for name, record in index.records().items():
+        if isinstance(record, TrialRecord) and record.status in ENDED and not record.joined:
+            folder = RunFolder(sweep.storage / "trials", name)
             compact(folder.storage, folder.attempts())
 
 
@@ -306,4 +311,5 @@ def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[
 
 def failed_trials(outcome: Sweep) -> int:
     """How many trials of a sweep that is over failed, or died without a word."""
-    return sum(folder.metadata().status not in (*ENDED, "interrupted") for folder in trial_folders(outcome.folder))
+    records = outcome.records().values()
+    return sum(isinstance(record, DamagedFile) or record.status not in (*ENDED, "interrupted") for record in records)

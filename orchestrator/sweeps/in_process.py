@@ -16,6 +16,7 @@ from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_name
+from orchestrator.stats.trial_index import TrialIndex
 from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, judged_reports, training_seconds
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 
 
 def run_trials(
-    experiment: Experiment, settings: Sweep, sweep: RunFolder, previous: Mapping[int, PreviousTrial], rules: StoppingRules, announcer: TrialAnnouncer
+    experiment: Experiment,
+    settings: Sweep,
+    sweep: RunFolder,
+    previous: Mapping[int, PreviousTrial],
+    rules: StoppingRules,
+    announcer: TrialAnnouncer,
+    index: TrialIndex,
 ) -> None:
     """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
     next one begins, unless the sweep is to end then."""
@@ -43,6 +50,7 @@ def run_trials(
         except ConfigError as error:
             search.on_trial_complete(trial_id, error=True)
             announcer.ended(trial_name(number), values, str(error))
+            index.keep(trial_name(number))
             rules.trial_failed(trial_name(number))
             continue
         announcer.begins(folder.name, values)
@@ -65,6 +73,7 @@ def run_trials(
             scheduler.ended(last, len(made))
         search.on_trial_complete(trial_id, dict(last) if last else None, error=failure is not None)
         announcer.ended(folder.name, values, failure)
+        index.keep(folder.name)
 
 
 def _train(

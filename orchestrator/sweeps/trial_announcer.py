@@ -21,10 +21,14 @@ class TrialAnnouncer:
         self._metric, mode = settings.objectives[0]
         self._best_of: Callable[..., float] = max if mode == "max" else min
         self._reached: dict[str, float] = {}
+        """The best of each trial that is under way."""
+        self._best = math.nan
         self._begun: set[str] = set()
         for number, trial in previous.items():
             for report in trial.reports:
                 self._count_report(trial_name(number), report[self._metric])
+            if trial.over:
+                self._reached.pop(trial_name(number), None)
 
     def begins(self, trial: str, values: Mapping[str, Any]) -> None:
         """A trial is about to train; one that was paused, or is started again, has begun before."""
@@ -45,17 +49,20 @@ class TrialAnnouncer:
     def ended(self, trial: str, values: Mapping[str, Any], error: str | None = None) -> None:
         """A trial is over."""
         self._ended += 1
-        reached = f"failed: {error}" if error else f"{self._metric} {self._reached.get(trial, math.nan):.4g}"
+        self._begun.discard(trial)
+        best = self._reached.pop(trial, math.nan)
+        reached = f"failed: {error}" if error else f"{self._metric} {best:.4g}"
         self._display.line(f"{trial} [{self._ended}/{self._total}] {_chosen(values)}: {reached}")
         self._show_progress()
 
     def _show_progress(self) -> None:
-        reached = [value for value in self._reached.values() if math.isfinite(value)]
-        best = f"best {self._metric} {self._best_of(reached):.4g}" if reached else ""
+        best = "" if math.isnan(self._best) else f"best {self._metric} {self._best:.4g}"
         self._display.progress("trials", self._ended, self._total, best)
 
     def _count_report(self, trial: str, value: float) -> None:
         self._reached[trial] = self._best_of(self._reached.get(trial, value), value)
+        if math.isfinite(value):
+            self._best = value if math.isnan(self._best) else self._best_of(self._best, value)
 
 
 def _chosen(values: Mapping[str, Any]) -> str:

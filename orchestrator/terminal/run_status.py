@@ -87,7 +87,8 @@ class LiveRun:
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time, *, diagnosed: bool = True) -> None:
         self.folder, self._clock, self._diagnosed = folder, clock, diagnosed
         self._metadata: RunMetadata | None = None
-        self._metadata_state: FileState | None = None
+        self.metadata_state: FileState | None = None
+        """How `run.json` stood when it was read."""
         self._line_tail = LineTail(folder.storage, "metrics.jsonl")
         self._lines: list[dict[str, Any]] = []
         self._experiment: dict[str, Any] = {}
@@ -100,8 +101,8 @@ class LiveRun:
     def metadata(self) -> RunMetadata:
         """What `run.json` says, read again where it has changed; takes new reports on the way."""
         state = self.folder.storage.state("run.json")
-        if self._metadata is None or state != self._metadata_state:
-            self._metadata, self._metadata_state = self.folder.metadata(), state
+        if self._metadata is None or state != self.metadata_state:
+            self._metadata, self.metadata_state = self.folder.metadata(), state
         self._lines += self._line_tail.look()
         return self._metadata
 

@@ -23,7 +23,7 @@ def sweep_frame(view: SweepView, lines: int | None = None) -> RenderableType:
 
 def _parts(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     yield heading(view.path, view.status)
-    over = sum(trial.status != "running" for trial in view.trials)
+    over = len(view.trials) - view.counts.get("running", 0)
     yield bar_line(f"{over} of {view.total} trials over", view.share, view.eta_s)
     counts = {**view.counts, "to come": view.total - len(view.trials)}
     summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -46,13 +46,12 @@ def _best(view: SweepView) -> Iterator[str | tuple[str, str]]:
 
 def _trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]:
     shown = view.trials if lines is None else view.trials[: max(_FEWEST, lines - _AROUND)]
-    names = short_names({path for trial in view.trials for path in trial.values})
+    names = short_names({path for trial in shown for path in trial.values})
     rows = [_cells(trial, names, trial.name == view.best) for trial in shown]
     yield table_of(rows, left=("trial", "status", "values", ""), cut=() if lines is None else ("values", ""))
     if len(shown) < len(view.trials):
-        rest = view.trials[len(shown) :]
-        failed = sum(trial.status in ("failed", "lost") for trial in rest)
-        yield Text(f"and {len(rest)} more{f', {failed} of them failed' if failed else ''}", "dim")
+        failed = view.failed - sum(trial.status in ("failed", "lost") for trial in shown)
+        yield Text(f"and {len(view.trials) - len(shown)} more{f', {failed} of them failed' if failed else ''}", "dim")
 
 
 def _cells(trial: TrialView, names: Mapping[str, str], best: bool) -> dict[str, str | Text]:

@@ -11,7 +11,10 @@ from typing import Any
 
 from orchestrator.records.metadata import seconds_at
 from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.stats.best_report import best_report
 from orchestrator.stats.quantities import is_number
+from orchestrator.stats.trial_index import TrialIndex, TrialRecord
+from orchestrator.storage import FileState
 from orchestrator.terminal.run_status import LiveRun, RunView
 
 SETTLED = (*ENDED, "interrupted")
@@ -79,19 +82,25 @@ class LiveSweep:
         self.folder, self._clock = folder, clock
         self._own = LiveRun(folder, clock)
         self._runs: dict[str, LiveRun] = {}
+        """Those that may go on; of one that is over no more is held than what is shown."""
         self._settled: dict[str, TrialView] = {}
+        self._failed: dict[str, FileState | None] = {}
+        """How `run.json` stands of those settled that Tune may start anew."""
         self._lives = 0
 
     def look(self) -> SweepView:
         """The sweep as it stands."""
         metadata = self._own.metadata()
         lives = [metadata.started, *metadata.resumed]
-        if len(lives) != self._lives:
-            # Trials that were over may be tried again in another life.
-            self._lives, self._settled = len(lives), {}
         sweep = metadata.sweep
         assert sweep is not None
         metric, mode = sweep.metric, sweep.mode
+        if len(lives) != self._lives:
+            # Trials that were over may be tried again in another life.
+            self._lives, self._failed = len(lives), {}
+            known = TrialIndex(self.folder, sweep.objectives or [(metric, mode)]).standing()
+            self._settled = {name: _of_record(record, metric) for name, record in known.items() if record.status in SETTLED}
+        self._look_at_failed()
         trials = sorted((self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode))
         judged = [trial for trial in trials if trial.best is not None]
         best = min(judged, key=lambda trial: (_merit(trial, mode), trial.name), default=None)
@@ -117,30 +126,43 @@ class LiveSweep:
         names = self.folder.storage.names("trials")
         for name in names:
             folder = RunFolder(self.folder.storage / "trials", name)
-            if name not in self._runs and folder.exists():
+            if name not in self._settled and name not in self._runs and folder.exists():
                 self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
-        return [name for name in names if name in self._runs]
+        return [name for name in names if name in self._settled or name in self._runs]
+
+    def _look_at_failed(self) -> None:
+        """Takes up those again that were started anew."""
+        files = self.folder.storage.each(self._run_file, self._failed)
+        for name, state in zip([*self._failed], files, strict=True):
+            if state != self._failed[name]:
+                del self._failed[name], self._settled[name]
+
+    def _run_file(self, trial: str) -> FileState | None:
+        return self.folder.storage.state(f"trials/{trial}/run.json")
 
     def _trial(self, name: str, metric: str, mode: str) -> TrialView:
         if name in self._settled:
             return self._settled[name]
         run = self._runs[name]
-        metadata = run.metadata()
-        values = [report[metric] for report in run.reports() if is_number(report.get(metric))]
+        metadata, reports = run.metadata(), run.reports()
+        best = best_report(reports, metric, mode)
         view = TrialView(
             name=name,
             status=status_of(run.folder, metadata),
             values=metadata.values,
-            best=(max if mode == "max" else min)(values, default=None),
-            last=values[-1] if values else None,
+            best=best[metric] if best else None,
+            last=next((report[metric] for report in reversed(reports) if is_number(report.get(metric))), None),
             started=metadata.started,
             ended=metadata.ended,
             stopped=tuple(metadata.stopped),
             error=metadata.error,
             run=run.look() if metadata.status == "running" else None,
         )
-        if view.status in SETTLED:
+        if view.status not in ("running", "lost"):
             self._settled[name] = view
+            del self._runs[name]
+        if view.status == "failed" and not metadata.mistake:
+            self._failed[name] = run.metadata_state
         return view
 
     def _eta(self, trials: Sequence[TrialView], left: float, began: str) -> float | None:
@@ -148,6 +170,23 @@ class LiveSweep:
         done = sum(_share(trial) for trial in trials if trial.ended is None or trial.ended >= began)
         elapsed = self._clock() - seconds_at(began)
         return elapsed * left / done if done > 0 else None
+
+
+def _of_record(record: TrialRecord, metric: str) -> TrialView:
+    """A trial that is over, as the index has it."""
+    last = record.last.get(metric)
+    return TrialView(
+        name=record.name,
+        status=record.status,
+        values=record.values,
+        best=record.best.get(metric),
+        last=last if is_number(last) else None,
+        started=record.started,
+        ended=record.ended,
+        stopped=tuple(record.stopped),
+        error=record.error,
+        run=None,
+    )
 
 
 def _share(trial: TrialView) -> float:

@@ -14,8 +14,8 @@ from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
-from orchestrator.runs.best import best_report
 from orchestrator.stats import quantities
+from orchestrator.stats.best_report import best_report
 from orchestrator.stats.quantities import is_number
 
 BINS = 240

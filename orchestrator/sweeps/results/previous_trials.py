@@ -8,10 +8,12 @@ from typing import Any
 
 from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import Sweep
-from orchestrator.records.metadata import seconds_at
+from orchestrator.errors import DamagedFile
+from orchestrator.records.metadata import RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import ENDED, RunFolder
-from orchestrator.records.sweep_folder import trial_folders, trial_number
+from orchestrator.records.sweep_folder import trial_number
+from orchestrator.stats.trial_index import TrialIndex
 
 
 @dataclass(frozen=True)
@@ -24,17 +26,20 @@ class PreviousTrial:
     """Whether it is not run again."""
     failed: bool = False
     reports: tuple[Mapping[str, Any], ...] = ()
-    """Its reports that count and hold the sweep's metrics."""
+    """Of its reports that count and hold the sweep's metrics these, and the samples by then."""
+    reported: tuple[str, ...] = ()
+    """When each of its attempts made its last report."""
 
 
 def previous_trials(sweep: RunFolder, settings: Sweep, *, failed_again: bool = False) -> dict[int, PreviousTrial]:
-    """Every trial begun so far, by number; those that failed are over, unless they are to be tried again."""
+    """Every trial begun so far, by number; those that failed are over, unless they are to be tried again. Raises DamagedFile."""
     previous = {}
-    for folder in trial_folders(sweep):
-        metadata, number = folder.metadata(), trial_number(folder)
-        failed = metadata.status == "failed"
-        over = metadata.status in ENDED or (failed and not failed_again)
-        previous[number] = PreviousTrial(dict(metadata.values), over, failed, tuple(judged_reports(folder, settings)))
+    for name, record in TrialIndex(sweep, settings.objectives).records().items():
+        if isinstance(record, DamagedFile):
+            raise record
+        failed = record.status == "failed"
+        over = record.status in ENDED or (failed and not failed_again)
+        previous[trial_number(name)] = PreviousTrial(dict(record.values), over, failed, record.judged_reports, tuple(record.reported))
     return previous
 
 
@@ -56,10 +61,9 @@ def training_seconds(folder: RunFolder) -> float:
     return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
 
 
-def seconds_used(sweep: RunFolder) -> float:
+def seconds_used(metadata: RunMetadata, previous: Mapping[int, PreviousTrial]) -> float:
     """How long the earlier lives of a sweep took: from the start of each to the last report in it."""
-    metadata = sweep.metadata()
     starts = [seconds_at(metadata.started), *(seconds_at(moment) for moment in metadata.resumed)]
-    reported = [seconds_at(line["time"]) for folder in trial_folders(sweep) for line in folder.reports() if "time" in line]
+    reported = [seconds_at(moment) for trial in previous.values() for moment in trial.reported]
     lives = zip(starts, [*starts[1:], float("inf")], strict=True)
     return sum(max((moment for moment in reported if start <= moment < end), default=start) - start for start, end in lives)

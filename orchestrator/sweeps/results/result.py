@@ -12,16 +12,13 @@ import pandas as pd
 
 from hooks.parts.metric_direction import direction
 from orchestrator.errors import DamagedFile, UsageError, did_you_mean
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import RunFolder, status_of
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
-from orchestrator.runs.best import best_report
 from orchestrator.runs.result import Result, Run, training_unless_said
 from orchestrator.stats.row_filter import check_columns
 from orchestrator.stats.summaries import by_trial
-from orchestrator.stats.tables import COMPACTED, recorded_schema
-from orchestrator.stats.usage import kept_usage, usage
+from orchestrator.stats.tables import recorded_schema
+from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,
     METHODS,
@@ -111,31 +108,31 @@ class Sweep(Result):
         trial whose files are damaged the status `damaged` and which file it is. Empty where a
         trial has no such thing.
         """
-        table = pd.DataFrame([self._row(run) for run in self.runs])
+        table = pd.DataFrame([self._row(name, record) for name, record in self.records().items()])
         return table.set_index("trial") if len(table) else table
 
-    def _row(self, run: Run) -> dict[str, Any]:
+    def records(self) -> dict[str, TrialRecord | DamagedFile]:
+        """What the files of each trial say of it, by name, or how they are damaged."""
+        return TrialIndex(self.folder, self.objectives).records()
+
+    def _row(self, name: str, record: TrialRecord | DamagedFile) -> dict[str, Any]:
         metric, _ = self.objective
-        try:
-            metadata, attempts = run.folder.metadata(), run.folder.attempts()
-            reports = counted_reports(run.folder.reports(), attempts)
-        except DamagedFile as error:
-            return {"trial": run.name, "status": "damaged", metric: None, "error": str(error)}
-        best = best_report(reports, *self.objective) or {}
+        if isinstance(record, DamagedFile):
+            return {"trial": name, "status": "damaged", metric: None, "error": str(record)}
         return {
-            "trial": run.name,
-            "status": status_of(run.folder, metadata),
-            **({} if metadata.configuration is None else {"configuration": metadata.configuration}),
-            **{f"config/{path}": _cell(value) for path, value in metadata.values.items()},
-            metric: best.get(metric),
-            **_metrics(best),
-            **{f"last/{name}": value for report in reports for name, value in _metrics(report).items()},
-            "epoch": best.get("epoch"),
-            "reports": len(reports),
-            **_usage(run, attempts),
-            "total_s": metadata.wall_s,
-            "stopped": "; ".join(metadata.stopped) or None,
-            "error": metadata.error,
+            "trial": name,
+            "status": record.status,
+            **({} if record.configuration is None else {"configuration": record.configuration}),
+            **{f"config/{path}": _cell(value) for path, value in record.values.items()},
+            metric: record.best.get(metric),
+            **_metrics(record.best),
+            **{f"last/{metric}": value for metric, value in _metrics(record.last).items()},
+            "epoch": record.best.get("epoch"),
+            "reports": record.reports,
+            **record.usage,
+            "total_s": record.wall_s,
+            "stopped": "; ".join(record.stopped) or None,
+            "error": record.error,
         }
 
     @property
@@ -182,10 +179,10 @@ class Sweep(Result):
     def best(self) -> Run:
         """The trial whose best report is best; raises UsageError where no trial has reported the metric."""
         metric, mode = self.objective
-        judged = [(report[metric], run) for run in self.runs if (report := best_report(run.reports(), metric, mode))]
+        judged = {name: record.best[metric] for name, record in self.records().items() if isinstance(record, TrialRecord) and record.best}
         if not judged:
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
-        return (max if mode == "max" else min)(judged, key=lambda entry: entry[0])[1]
+        return Run(RunFolder(self.folder.storage / "trials", (max if mode == "max" else min)(judged, key=judged.__getitem__)))
 
     def load(self, label: str = "best") -> nn.Module:
         """The best trial's model with the weights of one of its checkpoints, as `Run.load` gives it."""
@@ -269,16 +266,6 @@ def _each(
 def _of_trial(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
     names = None if columns is None else ["rank", *columns]
     return by_trial(run.load_stats(names, training_unless_said(where)).assign(trial=run.name), columns)
-
-
-def _usage(run: Run, attempts: Sequence[Attempt]) -> Mapping[str, float]:
-    """What a run took: as its joined file says, or from its rows."""
-    if run.folder.storage.exists(COMPACTED["rows"]):
-        with run.folder.storage.open(COMPACTED["rows"]) as file:
-            kept = kept_usage(file, attempts)
-        if kept:
-            return kept
-    return usage(run.stats)
 
 
 def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from orchestrator.engines.train_engine import give_back
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_folders, trial_name
+from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
+from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, DrawnTrials, Search, make_search
@@ -37,6 +38,7 @@ def launch(
     previous: Mapping[int, PreviousTrial],
     rules: StoppingRules,
     announcer: TrialAnnouncer,
+    index: TrialIndex,
     at_once: int,
 ) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
@@ -48,7 +50,7 @@ def launch(
         # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
         param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
         tune_config=_tune_config(settings, search, sweep, previous, at_once),
-        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, announcer, rules), experiment.max_failures),
+        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, announcer, rules, index), experiment.max_failures),
     )
     # The announcer reports a trial that fails, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -57,8 +59,9 @@ def launch(
             tuner.fit()
     finally:
         sweep.storage.delete(SCRATCH)
-    for folder in trial_folders(sweep):
-        end_trial(folder, *rules.ending(folder.name))
+    for name, record in index.records().items():
+        if isinstance(record, TrialRecord) and not record.is_over:
+            end_trial(RunFolder(sweep.storage / "trials", name), *rules.ending(name))
 
 
 def _tune_config(settings: Sweep, search: Search, sweep: RunFolder, previous: Mapping[int, PreviousTrial], at_once: int) -> tune.TuneConfig:
@@ -125,8 +128,8 @@ class _Stopper(_OfThisDriver, tune.Stopper):
 class _TrialEvents(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the announcer, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, sweep: RunFolder, experiment: Experiment, announcer: TrialAnnouncer, rules: StoppingRules) -> None:
-        self._sweep, self._experiment, self._announcer, self._rules = sweep, experiment, announcer, rules
+    def __init__(self, sweep: RunFolder, experiment: Experiment, announcer: TrialAnnouncer, rules: StoppingRules, index: TrialIndex) -> None:
+        self._sweep, self._experiment, self._announcer, self._rules, self._index = sweep, experiment, announcer, rules, index
 
     def _folder(self, trial: Any) -> RunFolder:
         return trial_folder(self._sweep.location, trial.config[TRIAL]["number"])
@@ -146,6 +149,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
             return
         end_trial(folder, *self._rules.ending(folder.name))
         self._announcer.ended(folder.name, trial.config[TRIAL]["values"])
+        self._index.keep(folder.name)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self._folder(trial)
@@ -169,6 +173,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
         metadata = folder.metadata()
         self._rules.trial_failed(folder.name, metadata.error if metadata.metric_missing else None)
         self._announcer.ended(folder.name, values, error)
+        self._index.keep(folder.name)
 
     @staticmethod
     def _error(folder: RunFolder) -> str:

@@ -115,9 +115,9 @@ def test_the_time_of_earlier_lives_is_from_their_start_to_their_last_report(tmp_
     sweep = RunFolder(tmp_path, "sweep")
     sweep.begin("", started="2026-01-01T00:00:00Z", resumed=["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"])
     trial = begun(sweep, 0, "running", {})
-    for moment in ("00:00:40", "00:01:00", "10:00:30"):
-        trial.append_metrics({"attempt": 0, "time": f"2026-01-01T{moment}Z"})
-    assert seconds_used(sweep) == 60 + 30
+    for attempt, moment in ((0, "00:00:40"), (0, "00:01:00"), (1, "10:00:30")):
+        trial.append_metrics({"attempt": attempt, "time": f"2026-01-01T{moment}Z"})
+    assert seconds_used(sweep.metadata(), previous_trials(sweep, settings())) == 60 + 30
 
 
 def test_a_trial_interrupted_before_it_took_another_ones_weights_still_takes_them(tmp_path: Path) -> None:

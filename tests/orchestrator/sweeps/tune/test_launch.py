@@ -13,6 +13,7 @@ from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
+from orchestrator.stats.trial_index import TrialIndex
 from orchestrator.sweeps.search.search import make_search, trial_config
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.launch import _TrialEvents, _tune_config
@@ -32,7 +33,7 @@ class Hears:
 
 
 def watching(folder: Path, announcer: Hears) -> _TrialEvents:
-    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), announcer, StoppingRules(Sweep.model_validate(SETTINGS)))
+    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), announcer, StoppingRules(Sweep.model_validate(SETTINGS)), TrialIndex(RunFolder(folder), [("val/loss", "min")]))
 
 
 @pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
