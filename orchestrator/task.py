@@ -28,8 +28,8 @@ class Task(ABC):
         """The map-style datasets: `train`, and `val` and `test` where there are."""
 
     @abstractmethod
-    def loss(self, output: Any, batch: Any) -> Tensor:
-        """A scalar: the mean over the batch's samples."""
+    def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
+        """A scalar: the mean over the batch's samples; or a mapping of such, whose sum is trained, each a column and a mean too."""
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Runs the model on a batch. `model` is the task's own, whose parts may be called one by one; with `strategy: fsdp` it is

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +157,8 @@ def ready_state(task: Task | None = None, **fields: Any) -> State:
     state.batch = next(iter(state.fresh_batches("train")))
     state.batch_size = state.samples_in(state.batch)
     state.output = state.forward(state.model, state.batch)
-    state.loss = task.loss(state.output, state.batch)
+    loss = task.loss(state.output, state.batch)
+    state.loss = loss if isinstance(loss, Tensor) else reduce(add, loss.values())
     state.loss.backward()
     state.display = Screen()
     for name, value in fields.items():

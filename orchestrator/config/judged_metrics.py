@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from inspect import get_annotations
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook
@@ -103,7 +104,7 @@ def _of_no_phase(asked: _Asked, known: Mapping[str, Collection[str]], hooks: Map
 
 def _names_of(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | None:
     """The names of each phase's metrics; None where only a batch tells."""
-    if type(task).metrics is not Task.metrics:
+    if type(task).metrics is not Task.metrics or not _gives_one_loss(task):
         return None
     meters = None
     with suppress(ConfigError), users_code("task"):  # whatever it needs that is not here, it may have where it trains
@@ -112,6 +113,11 @@ def _names_of(task: Task, hooks: Mapping[str, Hook]) -> dict[str, list[str]] | N
         return None
     probed = ["knn_accuracy", "linear_accuracy"] if any(type(hook) is HOOKS["feature_probe"] for hook in hooks.values()) else []
     return {"train": ["loss"], "val": ["loss", *meters, *probed], "test": ["loss", *meters]}
+
+
+def _gives_one_loss(task: Task) -> bool:
+    """Whether `loss` is annotated to give a number; any other may give parts, which are metrics too."""
+    return str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>") == "Tensor"
 
 
 def _is_known(asked: _Asked, names: Collection[str]) -> bool:

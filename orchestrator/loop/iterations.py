@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, SupportsFloat
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial, reduce
+from operator import add
+from typing import Any, SupportsFloat, cast
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.span_clock import Clock, spans
 from orchestrator.loop.strategy import check_exchanged, exchange_gradients
-from orchestrator.loop.task_errors import wrong_loss, wrong_metric
+from orchestrator.loop.task_errors import loss_parts, wrong_metric
 from orchestrator.loop.transfer import mover
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
@@ -57,6 +58,8 @@ class Iterations:
         self._own_backward = OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
         self._on_cpu = state.device.type == "cpu"
         self._to_device = mover(state.device)
+        self._parts: Collection[str] = ()
+        """What the loss is the sum of, where the task says it."""
         self._has_metrics = type(task).metrics is not Task.metrics
         state.recent = recorder.recent
 
@@ -64,7 +67,7 @@ class Iterations:
         """Trains on a micro-batch at each `next`, and makes the optimizer step where it is the last of its group."""
         state, task, clock, precision, optimizer = self.state, self.task, self.clock, self.precision, self.state.optimizer
         assert optimizer is not None
-        forward, loss_of = state.forward, precision.autocasting(task.loss)
+        forward, loss_of = state.forward, precision.autocasting(cast(Callable[..., Any], task.loss))
         fire, mark, record, means, on_cpu = self.plan.fire, clock.mark, self.recorder.append, self.means, self._on_cpu
         (on_iteration_start, on_batch, on_forward, on_loss, on_backward, on_gradients, on_update, on_step) = self._calls()
         scaler, groups, clear_gradients = precision.scaler, optimizer.param_groups, clearing(optimizer)
@@ -95,7 +98,7 @@ class Iterations:
                 t_output = mark()
             state.loss = loss_of(state.output, state.batch)
             if not isinstance(state.loss, Tensor) or state.loss.ndim:
-                raise wrong_loss(task.loss, state.loss)
+                state.loss = self._sum_of_parts(task.loss, state.loss)
             loss: Any = state.loss.item() if on_cpu else state.loss.detach().double()
             state.row["loss"] = loss
             means.add("loss", loss * state.batch_size, state.batch_size)
@@ -170,7 +173,7 @@ class Iterations:
         """Evaluates a batch of val or test at each `next`, by the unwrapped module; `begun` iterations of this epoch's
         evaluation came before the phase."""
         state, task, clock, precision = self.state, self.task, self.clock, self.precision
-        forward, loss_of = state.forward, precision.autocasting(task.loss)
+        forward, loss_of = state.forward, precision.autocasting(cast(Callable[..., Any], task.loss))
         fire, mark, record, to_device = self.plan.fire, clock.mark, self.recorder.append, self._to_device
         on_iteration_start, on_batch, on_forward, on_loss, *_, on_step = self._calls()
         self._begin_rows(epoch, "loss")
@@ -195,7 +198,7 @@ class Iterations:
                 t_output = mark()
             state.loss = loss_of(state.output, state.batch)
             if not isinstance(state.loss, Tensor) or state.loss.ndim:
-                raise wrong_loss(task.loss, state.loss)
+                state.loss = self._sum_of_parts(task.loss, state.loss)
             for meter in meters.values():
                 meter.update(state.output, task.target(state.batch))
             loss: Any = state.loss.item() if self._on_cpu else state.loss.detach().double()
@@ -235,10 +238,22 @@ class Iterations:
         exchange_gradients(state.model, position == group)
         return position, group
 
+    def _sum_of_parts(self, method: Callable[..., Any], loss: Any) -> Tensor:
+        """The sum of a loss's parts, which are columns and means of their own; raises RunError where it has none."""
+        parts, samples = loss_parts(method, loss), self.state.batch_size
+        for name, part in parts.items():
+            value: Any = part.item() if self._on_cpu else part.detach().double()
+            self.state.row[name] = value
+            self.means.add(name, value * samples, samples)
+        self._parts = parts.keys()
+        return reduce(add, parts.values())
+
     def _count_metrics(self) -> None:
         """Adds the task's metrics of this batch to the phase's means."""
         samples = self.state.batch_size
         for name, values in self.task.metrics(self.state.output, self.state.batch).items():
+            if name in self._parts:
+                raise RunError(f"metrics() gives '{name}', and so does loss(): both would be the mean {self.state.phase}/{name}; call one of them otherwise")
             if not isinstance(values, Tensor) or values.shape != (samples,):
                 raise wrong_metric(self.task.metrics, name, values, samples)
             total: Any = values.detach().double().sum()

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from hooks.private_torch import tree_leaves
 from orchestrator.errors import RunError
+from orchestrator.stats.spans import SPANS
+
+TAKEN = frozenset({"loss", "lr", "phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *SPANS})
+"""Columns that every row has, so that no part of a loss is called so."""
 
 
-def wrong_loss(method: Callable[..., Any], loss: Any) -> RunError:
-    """For a loss that is no scalar."""
-    return RunError(
-        f"loss() gives {described(loss)}, and must give one number for a batch, the mean over its samples, as a tensor without "
-        f"dimensions (end it with .mean()){place_of(method)}"
-    )
+def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
+    """The parts of a loss that is no scalar; raises RunError where it has none either."""
+    if not isinstance(loss, Mapping) or not loss:
+        raise RunError(
+            f"{method.__name__}() gives {described(loss)}, and must give one number for a batch, the mean over its samples, as a tensor without "
+            f"dimensions (end it with .mean()), or a mapping of such numbers, whose sum is trained{place_of(method)}"
+        )
+    for name, part in loss.items():
+        if not isinstance(part, Tensor) or part.ndim:
+            raise RunError(
+                f"{method.__name__}() gives {described(part)} for its part '{name}', and must give one number, the mean over the batch's samples, as a "
+                f"tensor without dimensions{place_of(method)}"
+            )
+        if not isinstance(name, str) or name in TAKEN:
+            raise RunError(f"{method.__name__}() calls a part {name!r}, which is what every row has; call it otherwise{place_of(method)}")
+    return loss
 
 
 def wrong_metric(method: Callable[..., Any], name: str, values: Any, samples: int) -> RunError:

@@ -154,7 +154,7 @@ class Gives(Task):
         return model(batch[0])
 
     def loss(self, output: Any, batch: Any) -> Any:
-        return {"total": output.mean()} if self.loss_shape == (0,) else output.mean().expand(self.loss_shape)
+        return [output.mean()] if self.loss_shape == (0,) else output.mean().expand(self.loss_shape)
 
     def metrics(self, output: Any, batch: Any) -> Any:
         return {"score": 0.5 if self.metric_shape == (0,) else torch.zeros(self.metric_shape)}
@@ -175,7 +175,7 @@ def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(shape: tuple[
     assert said.endswith(f"({__file__}:{line})")
 
 
-@pytest.mark.parametrize(("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a dict")])
+@pytest.mark.parametrize(("shape", "words"), [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")])
 def test_a_loss_that_is_no_number_is_refused(shape: tuple[int, ...], words: str) -> None:
     assert failure_of(loss_shape=shape).startswith(f"loss() gives {words}, and must give one number for a batch")
 

@@ -1,0 +1,112 @@
+"""A loss of parts: their sum is trained, and each is a column and a mean over all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hooks import Rhythm
+from hooks.checkpointing.checkpoint import Checkpoint
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, experiment, numbers
+
+SAMPLES = 44
+
+
+@dataclass
+class Parts(Points):
+    """Points with a loss of two parts."""
+
+    train: int = SAMPLES
+    val: int = 11
+    as_parts: bool = True
+
+    def loss(self, output: Tensor, batch: Any) -> Any:
+        parts = {"entropy": functional.cross_entropy(output, batch[1]), "size": 0.1 * output.square().mean()}
+        return parts if self.as_parts else parts["entropy"] + parts["size"]
+
+
+def live(folder: Path, world: World | None = None, restore: str | None = None, stop: int | None = None, **task: Any) -> tuple[Loop, Rows, list[dict[str, Any]]]:
+    world, rows = world or World(), Rows()
+    store = CheckpointStore(Storage(folder), master=world.is_master)
+    loop = Loop(
+        Parts(**task), experiment(batch_size=6, validate_every=Rhythm(4, "steps")), {"checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)},
+        store=store, recorder=rows, world=world,
+    )  # fmt: skip
+    if restore:
+        loop.restore(restore)
+    return loop, rows, [report.metrics for report in loop.run()]
+
+
+def test_the_sum_is_trained_and_rows_and_reports_have_the_parts(tmp_path: Path) -> None:
+    loop, rows, reports = live(tmp_path / "parts")
+    whole, plain, told = live(tmp_path / "whole", as_parts=False)
+    assert numbers(loop.state.module) == numbers(whole.state.module)
+    assert rows.columns("phase", "iteration", "loss") == plain.columns("phase", "iteration", "loss")
+    assert all(entropy + size == pytest.approx(loss) for loss, entropy, size in rows.columns("loss", "entropy", "size"))
+    for report, other in zip(reports, told, strict=True):
+        assert {name: value for name, value in report.items() if not name.endswith(("/entropy", "/size"))} == other
+        assert report["val/entropy"] + report["val/size"] == pytest.approx(report["val/loss"])
+
+
+def test_the_means_are_over_all_samples() -> None:
+    """A loop of torch's own over the validation data, at the end."""
+    loop, _, reports = live(Path(), World())
+    points = Parts().data()["val"]
+    batch = [torch.stack(list(parts)) if isinstance(parts[0], Tensor) else parts for parts in zip(*points, strict=True)]  # type: ignore[call-overload]
+    with torch.no_grad():
+        expected = Parts().loss(loop.state.module(batch[0]), batch)
+    assert reports[-1]["val/entropy"] == pytest.approx(expected["entropy"].item(), rel=1e-6)
+    assert reports[-1]["val/size"] == pytest.approx(expected["size"].item(), rel=1e-6)
+
+
+def on_two(rank: int, world_size: int, folder: Path) -> list[Any]:
+    """An undisturbed life, and one from its checkpoint in the middle of an epoch."""
+    world, lives = World(rank, world_size), []
+    for restore in (None, "step-00000003"):
+        loop, rows, reports = live(folder, world, restore)
+        lives.append((numbers(loop.state.module), rows.columns("phase", "iteration", "loss", "entropy", "size"), reports))
+    return lives
+
+
+def test_two_ranks_agree_on_the_means_and_go_on_bit_for_bit(tmp_path: Path) -> None:
+    ranks = on_ranks(on_two, 2, tmp_path)
+    for (model, rows, reports), (again, later, told) in ranks:
+        assert again == model
+        assert later == rows[-len(later) :]
+        assert told == reports[-len(told) :]
+    (first, _), (second, _) = ranks
+    assert first[2] == second[2]
+    # 22 samples on each rank, in batches of 6, and the last one of 4.
+    seen = [(entropy, 4 if iteration == 4 else 6) for _, rows, _ in (first, second) for phase, iteration, _, entropy, _ in rows if phase == "train" and iteration <= 4]
+    assert first[2][0]["train/entropy"] == pytest.approx(sum(entropy * samples for entropy, samples in seen) / 44)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"loss\(\) gives a dict, and must give one number"),
+        ({"a": torch.ones(2)}, r"loss\(\) gives a tensor of shape \(2,\) for its part 'a'"),
+        ({"a": 1.0}, r"loss\(\) gives a float for its part 'a'"),
+        ({"loss": torch.ones(())}, r"loss\(\) calls a part 'loss', which is what every row has"),
+        ({"accuracy": torch.ones((), requires_grad=True)}, r"metrics\(\) gives 'accuracy', and so does loss\(\)"),
+    ],
+)
+def test_parts_that_are_none_are_told(given: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def loss(self: Any, output: Any, batch: Any) -> Any:
+        return given
+
+    monkeypatch.setattr(Parts, "loss", loss)
+    with pytest.raises(RunError, match=message):
+        live(tmp_path)
