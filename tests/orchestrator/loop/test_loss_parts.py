@@ -60,9 +60,9 @@ def test_the_sum_is_trained_and_rows_and_reports_have_the_parts(tmp_path: Path) 
         assert report["val/entropy"] + report["val/size"] == pytest.approx(report["val/loss"])
 
 
-def test_the_means_are_over_all_samples() -> None:
+def test_the_means_are_over_all_samples(tmp_path: Path) -> None:
     """A loop of torch's own over the validation data, at the end."""
-    loop, _, reports = live(Path(), World())
+    loop, _, reports = live(tmp_path)
     points = Parts().data()["val"]
     batch = [torch.stack(list(parts)) if isinstance(parts[0], Tensor) else parts for parts in zip(*points, strict=True)]  # type: ignore[call-overload]
     with torch.no_grad():
