@@ -69,14 +69,16 @@ def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
 
 
 def damage(storage: Storage, name: str, file: str, entry: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file of a checkpoint, of which its manifest has an entry; None where nothing is."""
+    """What is wrong with a file of a checkpoint, which is read in pieces, beside the manifest's entry for it; None where nothing is."""
+    size, found = 0, hashlib.sha256()
     try:
-        data = storage.read(f"{name}/{file}")
+        for piece in storage.pieces(f"{name}/{file}"):
+            size += len(piece)
+            found.update(piece)
     except FileNotFoundError:
         return f"{file} is missing"
-    if hashlib.sha256(data).hexdigest() == entry["sha256"]:
-        return None
-    return f"{file} is damaged ({len(data)} bytes, {entry['bytes']} were written)"
+    whole = found.hexdigest() == entry["sha256"]
+    return None if whole else f"{file} is damaged ({size} bytes, {entry['bytes']} were written)"
 
 
 def checked_manifest(manifest: Any) -> dict[str, Any]:

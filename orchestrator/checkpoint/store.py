@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
+from itertools import chain, count
 from pickle import UnpicklingError
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast
 
 import torch
 
@@ -32,7 +34,7 @@ from orchestrator.checkpoint.manifest import (
 )
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError, DamagedFile
-from orchestrator.storage import Storage
+from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import sealed
 
 
@@ -60,6 +62,29 @@ class _HashingWriter:
         return {"sha256": self._hash.hexdigest(), "bytes": self.size}
 
 
+class Ranks(Protocol):
+    """Those that resume together."""
+
+    rank: int
+    world_size: int
+
+    def gather(self, value: Any) -> list[Any]: ...
+
+    def broadcast(self, make: Callable[[], Any]) -> Any: ...
+
+
+class _Alone:
+    """A process that resumes by itself."""
+
+    rank, world_size = 0, 1
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, make: Callable[[], Any]) -> Any:
+        return make()
+
+
 class CheckpointStore:
     """The checkpoints of one run. Each rank has one; only the master's `commit`, `retain`, `mark` and `publish` act.
 
@@ -76,7 +101,10 @@ class CheckpointStore:
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Writes objects into the unfinished checkpoint `name`; returns the manifest's entries for them."""
+        """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them.
+
+        A store that verifies what it is sent is asked for their sizes alone; elsewhere each is read back in pieces.
+        """
         entries = {}
         for file, content in files.items():
             with self.storage.create(f"{self._staging(name)}/{file}") as stream:
@@ -88,14 +116,27 @@ class CheckpointStore:
                         raise writer.failure from None
                     raise
             entries[file] = writer.entry()
+        self._refuse_unlike(self._staging(name), entries)
         return entries
 
+    def _refuse_unlike(self, folder: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises CheckpointError where what was just written is not there as it was written."""
+
+        def wrong(file: str) -> str | None:
+            if self.storage.verifies_uploads:
+                return self._of_another_size(folder, file, entries[file], None)
+            return damage(self.storage, folder, file, entries[file])
+
+        for reason in self.storage.each(wrong, entries):
+            if reason:
+                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {reason}. It was only just written there: look at the storage")
+
     def free_name(self, name: str) -> str:
-        """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken."""
+        """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken. Master."""
         if self.storage.local:
             return name
-        taken = self.names()
-        return next(free for free in (name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))) if free not in taken)
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        return next(free for free in names if MANIFEST not in self.storage.names(free))
 
     def discard_unfinished(self, name: str) -> None:
         """Clears what an interrupted save left behind."""
@@ -103,7 +144,8 @@ class CheckpointStore:
             self.storage.delete(self._staging(name))
 
     def commit(self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]) -> None:
-        """Verifies the files of all ranks, writes the manifest and puts the checkpoint in its place."""
+        """Sees that the files of all ranks are there, each verified by its own, writes the manifest and puts the checkpoint in
+        its place."""
         manifest = {
             "format": FORMAT,
             "name": name,
@@ -115,9 +157,9 @@ class CheckpointStore:
         self._finish(name, manifest)
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
-        """Verifies what was written of a checkpoint, writes its manifest and puts it in its place."""
+        """Sees that what was written of a checkpoint is there, writes its manifest and puts it in its place."""
         staging = self._staging(name)
-        self._verify(staging, manifest)
+        self._refuse_damage(staging, manifest["files"], hashed=False)
         self.storage.write(f"{staging}/{MANIFEST}", sealed(json.dumps(manifest, indent=1)))
         if staging == name:
             return
@@ -152,9 +194,17 @@ class CheckpointStore:
         """Copies a checkpoint of another run, verified. It has no owner until somebody retains it, so it stays. Master."""
         manifest = source.manifest(name)
         self.discard_unfinished(name)
-        for file in manifest["files"]:
-            with self.storage.create(f"{self._staging(name)}/{file}") as copy:
-                copy.write(source.storage.read(f"{name}/{file}"))
+
+        def copy(file: str) -> None:
+            with self.storage.create(f"{self._staging(name)}/{file}") as stream:
+                writer = _HashingWriter(stream)
+                for piece in source.storage.pieces(f"{name}/{file}"):
+                    writer.write(piece)
+            if writer.entry() != {**manifest["files"][file]}:
+                raise CheckpointError(f"checkpoint {source.path(name)}: {file} is damaged ({writer.size} bytes, {manifest['files'][file]['bytes']} were written)")
+
+        self.storage.each(copy, manifest["files"])
+        self._refuse_unlike(self._staging(name), manifest["files"])
         self._finish(name, manifest)
 
     def recover(self) -> None:
@@ -168,12 +218,24 @@ class CheckpointStore:
             else:
                 self.storage.rename(folder, name)
 
-    def _verify(self, folder: str, manifest: Mapping[str, Any], wanted: Callable[[str], bool] = lambda file: True) -> None:
-        for file, entry in manifest["files"].items():
-            if not wanted(file):
-                continue
-            if wrong := damage(self.storage, folder, file, entry):
-                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {wrong}{self._others(folder)}")
+    def _refuse_damage(self, folder: str, entries: Mapping[str, Mapping[str, Any]], *, hashed: bool = True) -> None:
+        """Raises CheckpointError where a file of a folder is missing or damaged: by its hash, for which it is read in pieces, or
+        by its size alone."""
+        sizes = {} if hashed else self.storage.tree(folder)
+
+        def wrong(file: str) -> str | None:
+            return damage(self.storage, folder, file, entries[file]) if hashed else self._of_another_size(folder, file, entries[file], sizes.get(file))
+
+        for reason in self.storage.each(wrong, entries):
+            if reason:
+                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {reason}{self._others(folder)}")
+
+    def _of_another_size(self, folder: str, file: str, entry: Mapping[str, Any], state: FileState | None) -> str | None:
+        """That a file is missing or of another size; one that is not listed, or not yet, is asked for by itself."""
+        state = state or self.storage.state(f"{folder}/{file}")
+        if state is None:
+            return f"{file} is missing"
+        return None if state.size_bytes == entry["bytes"] else f"{file} is damaged ({state.size_bytes} bytes, {entry['bytes']} were written)"
 
     def _others(self, name: str) -> str:
         """What else there is, to be used in place of a checkpoint."""
@@ -198,44 +260,66 @@ class CheckpointStore:
 
     def names(self) -> list[str]:
         """The stored checkpoints, oldest first; those with a damaged manifest are left out."""
-        found = [name for name in self._folders() if self.storage.exists(f"{name}/{MANIFEST}")]
-        orders = {name: order for name in found if (order := self._order(name))}
-        return sorted(orders, key=lambda name: orders[name])
+        names = [name for name in self.storage.names() if not name.startswith(".")]
+        orders = dict(zip(names, self.storage.each(self._order, names), strict=True))
+        return sorted((name for name in names if orders[name]), key=lambda name: orders[name] or ())
+
+    def _order(self, name: str) -> tuple[int, Stage] | None:
+        try:
+            position = position_in(read_manifest(self.storage, name))
+        except (FileNotFoundError, DamagedFile, CheckpointError):
+            return None
+        return position.step, position.stage
 
     def _folders(self) -> list[str]:
         """The folders of checkpoints, damaged or not. On a disk they come into their place with a manifest; elsewhere one
         without may be of a save that a kill cut short."""
-        sign = ("model.pt", MANIFEST) if self.storage.local else (MANIFEST,)
+        signs = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
         names = [name for name in self.storage.names() if not name.startswith(".")]
-        return [name for name in names if any(self.storage.exists(f"{name}/{file}") for file in sign)]
+        inside = self.storage.each(self.storage.names, names)
+        return [name for name, files in zip(names, inside, strict=True) if signs & {*files}]
 
-    def _order(self, name: str) -> tuple[int, Stage] | None:
-        try:
-            position = self.position(name)
-        except CheckpointError:
-            return None
-        return position.step, position.stage
-
-    def latest(self, left_out: Callable[[str], None] = lambda reason: None) -> str | None:
+    def latest(self, left_out: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True) -> str | None:
         """The newest checkpoint that is whole; None where there is none at all. `left_out` hears why others were passed over.
 
-        Raises CheckpointError where there are some and none is whole, and for one of a later version.
+        With `ranks` all of them call it, and each reads a part of the files; without `hashed` files are only seen to be there
+        in their sizes. Raises CheckpointError where there are some and none is whole, and for one of a later version.
         """
-        names, reasons = self.names(), []
-        for name in [*(name for name in self._folders() if name not in names), *reversed(names)]:
-            try:
-                self._verify(name, self.manifest(name))
-            except LaterFormat:
-                raise
-            except CheckpointError as error:
-                reasons.append(str(error))
-                continue
-            for reason in reasons:
-                left_out(reason)
-            return name
+        ranks, reasons = ranks or _Alone(), list[str]()
+        for name, told in ranks.broadcast(self._candidates):
+            if isinstance(told, LaterFormat):
+                raise told
+            reason = str(told) if isinstance(told, CheckpointError) else self._damage_among(ranks, name, told, hashed=hashed)
+            if not reason:
+                for earlier in reasons:
+                    left_out(earlier)
+                return str(name)
+            reasons.append(reason)
         if reasons:
             raise CheckpointError("\n".join([f"none of the checkpoints in {self.storage} is whole:", *reasons]))
         return None
+
+    def _candidates(self) -> list[tuple[str, dict[str, Any] | CheckpointError]]:
+        """The folders of checkpoints, each with its manifest or what is wrong with it: first those, then from the newest on."""
+        names = self.names()
+        order = [*(name for name in self._folders() if name not in names), *reversed(names)]
+        return [*zip(order, self.storage.each(self._manifest_or_error, order), strict=True)]
+
+    def _manifest_or_error(self, name: str) -> dict[str, Any] | CheckpointError:
+        try:
+            return self.manifest(name)
+        except CheckpointError as error:
+            return error
+
+    def _damage_among(self, ranks: Ranks, name: str, manifest: Mapping[str, Any], *, hashed: bool) -> str:
+        """What is wrong with a checkpoint, agreed over ranks: each looks at its own files, and at some of those that all share."""
+        own = {file: entry for number, (file, entry) in enumerate(manifest["files"].items()) if _reader(file, number) % ranks.world_size == ranks.rank}
+        try:
+            self._refuse_damage(name, own, hashed=hashed)
+            reason = ""
+        except CheckpointError as error:
+            reason = str(error)
+        return next(filter(None, ranks.gather(reason)), "")
 
     def clear(self) -> None:
         """Removes all checkpoints. Call it while nobody saves."""
@@ -277,7 +361,7 @@ class CheckpointStore:
 
     def _judged_of_before(self, name: str) -> str:
         """As `judged`, of a checkpoint that earlier versions wrote: they kept no word of what validation ran with."""
-        others = [file for file in self.shared_files(name) if file not in ("model.pt", "optimizer.pt", "hooks.pt")]
+        others = [file for file in shared_files(self.files(name)) if file not in ("model.pt", "optimizer.pt", "hooks.pt")]
         if others:
             raise CheckpointError(
                 f"{self.path(name)} was written by an earlier version, which did not keep whether validation ran with model.pt or "
@@ -290,20 +374,27 @@ class CheckpointStore:
         Raises CheckpointError where there is none, or it is damaged."""
         name, place = self.resolve(label), self.judged(label)
         file = f"{place.partition('/')[0]}.pt"
-        self._verify(name, self.manifest(name), lambda one: one == file or placeholders.has_shards(one))
+        entries = self.manifest(name)["files"]
+        self._refuse_damage(name, {one: entries[one] for one in entries if one == file or placeholders.has_shards(one)})
         found: dict[str, Any] = self._parts(name, {"model": place})["model"]
         return found
 
     def buffers(self, label: str) -> dict[str, Any]:
         """The buffers of rank 0, also those that no state dict holds (`persistent=False`); verified, as `weights` are."""
         name, file = self.resolve(label), "rank-0000.pt"
-        self._verify(name, self.manifest(name), lambda one: one == file)
+        entries = self.manifest(name)["files"]
+        self._refuse_damage(name, {one: entries[one] for one in entries if one == file})
         found: dict[str, Any] = self.load(name, file)["buffers"]
         return found
 
     def verify(self, name: str) -> str:
-        """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them is damaged."""
-        self._verify(name, self.manifest(name))
+        """The sha256 of a checkpoint's manifest, which has those of its files; raises CheckpointError where one of them is
+        damaged."""
+        self._refuse_damage(name, self.manifest(name)["files"])
+        return self.fingerprint(name)
+
+    def fingerprint(self, name: str) -> str:
+        """The sha256 of a checkpoint's manifest."""
         return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
 
     def position(self, name: str) -> Position:
@@ -313,18 +404,14 @@ class CheckpointStore:
     def load(self, name: str, file: str) -> Any:
         """One file of a checkpoint, on the CPU. Loads tensors and plain data only; raises CheckpointError for all else."""
         try:
-            data = self.storage.read(f"{name}/{file}")
-            return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+            with self.storage.fetched(f"{name}/{file}") as content:
+                return torch.load(content, map_location="cpu", weights_only=True)
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
             raise CheckpointError(f"{self.path(name)}/{file} cannot be loaded: {error}") from error
 
     def files(self, name: str) -> list[str]:
         """The files of a checkpoint."""
         return list(self.manifest(name)["files"])
-
-    def shared_files(self, name: str) -> list[str]:
-        """The files of a checkpoint that are of no rank alone."""
-        return [file for file in self.files(name) if not file.startswith("rank-") and not placeholders.has_shards(file)]
 
     # What hooks may ask
 
@@ -369,7 +456,7 @@ class CheckpointStore:
 
     def _parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
         """Parts of a checkpoint by their places, as `publish` has them, with the tensors that lie in shards."""
-        available = {file.removesuffix(".pt"): file for file in self.shared_files(name)}
+        available = {file.removesuffix(".pt"): file for file in shared_files(self.files(name))}
         content = {}
         for key, place in parts.items():
             part, _, entry = place.partition("/")
@@ -392,3 +479,13 @@ class CheckpointStore:
     def _write_index(self, index: Mapping[str, Any]) -> None:
         self.storage.write(INDEX, sealed(json.dumps(index, indent=1)))
 
+
+def _reader(file: str, number: int) -> int:
+    """Which rank looks whether a file is whole: whose it is, or of those that all share one after the other."""
+    own = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
+    return int(own[1]) if own else number
+
+
+def shared_files(files: Iterable[str]) -> list[str]:
+    """Those of a checkpoint's files that are of no rank alone."""
+    return [file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)]

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,14 +151,12 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
 
     def leave_out(reason: str) -> None:
         text = f"left out: {reason}"
-        if display is None:
-            _log.warning("%s", text)
-        else:
+        if display is not None:
             display.line(text)
+        elif world.is_master:
+            _log.warning("%s", text)
 
     def begin() -> Attempt:
-        store.recover()
-        checkpoint = store.adopt(given) if given else store.latest(leave_out)
         if checkpoint and not was_given and not folder.attempts():
             raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None
@@ -167,6 +166,8 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
         return begun
 
     hosts = world.gather(Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__))
+    world.broadcast(store.recover)
+    checkpoint = world.broadcast(partial(store.adopt, given)) if given else store.latest(leave_out, world)
     attempt: Attempt = world.broadcast(begin)
     return attempt
 

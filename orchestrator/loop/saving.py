@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import shard_placeholders as placeholders
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.checkpoint.manifest import position_in
+from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.config.schedule import Schedule
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
@@ -59,7 +61,7 @@ class Saving:
         if self.store is None:
             return None
         state, store, world = self._state, self.store, self._world
-        name = store.free_name(name)
+        name = world.broadcast(partial(store.free_name, name))
         begun = perf_counter()
         checkpoint = self._gather()
         self._plan.fire("on_save", state, checkpoint)
@@ -124,16 +126,16 @@ class Saving:
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
         state, hooks, means, world = self._state, self._plan.hooks, self._iterations.means, self._world
-        files = self.store.files(name)
-        shared = dict.fromkeys([*(f"{key}.pt" for key in _PARTS), *self.store.shared_files(name)])
+        manifest = world.broadcast(partial(self.store.manifest, name))
+        files = manifest["files"]
+        shared = dict.fromkeys([*(f"{key}.pt" for key in _PARTS), *shared_files(files)])
         stored = {file.removesuffix(".pt"): self.store.load(name, file) for file in shared}
         checkpoint = self.store.with_shards(name, stored, mesh_of(state.module))
-        manifest = self.store.manifest(name)
         other_schedule = manifest.get("scheduler", self._schedule) != self._schedule
         self._changes.refuse_another_optimizer(manifest.get("optimizer", {}))
         self._restore_training(name, checkpoint, other_schedule)
         saved_world_size = int(manifest["world_size"])
-        self._cursor.restore(self.store.position(name))
+        self._cursor.restore(position_in(manifest))
         self._changes.restored({} if other_schedule else manifest.get("optimizer", {}))
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}

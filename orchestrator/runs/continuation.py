@@ -62,7 +62,7 @@ def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:
     if before is None or folder.attempts() or before.checkpoint in store.names():
         return
     there = CheckpointStore(RunFolder(_opened(folder.storage, before.run)).kept_checkpoints())
-    if there.verify(before.checkpoint) != before.sha256:
+    if there.fingerprint(before.checkpoint) != before.sha256:
         raise CheckpointError(f"{there.path(before.checkpoint)} is another checkpoint by now than the one this run was to go on from")
     store.copy_from(there, before.checkpoint)
 

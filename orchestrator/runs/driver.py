@@ -131,7 +131,7 @@ def _check_checkpoints(folder: RunFolder, from_start: bool) -> None:
         return store.clear()
     store.recover()
     try:
-        store.latest()
+        store.latest(hashed=False)
     except CheckpointError as error:
         reports = counted_reports(folder.reports(), folder.attempts())
         reached = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "what it had trained"

@@ -110,7 +110,11 @@ class Remote:
         """What lies in a folder, and in those in it where that is asked; nothing where there is none."""
         from pyarrow.fs import FileSelector
 
-        return self.ask(lambda there: cast(list[Any], there.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))))
+        selector = FileSelector(path, allow_not_found=True, recursive=recursive)
+        try:
+            return self.ask(lambda there: cast(list[Any], there.get_file_info(selector)))
+        except NotADirectoryError:
+            return []
 
     def read(self, path: str, start: int) -> bytes:
         """A file's bytes, from a place on."""

@@ -128,6 +128,12 @@ class Storage:
         """pyarrow's file system, in which `root` lies; None for a folder of this machine."""
         return self._remote and self._remote.filesystem
 
+    @property
+    def verifies_uploads(self) -> bool:
+        """Whether it takes nothing but the bytes that were sent: S3 compares each request with the checksum that pyarrow sends
+        along, CRC-64 or MD5."""
+        return self._remote is not None and self._remote.filesystem.type_name == "s3"
+
     def reach(self) -> None:
         """Asks once, before anything is begun; raises UsageError where nobody answers. Needless for a folder."""
         if self._remote:
@@ -219,6 +225,19 @@ class Storage:
         with telling_of(self.local / name, missing=False), open(_plain(self.local / name), "rb") as file:
             while piece := file.read(_PIECE_BYTES):
                 yield piece
+
+    @contextmanager
+    def fetched(self, name: str) -> Iterator[IO[bytes]]:
+        """A file to read from anywhere in it, on this machine while the block lasts; raises FileNotFoundError where there is none."""
+        if self.local:
+            with telling_of(self.local / name, missing=False), open(_plain(self.local / name), "rb") as file:
+                yield file
+            return
+        with tempfile.TemporaryFile() as copy:
+            for piece in self.pieces(name):
+                copy.write(piece)
+            copy.seek(0)
+            yield copy
 
     def open(self, name: str) -> Any:
         """A file to read parts of, as pyarrow takes it; raises FileNotFoundError where there is none."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from io import BytesIO
@@ -402,3 +403,126 @@ def test_parts_that_are_not_there_are_refused_with_those_that_are(store: Checkpo
     save(store, "epoch-0001", 1)
     with pytest.raises(CheckpointError, match="there is no rank-0000 in 'epoch-0001'; it holds hooks, model"):
         store.publish("epoch-0001", {"model": "model", "mine": "rank-0000"}, "published")
+
+
+# Who looks at which bytes
+
+OPERATIONS = ("create", "rename", "delete", "state", "tree", "names", "pieces", "read")
+
+
+def ended_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
+    """From now on every operation of a storage is noted, and a kill comes at the one of a number."""
+    done: list[str] = []
+
+    def killing(name: str) -> Any:
+        operation = getattr(Storage, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if len(done) == last:
+                raise KeyboardInterrupt
+            done.append(f"{name} {arguments[1] if len(arguments) > 1 else ''}")
+            return operation(*arguments, **options)
+
+        return call
+
+    for name in OPERATIONS:
+        monkeypatch.setattr(Storage, name, killing(name))
+    return done
+
+
+def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each save keeps itself alone, so that the one before goes; the next life goes on after each kill, at one operation later."""
+    store, last, newest, tried = CheckpointStore(storage), 0, 0.0, 0
+    save(store, "step-0", 0, 0.0)
+    store.retain("run", ["step-0"])
+    while True:
+        with monkeypatch.context() as patch:
+            done = ended_at(patch, last)
+            try:
+                name = save(store, f"step-{tried + 1}", tried + 1, float(tried + 1))
+                store.retain("run", [name])
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+        tried, last = tried + 1, last + 1
+        store = CheckpointStore(storage)
+        store.recover()
+        found = store.latest()
+        assert found is not None, done
+        value = float(store.load(found, "model.pt")["weight"][0, 0])
+        assert value in (newest, float(tried)), done
+        newest = value
+    assert tried > 12
+    assert CheckpointStore(storage).latest() == name
+
+
+def test_what_a_rank_wrote_it_verifies_itself(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = Storage.pieces
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "pieces", lambda *of: map(flip, pieces(*of)))
+        with pytest.raises(CheckpointError, match=r"model\.pt is damaged .* only just written there"):
+            store.write_files("epoch-0001", {"model.pt": weights(1.0)})
+    entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
+    monkeypatch.setattr(Storage, "pieces", None)
+    store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
+    assert store.names() == ["epoch-0001"], "whoever puts it into its place reads none of it again"
+
+
+def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Storage, "verifies_uploads", property(lambda self: True))
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "pieces", None)
+        save(store, "epoch-0001", 10)
+        cut = store.write_files("epoch-0002", {"model.pt": weights(1.0)})
+    store.storage.write(f"{store._staging('epoch-0002')}/model.pt", b"cut")
+    with pytest.raises(CheckpointError, match=r"model\.pt is damaged \(3 bytes"):
+        store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
+    tree = Storage.tree
+    monkeypatch.setattr(Storage, "tree", lambda *of: {name: state for name, state in tree(*of).items() if name != "model.pt"})
+    save(store, "epoch-0003", 30)
+    assert store.latest() == "epoch-0003", "what is listed late is asked for by itself"
+
+
+class Together:
+    """Ranks as threads, which tell each other what they found."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, told: dict[int, Any]) -> None:
+        self.rank, self.world_size, self._barrier, self._told = rank, barrier.parties, barrier, told
+
+    def gather(self, value: Any) -> list[Any]:
+        self._told[self.rank] = value
+        self._barrier.wait(20)
+        values = [self._told[rank] for rank in range(self.world_size)]
+        self._barrier.wait(20)
+        return values
+
+    def broadcast(self, make: Any) -> Any:
+        return self.gather(make() if self.rank == 0 else None)[0]
+
+
+def test_ranks_that_resume_read_their_own_files_and_agree(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        entries = store.write_files(f"epoch-{number}", {"model.pt": weights(1.0)})
+        for rank in range(3):
+            entries |= store.write_files(f"epoch-{number}", {f"rank-{rank:04d}.pt": rank})
+        store.commit(f"epoch-{number}", entries, Position(step=number), {"world_size": 3, "metrics": {}})
+    store.storage.write("epoch-2/rank-0001.pt", flip(store.storage.read("epoch-2/rank-0001.pt")))
+    read: list[tuple[str, str]] = []
+    pieces = Storage.pieces
+    monkeypatch.setattr(Storage, "pieces", lambda self, name: [*pieces(self, name), read.append((threading.current_thread().name, name))][:-1])
+    monkeypatch.setattr(Storage, "each", lambda self, call, things: [call(thing) for thing in things])
+    barrier, told, found, said = threading.Barrier(3), {}, {}, []
+
+    def resume(rank: int) -> None:
+        found[rank] = store.latest(said.append if rank == 0 else lambda reason: None, Together(rank, barrier, told))
+
+    threads = [threading.Thread(target=resume, args=(rank,), name=str(rank)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(3), "epoch-1")
+    assert [reason.partition("epoch-2: ")[2][:24] for reason in said] == ["rank-0001.pt is damaged "]
+    assert {name.partition("/")[2]: rank for rank, name in read} == {"model.pt": "0", **{f"rank-000{rank}.pt": str(rank) for rank in range(3)}}
+    assert len(read) == 8, "each file once"
