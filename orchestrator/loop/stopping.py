@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
@@ -11,14 +12,17 @@ from orchestrator.loop.world import World
 
 CHECK_EVERY_S = 0.25
 """Ranks ask each other about this often whether one of them wants to stop."""
+_SHARE = 0.005
+"""The part of the time that asking may take: where it takes long, as among thousands of ranks, they ask less often."""
 
 
 class Stopping:
     """Whether the run ends before its time, and why: what hooks asked for and what was asked from outside. Worker process.
 
     A collective in every step would cost more than a small step itself, so ranks ask each other every few iterations:
-    as many as take about `CHECK_EVERY_S`, a number they agree on when they ask. With one rank it costs nothing. What a
-    rank waits for the answer is told to the clock.
+    as many as take about `CHECK_EVERY_S`, or longer where asking takes more than a small part of that; a number they agree on
+    when they ask. What asking takes is what the last rank to come waits, of the last few times the least. With one rank it
+    costs nothing. What a rank waits for the answer is told to the clock.
     """
 
     def __init__(self, state: State, world: World, clock: Clock, asked_from_outside: Callable[[], bool]) -> None:
@@ -28,6 +32,8 @@ class Stopping:
         """The iteration from which `asked` has to be called again, the same on all ranks."""
         self.reasons: tuple[str, ...] = ()
         """Why the run ends, agreed over ranks; empty while it goes on."""
+        self._waited_s = 0.0
+        self._costs_s: deque[float] = deque(maxlen=3)
         self.interrupted = False
         """Whether it ends before it is done, and can be resumed."""
 
@@ -38,9 +44,13 @@ class Stopping:
         if self._world.world_size == 1:
             return asked
         began = perf_counter()
-        flag, slowest = self._world.maximum([float(asked), self._clock.iteration_s])
-        self._clock.waiting_s += perf_counter() - began
-        self.next_check = state.iteration + max(1, min(1000, int(CHECK_EVERY_S / max(slowest, 1e-6))))
+        flag, slowest, least = self._world.maximum([float(asked), self._clock.iteration_s, -self._waited_s])
+        self._waited_s = perf_counter() - began
+        self._clock.waiting_s += self._waited_s
+        self._costs_s.append(-least)
+        slowest = max(slowest, 1e-6)
+        often, seldom = min(1000.0, CHECK_EVERY_S / slowest), min(self._costs_s) / _SHARE / slowest
+        self.next_check = state.iteration + max(1, int(max(often, seldom)))
         return flag > 0
 
     def agree(self) -> None:

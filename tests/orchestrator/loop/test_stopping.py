@@ -16,6 +16,7 @@ from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment, numbers
+from tests.told_time import ToldTime
 
 # When ranks ask each other
 
@@ -25,8 +26,8 @@ class Two:
 
     world_size = 2
 
-    def __init__(self, asked: bool = False, iteration_s: float = 0.0) -> None:
-        self.other = [float(asked), iteration_s]
+    def __init__(self, asked: bool = False, iteration_s: float = 0.0, waited_s: float = 0.0) -> None:
+        self.other = [float(asked), iteration_s, -waited_s]
         self.calls = 0
 
     def maximum(self, values: list[float]) -> list[float]:
@@ -65,6 +66,27 @@ def test_ranks_ask_each_other_about_every_quarter_of_a_second(monkeypatch: pytes
     assert asked_at(Two(iteration_s=0.125), 6, 0.05) == [1, 3, 5]
     assert asked_at(Two(), 3, 10.0) == [1, 2, 3]
     assert asked_at(Two(), 1500, 1e-9) == [1, 1001]
+
+
+def test_where_asking_takes_long_it_takes_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand ranks, of which an answer goes around in 40 ms, at 10 ms a step; now and then something holds it up."""
+    time = ToldTime()
+    monkeypatch.setattr(stopping_module, "perf_counter", time)
+
+    class Many(Two):
+        def maximum(self, values: list[float]) -> list[float]:
+            time.now += 0.04 + 2.0 * (self.calls % 4 == 3)
+            return super().maximum(values)
+
+    state, world = State(), Many(waited_s=0.05)
+    stopping = stopping_of(world, clock_after(0.01), state)
+    for state.iteration in range(1, 20_001):
+        time.now += 0.01
+        if state.iteration >= stopping.next_check:
+            before = world.calls
+            stopping.asked()
+    assert before == pytest.approx(20_000 * 0.01 * 0.005 / 0.04, rel=0.2)
+    assert asked_at(Two(waited_s=0.001), 12, 0.05) == [1, 6, 11], "what costs little is asked as often as ever"
 
 
 def test_what_another_rank_was_asked_is_heard() -> None:
