@@ -514,6 +514,7 @@ EXPERIMENT_NOT_SHOWN = {
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
     "max_failures": "needs a process that is lost: tests/ray/test_survive.py",
     "loader.pin_memory": CUDA, "workers.count": RAY, "workers.gpu": RAY, "workers.cpus": RAY,
+    "workers.memory": RAY, "workers.accelerator": RAY, "workers.resources": RAY,
     "sweep": "is walked over below",
 }  # fmt: skip
 
@@ -546,9 +547,10 @@ def test_a_key_of_an_experiment_makes_another_run_or_is_refused(left: Left, monk
     assert not ignored
 
 
-@pytest.mark.parametrize(("key", "value"), [("count", 2), ("count", [1, 2]), ("gpu", True), ("cpus", 2)])
+@pytest.mark.parametrize(("key", "value"), [("count", 2), ("count", [1, 2]), ("gpu", True), ("gpu", 0.25), ("cpus", 2), ("memory", "8 GiB"), ("accelerator", "H100"), ("resources", {"spot": 1})])
 def test_what_is_asked_of_ray(key: str, value: Any) -> None:
-    asked = [(Resources.asked_by(workers), workers.least, workers.most) for workers in (Workers(), Workers(**{key: value}))]
+    gpu = {"gpu": True} if key == "accelerator" else {}
+    asked = [(Resources.asked_by(workers), workers.least, workers.most) for workers in (Workers(**gpu), Workers(**gpu, **{key: value}))]
     assert asked[0] != asked[1]
 
 

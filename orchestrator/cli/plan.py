@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from orchestrator.cli.output import print_json, print_table
 from orchestrator.config.source import Predecessor
+from orchestrator.engines.ray_environment import Resources, amount_in_words, local_resources
 
 if TYPE_CHECKING:
     from orchestrator.config.experiment import Experiment, Workers
@@ -40,12 +40,12 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
     from orchestrator.config.load import to_dict
 
     workers = experiment.workers
-    asked = {"cpu": workers.least * workers.cpus, "gpu": float(workers.least if workers.gpu else 0)}
-    present = None if address else _present()
+    asked = Resources.asked_by(workers)
+    present = None if address else local_resources()
     before = experiment.source.goes_on_from
     plan: dict[str, Any] = {
         "path": f"{storage.rstrip('/')}/{chosen_name(experiment, name)}",
-        "resources": {"asked": asked, "present": present, "address": address},
+        "resources": {"asked": _by_kind(asked), "present": present and _by_kind(present), "address": address},
         "goes_on_from": before and asdict(before),
         "hooks": _hook_order(experiment),
         "config": to_dict(experiment),
@@ -66,18 +66,21 @@ def _hook_order(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     return order
 
 
-def _present() -> dict[str, float]:
-    import torch
+def _by_kind(resources: Resources) -> dict[str, float]:
+    """Amounts of resources: `cpu`, `gpu`, and the others as Ray names them."""
+    return {"cpu": float(resources.cpus), "gpu": float(resources.gpus), **resources.others}
 
-    return {"cpu": float(os.cpu_count() or 1), "gpu": float(torch.cuda.device_count())}
+
+def _resources(amounts: dict[str, float]) -> Resources:
+    return Resources(amounts["cpu"], amounts["gpu"], {kind: amount for kind, amount in amounts.items() if kind not in ("cpu", "gpu")})
 
 
-def _sweep(sweep: Sweep, workers: Workers, present: dict[str, float] | None) -> dict[str, Any]:
+def _sweep(sweep: Sweep, workers: Workers, present: Resources | None) -> dict[str, Any]:
     from orchestrator.config.space import count_trials, trials_at_once
 
     trials = count_trials(sweep)
-    here = present and {resource.upper(): amount for resource, amount in present.items()}
-    return {"trials": trials, "repeats": sweep.repeats, "at_once": here and trials_at_once(sweep, trials, workers, [here])}
+    at_once = None if present is None else trials_at_once(sweep, trials, workers, [present.amounts()])
+    return {"trials": trials, "repeats": sweep.repeats, "at_once": at_once}
 
 
 def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
@@ -89,22 +92,20 @@ def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
 
 def _lines(plan: dict[str, Any]) -> list[str]:
     resources = plan["resources"]
-    asked, present = resources["asked"], resources["present"]
-    where = f"at {resources['address']}: not asked" if present is None else f"on this machine: {_amounts(present)}"
-    lines = [f"asks for  {_amounts(asked)}; {where}", f"writes to {plan['path']}"]
+    asked, present = _resources(resources["asked"]), resources["present"] and _resources(resources["present"])
+    where = f"at {resources['address']}: not asked" if present is None else f"on this machine: {present}"
+    lines = [f"asks for  {asked}; {where}", f"writes to {plan['path']}"]
     if plan["goes_on_from"]:
         before = Predecessor(**plan["goes_on_from"])
         lines.insert(0, f"goes on from {before}, sha256 {before.sha256[:12]}")
-    missing = [kind for kind, amount in asked.items() if present is not None and amount > present[kind]]
-    if missing:
-        lines.insert(1, f"does not fit: {', '.join(missing)} asked for is more than there is on this machine")
+    beyond = present and asked.beyond(present)
+    if beyond:
+        short = ", ".join(f"{amount_in_words(kind, want)} asked for, {amount_in_words(kind, have)} there" for kind, (want, have) in beyond.items())
+        lines.insert(1, f"does not fit: {short}")
     if "sweep" in plan:
         at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
         seeds = f", each configuration with {repeats} seeds" if repeats > 1 else ""
-        rate = "" if at_once is None else f", {at_once} at a time ({_amounts(asked)} each)"
+        rate = "" if at_once is None else f", {at_once} at a time ({asked} each)"
         lines.append(f"trials    {plan['sweep']['trials']}{seeds}{rate}")
     return lines
 
-
-def _amounts(resources: dict[str, float]) -> str:
-    return ", ".join(f"{amount:g} {kind.upper()}{'s' if amount != 1 else ''}" for kind, amount in resources.items())

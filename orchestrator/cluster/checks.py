@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.cluster.probe import Facts
-from orchestrator.engines.ray_environment import Resources, with_unit
+from orchestrator.engines.ray_environment import Resources, amount_in_words, with_unit
 
 DISK_BYTES = 5 * 2**30
 SHARED_MEMORY_BYTES = 2**30
@@ -70,7 +70,7 @@ _SILENCE = "Install the project there as it is here, or take the node out of the
 
 
 def _together(asked: Resources, present: Resources) -> Iterator[Finding]:
-    short = [f"{with_unit(want, kind)} and has {have:g}" for kind, want, have in (("CPU", asked.cpus, present.cpus), ("GPU", asked.gpus, present.gpus)) if want > have]
+    short = [f"{amount_in_words(kind, want)} and has {amount_in_words(kind, have) if have else 'none'}" for kind, (want, have) in asked.beyond(present).items()]
     if short:
         advice = "It waits until an autoscaler brings more; without one, ask for fewer workers or less of each"
         yield Finding(Level.WARNING, "cluster", f"the run asks for {', and for '.join(short)}", advice)

@@ -21,7 +21,7 @@ def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
     Its fields are those of ray.io/v1; `authOptions` needs KubeRay 1.5.1 or later.
     """
     workers = job.experiment.workers
-    cpus = max(1, math.ceil(workers.cpus))
+    cpus, memory = max(1, math.ceil(workers.cpus)), str(workers.memory or "8Gi")
     environment = [{"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}} for name in job.experiment.environment]
     # A name of Kubernetes: small letters, digits and dashes.
     name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:40] or "hookyard"
@@ -53,7 +53,7 @@ def manifest(job: Job, image: str, ray_version: str) -> dict[str, Any]:
                             "ray-worker",
                             image,
                             environment,
-                            {"cpu": str(cpus), "memory": "8Gi", **({"nvidia.com/gpu": "1"} if workers.gpu else {})},
+                            {"cpu": str(cpus), "memory": memory, **({"nvidia.com/gpu": "1"} if workers.gpu else {})},
                         ),
                     }
                 ],

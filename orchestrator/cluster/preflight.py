@@ -72,7 +72,7 @@ def look_at_cluster(ray: Any, storage: str, experiment: Experiment | None = None
         nodes = _Gathering(ray, alive).nodes(Storage(storage).location, folder, experiment, asked)
     has = ray.cluster_resources()
     shown = str(Storage(storage))
-    found = findings(facts, nodes, shown, asked, Resources(has.get("CPU", 0), has.get("GPU", 0)))
+    found = findings(facts, nodes, shown, asked, Resources.of(has))
     return Preflight(facts, nodes, found, shown, time.monotonic() - began)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from annotated_types import Ge, Gt, Lt
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -67,16 +68,37 @@ Scheduler = Annotated[
 """One scheduler, or several with the part of the run that each acts in."""
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B")
+
+
+def _bytes(value: Any) -> Any:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    prefix = match[2] or ""
+    return int(float(match[1]) * (1024 if prefix.endswith("i") else 1000) ** " KMGT".index(prefix[:1] or " "))
+
+
+Bytes = Annotated[int, Ge(1), BeforeValidator(_bytes, json_schema_input_type=int | Annotated[str, Field(pattern=rf"^{_SIZE.pattern}$")])]
+_OF_RAY = frozenset(("CPU", "GPU", "memory"))
+
+
 class Workers(Model):
     """The processes of one run."""
 
     count: Annotated[int, Ge(1)] | Annotated[list[Annotated[int, Ge(1)]], Field(min_length=2, max_length=2)] = 1
     """How many ranks train together. Of `[2, 8]`, as many as the cluster has room for: the run goes on with fewer when
     nodes go, and with more when they come, from its last checkpoint."""
-    gpu: bool = False
-    """Whether each rank gets a GPU."""
+    gpu: bool | Annotated[float, Gt(0), Lt(1)] = False
+    """Whether each rank gets a GPU; of a single rank also the share of one, so that trials stand side by side on it."""
     cpus: Annotated[float, Gt(0)] = 1
     """CPUs asked of Ray for each rank."""
+    memory: Bytes | None = None
+    """Memory of the host asked of Ray for each rank, in bytes or as `8 GiB`. Ray counts it, and limits nothing."""
+    accelerator: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
+    """The kind of GPU, as Ray names it: `H100`."""
+    resources: dict[Annotated[str, Field(min_length=1)], Annotated[float, Gt(0)]] = {}  # noqa: RUF012
+    """Resources of the cluster's own asked of Ray for each rank."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model: each has all of it, or each has a part of every parameter (torch's fully_shard)."""
 
@@ -84,6 +106,16 @@ class Workers(Model):
     def _counts_upwards(self) -> Self:
         if isinstance(self.count, list) and self.least >= self.most:
             raise ValueError(f"count is one number, or the fewest and the most of them, got {self.count}")
+        return self
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if isinstance(self.gpu, float) and self.most > 1:
+            raise ValueError(f"a share of a GPU, {self.gpu:g}, is for a single rank, as NCCL takes one rank on each GPU; count is {self.count}")
+        if self.accelerator and not self.gpu:
+            raise ValueError(f"accelerator says which GPU, and gpu: false asks for none, got {self.accelerator!r}; write gpu: true")
+        if named := _OF_RAY.intersection(self.resources):
+            raise ValueError(f"resources are a cluster's own; {' and '.join(sorted(named))} have keys of their own: cpus, gpu, memory")
         return self
 
     @property
@@ -101,9 +133,12 @@ class Workers(Model):
         number = str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
         return f"{number} {noun}{'s' if self.most > 1 else ''}"
 
-    def resources(self) -> dict[str, float]:
+    def bundle(self) -> dict[str, float]:
         """What each rank asks of Ray, as Ray names it."""
-        return {"CPU": self.cpus, **({"GPU": 1.0} if self.gpu else {})}
+        asked = {"CPU": self.cpus, "GPU": float(self.gpu), "memory": float(self.memory or 0), **self.resources}
+        # Ray's own way to ask for a node with such a GPU, which any number of ranks may.
+        asked |= {f"accelerator_type:{self.accelerator}": 0.001} if self.accelerator else {}
+        return {name: amount for name, amount in asked.items() if amount}
 
 
 class Loader(Model):

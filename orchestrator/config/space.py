@@ -244,7 +244,7 @@ def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[
     Where trials may have more ranks or fewer, there is room for the most of them, as they would take each other's places;
     a single trial makes do with fewer.
     """
-    places = sum(_places(workers.resources(), node) for node in nodes)
+    places = sum(_places(workers.bundle(), node) for node in nodes)
     rooms = max(places // workers.most, min(1, places // workers.least))
     return min([trials, rooms, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
 

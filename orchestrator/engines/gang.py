@@ -95,6 +95,13 @@ class RemoteMember(Member):
             raise RankFailed.from_error(self.rank, error) from None
 
 
+def _options(workers: Workers) -> dict[str, Any]:
+    """What an actor asks for of its place."""
+    others = workers.bundle()
+    cpus, gpus, memory = (others.pop(name, 0) for name in ("CPU", "GPU", "memory"))
+    return {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory) or None, "resources": others or None}
+
+
 class Gang:
     """The ranks of a run. A trial's process is rank 0 itself, the others are actors in the trial's placement group and
     stay for the next one. A run's driver is no rank: all of them are actors in a group of the gang's own, which is
@@ -111,7 +118,7 @@ class Gang:
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
         """A place for each rank."""
-        return [workers.resources()] * workers.most
+        return [workers.bundle()] * workers.most
 
     def _start(self) -> None:
         self._group = get_current_placement_group() if self._in_trial else placement_group(self.bundles(self._workers))
@@ -121,8 +128,7 @@ class Gang:
         self._others = {
             rank: ray.remote(RemoteMember)
             .options(
-                num_cpus=self._workers.cpus,
-                num_gpus=1 if self._workers.gpu else 0,
+                **_options(self._workers),
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
             )
             .remote(rank, self._workers)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,39 @@ class Resources:
 
     cpus: float
     gpus: float = 0
+    others: Mapping[str, float] = field(default_factory=dict)
+    """By Ray's names: `memory` in bytes, kinds of GPU, and what a cluster has of its own."""
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, float]) -> Resources:
+        """Those of one node or of all, as Ray tells them."""
+        return cls(amounts.get("CPU", 0), amounts.get("GPU", 0), {name: amount for name, amount in amounts.items() if name not in ("CPU", "GPU")})
 
     @classmethod
     def asked_by(cls, workers: Workers) -> Resources:
         """What a run needs at the least."""
-        return cls(workers.least * workers.cpus, workers.least if workers.gpu else 0)
+        return cls.of({name: amount * workers.least for name, amount in workers.bundle().items()})
+
+    def amounts(self) -> dict[str, float]:
+        """All of them, by Ray's names."""
+        return {"CPU": self.cpus, "GPU": self.gpus, **self.others}
+
+    def beyond(self, present: Resources) -> dict[str, tuple[float, float]]:
+        """Of what there is too little: how much is asked for, and how much there is."""
+        there = present.amounts()
+        return {name: (amount, there.get(name, 0)) for name, amount in self.amounts().items() if amount > there.get(name, 0)}
 
     def __str__(self) -> str:
-        return with_unit(self.cpus, "CPU") + (f" and {with_unit(self.gpus, 'GPU')}" if self.gpus else "")
+        words = [amount_in_words(name, amount) for name, amount in self.amounts().items() if amount or name == "CPU"]
+        return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def amount_in_words(resource: str, amount: float) -> str:
+    """An amount of a resource of Ray's: `2 CPUs`, `8 GiB of memory`."""
+    if resource == "memory":
+        return f"{amount / 2**30:.3g} GiB of memory"
+    kind = resource.removeprefix("accelerator_type:")
+    return with_unit(amount, resource) if kind == resource else f"GPUs of the kind {kind}"
 
 
 def set_environment(address: str | None) -> None:
@@ -86,15 +112,29 @@ def environment_values(names: Iterable[str]) -> dict[str, str]:
 
 def local_resources() -> Resources:
     """What this machine has, without asking Ray."""
+    import psutil
+
+    installed = list(Path("/proc/driver/nvidia/gpus").glob("*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return Resources(os.cpu_count() or 1, len([device for device in visible.split(",") if device not in ("", "-1")]))
-    return Resources(os.cpu_count() or 1, len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))
+    gpus = len(installed) if visible is None else len([one for one in visible.split(",") if one not in ("", "-1")])
+    kinds = {f"accelerator_type:{kind[1]}": 1.0 for folder in installed if gpus and (kind := _GPU_KIND.search(_text(folder / "information")))}
+    return Resources(os.cpu_count() or 1, gpus, {"memory": psutil.virtual_memory().total, **kinds})
+
+
+_GPU_KIND = re.compile(r"Model:\s+\w+\s+([A-Z0-9]+)")
+"""The kind of a GPU in what NVIDIA's driver says of it, as Ray finds it: `H100` of `NVIDIA H100 80GB HBM3`."""
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def refuse_unless_fits(asked: Resources, present: Resources, what: str) -> None:
     """Raises UsageError with the arithmetic where a machine can never hold what is asked."""
-    if asked.cpus > present.cpus or asked.gpus > present.gpus:
+    if asked.beyond(present):
         raise UsageError(
             f"{what} asks for {asked}, this machine has {present}. Ask for fewer workers, or less of each "
             "(workers.count, workers.cpus), or join a cluster with --address."

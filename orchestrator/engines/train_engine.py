@@ -147,8 +147,8 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
         train_loop_config=assignment,
         scaling_config=ScalingConfig(
             num_workers=(workers.least, workers.most) if workers.least < workers.most else workers.most,
-            use_gpu=workers.gpu,
-            resources_per_worker=workers.resources(),
+            use_gpu=bool(workers.gpu),
+            resources_per_worker=workers.bundle(),
         ),
         run_config=RunConfig(
             # A name of its own for each driver: Ray would take up its own notes of an earlier one, and ours decide.

@@ -299,7 +299,7 @@ def _concurrency(ray: Any, experiment: Experiment, settings: Settings) -> tuple[
     """How many trials run side by side, and the arithmetic; raises UsageError where not even one fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers, asked = experiment.workers, Resources.asked_by(experiment.workers)
-    has = Resources(*(sum(node.get(resource, 0) for node in nodes) for resource in ("CPU", "GPU")))
+    has = Resources.of({resource: sum(node.get(resource, 0) for node in nodes) for resource in {"CPU", "GPU", *workers.bundle()}})
     where = f"{has}" if len(nodes) == 1 else f"{has} on {len(nodes)} nodes"
     more = " at least" if workers.least < workers.most else ""
     arithmetic = f"each asks for {asked}{more}, the cluster has {where}"

@@ -68,7 +68,7 @@ def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "on_update  early, late  early, late" in rest
     assert "on_step    band         -" in rest
     assert "writes to runs/line" in rest
-    assert "does not fit: cpu" in rest
+    assert f"does not fit: {(os.cpu_count() or 1) + 1} CPUs asked for, {os.cpu_count()} CPU" in rest
     assert "3, 0 at a time" in rest
 
 

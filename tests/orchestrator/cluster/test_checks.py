@@ -73,7 +73,7 @@ def test_gpus_that_torch_cannot_use_matter_to_a_run_that_asks_for_some() -> None
 def test_asking_for_more_than_there_is_waits_for_the_autoscaler() -> None:
     (one,) = found(FIT, asked=Resources(128, 9), present=Resources(64, 8))
     assert (one.level, one.node) == (Level.WARNING, "cluster")
-    assert one.what == "the run asks for 128 CPUs and has 64, and for 9 GPUs and has 8"
+    assert one.what == "the run asks for 128 CPUs and has 64 CPUs, and for 9 GPUs and has 8 GPUs"
 
 
 def test_errors_come_first() -> None:

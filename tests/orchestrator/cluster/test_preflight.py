@@ -115,7 +115,7 @@ def test_nodes_on_one_host_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_more_than_the_cluster_has_is_a_warning(tmp_path: Path) -> None:
     looked = look_at_cluster(StandIn(a={}), str(tmp_path), described(workers={"count": 3}))
-    assert [finding.what for finding in looked.findings] == ["the run asks for 3 CPUs and has 2"]
+    assert [finding.what for finding in looked.findings] == ["the run asks for 3 CPUs and has 2 CPUs"]
     looked.refuse()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
 from orchestrator.config.experiment import Component, Experiment, Workers, wrong_length
+from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import ConfigError, UsageError
 
@@ -56,3 +58,25 @@ def test_it_travels_with_its_import_paths() -> None:
 def test_names_are_names_of_folders(name: str) -> None:
     with pytest.raises(ConfigError, match="name: must match"):
         Experiment(name=name, task="a:B", epochs=1)
+
+
+@pytest.mark.parametrize(("written", "size"), [("8 GiB", 8 * 2**30), ("1.5GB", 1_500_000_000), ("12 B", 12), (7, 7), ("3 MiB", 3 * 2**20)])
+def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> None:
+    assert Workers(memory=written).memory == size
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ({"gpu": 0.5, "count": 2}, "a share of a GPU, 0.5, is for a single rank"),
+        ({"gpu": 1.5}, "workers.gpu"),
+        ({"accelerator": "H100"}, "write gpu: true"),
+        ({"resources": {"GPU": 1}}, "GPU have keys of their own"),
+        ({"memory": "8 gigs"}, "workers.memory"),
+        ({"memory": 0}, "workers.memory"),
+        ({"resources": {"spot": 0}}, "workers.resources.spot"),
+    ],
+)
+def test_what_a_rank_cannot_ask_for(workers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        experiment_from_dict({"name": "x", "task": "tests.tasks:Points", "epochs": 1, "workers": workers})

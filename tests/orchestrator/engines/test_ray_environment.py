@@ -29,6 +29,9 @@ def test_variables_that_are_named_are_passed_on_with_their_values(monkeypatch: p
         (Workers(count=3, cpus=0.5), Resources(1.5)),
         (Workers(count=2, gpu=True), Resources(2, 2)),
         (Workers(count=[2, 8], cpus=4, gpu=True), Resources(8, 2)),
+        (Workers(gpu=0.25), Resources(1, 0.25)),
+        (Workers(count=2, memory="1.5 GiB", resources={"spot": 2}), Resources(2, 0, {"memory": 3 * 2**30, "spot": 4})),
+        (Workers(count=2, gpu=True, accelerator="H100"), Resources(2, 2, {"accelerator_type:H100": 0.002})),
     ],
 )
 def test_a_run_asks_for_what_its_fewest_ranks_need(workers: Workers, asked: Resources) -> None:
@@ -66,7 +69,7 @@ def test_ray_is_started_only_where_there_is_none_to_join(
 
 @pytest.mark.parametrize(
     ("resources", "words"),
-    [(Resources(1), "1 CPU"), (Resources(0.5), "0.5 CPUs"), (Resources(2, 1), "2 CPUs and 1 GPU"), (Resources(1, 4), "1 CPU and 4 GPUs")],
+    [(Resources(1), "1 CPU"), (Resources(0.5), "0.5 CPUs"), (Resources(2, 1), "2 CPUs and 1 GPU"), (Resources(1, 4), "1 CPU and 4 GPUs"), (Resources(1, 0.25, {"memory": 3 * 2**30, "spot": 1, "accelerator_type:L4": 1}), "1 CPU, 0.25 GPUs, 3 GiB of memory, 1 spot and GPUs of the kind L4")],
 )
 def test_one_of_a_kind_is_singular(resources: Resources, words: str) -> None:
     assert str(resources) == words
