@@ -29,12 +29,13 @@ def stats(
     by: Annotated[By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")] = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")] = None,
+    query: Annotated[str | None, typer.Option("--query", metavar="SQL", help="What SQL answers: select rank, avg(step_s) from rows group by rank")] = None,
     form: Annotated[Format, typer.Option("--format", help="parquet needs --output.")] = "table",
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write instead of stdout.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row; of a sweep
-    by trial, or for each trial by one of the others."""
+    by trial, or for each trial by one of the others. Or what a query in SQL answers."""
     from orchestrator.records.run_folder import RunFolder
 
     form = "json" if as_json else form
@@ -42,18 +43,28 @@ def stats(
         raise UsageError("parquet is no text: say where to write it with --output FILE")
     if form == "table" and output is not None:
         raise UsageError(f"{output} gets data, not a drawn table: add --format csv, json or parquet")
+    if query is not None and (by or columns or where):
+        raise UsageError("--query says by itself what is asked: leave out --by, --columns and --where")
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     folder = RunFolder.open(run)
     opened: Run | Sweep
     if folder.metadata().sweep:
         from orchestrator.sweeps.results.result import Sweep
 
+        if query is not None:
+            raise UsageError(f"{folder} is a sweep; a query is put to one run, such as {folder}/trials/trial-0000")
         opened, by = Sweep(folder), by or "trial"
     else:
         from orchestrator.runs.result import Run
 
         opened = Run(folder)
+        if query is not None:
+            return _show(opened.query(query), "row", form, output)
     table = opened.load_stats(columns=names, where=where) if by == "row" else opened.summary(by, names, where)
+    return _show(table, by, form, output)
+
+
+def _show(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:
     if form == "table":
         return _print(table, by)
     return _write(table if by == "row" else table.reset_index(), form, output)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.checkpoint.store import CheckpointStore
     from orchestrator.config.experiment import Experiment
-
+    from orchestrator.stats.query import Rows
 
 _LAST_REPORTS = 8
 """Reports in a notebook's table of a run."""
@@ -125,18 +125,36 @@ class Run(Result):
         rows are those of `train` unless `where` speaks of the phase. Raises UsageError for what cannot be summarized.
         """
         from orchestrator.stats import summaries
+        from orchestrator.stats.row_filter import check_columns
 
         if by == "hook":
             if columns is not None or where is not None:
                 raise UsageError("what hooks cost is not kept by row: by='hook' takes neither columns nor where")
-            return summaries.by_hook(self.hook_costs, self.stats)
+            return summaries.by_hook(self.hook_costs, self.rows())
         makers = {None: summaries.summarize, "rank": summaries.by_rank, "node": summaries.by_node, "phase": summaries.by_phase, "span": summaries.by_span}
         if by not in makers:
             raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
-        # The share of a span is of the whole iterations.
-        keys = ("rank", "node", "phase", *(["step_s"] if by == "span" else []))
-        names = None if columns is None else [*keys, *columns]
-        return makers[by](self.load_stats(names, where if by == "phase" else training_unless_said(where)), columns)
+        rows = self.rows(where if by == "phase" else training_unless_said(where))
+        check_columns(columns or (), rows.columns)
+        return makers[by](rows, columns)
+
+    def query(self, sql: str) -> pd.DataFrame:
+        """What a query in SQL answers, such as `select rank, avg(step_s) from rows group by rank`, in bounded memory.
+
+        The table `rows` has the rows of `stats`, in no order; an empty cell is null. SQL is DuckDB's, reads nothing else and
+        changes nothing. Raises UsageError for what is no query, with the place where it is wrong.
+        """
+        from orchestrator.stats.dataset import recorded_rows
+        from orchestrator.stats.query import query
+
+        return query(recorded_rows(self.folder.storage, self.folder.attempts()), sql)
+
+    def rows(self, where: str | None = None) -> Rows:
+        """The rows that count and meet a condition, as `load_stats` takes it, for questions that are larger than memory."""
+        from orchestrator.stats.dataset import recorded_rows
+        from orchestrator.stats.query import Rows
+
+        return Rows(recorded_rows(self.folder.storage, self.folder.attempts(), where))
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.

@@ -1,114 +1,109 @@
-"""Summaries: what a table of rows or of hooks' costs comes to, by column, rank, node, phase, span or hook."""
+"""Summaries: what the rows of a run or its hooks' costs come to, by column, rank, node, phase, span or hook."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.errors import UsageError
+from orchestrator.stats.query import MOMENT, Rows, quoted
 from orchestrator.stats.spans import SPANS
 
-COUNTERS = {"rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt"}
+PHASES = ("train", "val", "test")
 
 
-def measured_columns(rows: pd.DataFrame) -> list[str]:
-    """The columns that hold measurements: numbers that do not name the row, somewhere not empty."""
-    names = rows.select_dtypes(include=np.number).columns
-    return [name for name in names if name not in COUNTERS and rows[name].notna().any()]
+def _chosen(rows: Rows, asked: Sequence[str] | None, *keys: str) -> dict[str, str]:
+    """The columns to summarize, in SQL: those asked for beside the table's own `keys`, else all that may be measurements. Raises
+    UsageError for one that holds no numbers."""
+    names = rows.numbers if asked is None else [name for name in dict.fromkeys(asked) if name not in keys]
+    texts = {name: f"count({quoted(name)})" for name in names if name in rows.texts}
+    held = rows.aggregate(texts).iloc[0]
+    if held.any():
+        raise UsageError(f"column '{held.idxmax()}' holds no numbers to summarize; the rows themselves are --by row (load_stats)")
+    return {name: f"{quoted(name)}::double" for name in names}
 
 
-def _chosen(rows: pd.DataFrame, asked: Sequence[str] | None, *keys: str) -> list[str]:
-    """The columns to summarize: those asked for beside the table's own `keys`, else what was measured. Raises UsageError for one
-    that holds no numbers."""
-    if asked is None:
-        return measured_columns(rows)
-    for name in (names := [name for name in dict.fromkeys(asked) if name not in keys]):
-        if rows[name].notna().any() and not pd.api.types.is_numeric_dtype(rows[name]):
-            raise UsageError(f"column '{name}' holds no numbers to summarize; the rows themselves are --by row (load_stats)")
-    return names
-
-
-def summarize(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def summarize(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per column: min, median, p95 and max over the rows of all ranks, and the rank whose median is highest. `asked`, here and
     below, are the columns to show, all those measured where it is None; raises UsageError for one that cannot be."""
-    columns = _chosen(rows, asked)
-    rows = _as_numbers(rows, columns)
-    table = rows[columns].quantile([0, 0.5, 0.95, 1]).T
-    table.columns = pd.Index(["min", "median", "p95", "max"])
-    return table.assign(worst_rank=_worst_rank(rows, columns)).rename_axis("column")
+    found = _chosen(rows, asked)
+    names = [*found]
+    ends = rows.aggregate({f"{end} {name}": f"{end}({found[name]})" for end in ("min", "max") for name in names}).iloc[0]
+    table = pd.DataFrame({end: [ends[f"{end} {name}"] for name in names] for end in ("min", "max")}, names, dtype=float)
+    if asked is None:
+        table = table[table["max"].notna()]
+    found = {name: found[name] for name in table.index}
+    middle = rows.quantiles(found, [0.5, 0.95])
+    columns = {"min": table["min"], "median": middle.loc[0.5], "p95": middle.loc[0.95], "max": table["max"], "worst_rank": _worst_rank(rows, found)}
+    return pd.DataFrame(columns, index=table.index).rename_axis("column")
 
 
-def by_rank(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def by_rank(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per rank: its node, rows, and the median of each span and the maximum of each memory column."""
-    table = _typical(rows, "rank", _chosen(rows, asked, "rank", "node"), asked)
-    table.insert(0, "node", rows.groupby("rank")["node"].first().astype(str))
-    return table
+    return _typical(rows, "rank", {"node": f"arg_min(node, {MOMENT})"}, _chosen(rows, asked, "rank", "node"), asked)
 
 
-def by_node(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def by_node(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per node: its ranks, rows, and the median of each span and the maximum of each memory column."""
-    table = _typical(rows, "node", _chosen(rows, asked, "node"), asked)
-    table.insert(0, "ranks", rows.groupby("node", observed=True)["rank"].nunique())
-    return table
+    table = _typical(rows, "node", {"first": "min(rank)", "ranks": "count(distinct rank)"}, _chosen(rows, asked, "node"), asked)
+    return table.sort_values("first", kind="stable").drop(columns="first")
 
 
-def by_trial(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def by_trial(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per trial: its ranks, rows, and the median of each span and the maximum of each memory column."""
-    table = _typical(rows, "trial", _chosen(rows, asked, "trial"), asked)
-    table.insert(0, "ranks", rows.groupby("trial")["rank"].nunique())
-    return table
+    return _typical(rows, "trial", {"ranks": "count(distinct rank)"}, _chosen(rows, asked, "trial"), asked)
 
 
-def _typical(rows: pd.DataFrame, key: str, columns: list[str], asked: Sequence[str] | None) -> pd.DataFrame:
+def _typical(rows: Rows, key: str, first: Mapping[str, str], found: Mapping[str, str], asked: Sequence[str] | None) -> pd.DataFrame:
     """The loss, of which each rank has its own by chance, is among them where it was asked for."""
-    grouped = _as_numbers(rows, columns).groupby(key, observed=True)
-    how: dict[str, Any] = {name: "max" if name.endswith("_bytes") else "median" for name in columns if asked or name != "loss"}
-    table = grouped.agg(how) if how else grouped.size().to_frame()[[]]
-    table.insert(0, "rows", grouped.size())
-    return table
+    shown = {name: expression for name, expression in found.items() if asked or name != "loss"}
+    peaks = {name: f"max({expression})" for name, expression in shown.items() if name.endswith("_bytes")}
+    counts = {name: f"count({expression})" for name, expression in shown.items() if name not in peaks}
+    table = rows.aggregate({**first, "rows": "count(*)", **peaks, **counts}, [key])
+    if asked is None:
+        shown = {name: shown[name] for name in shown if (table[name].notna() if name in peaks else table[name] > 0).any()}
+    medians = {name: expression for name, expression in shown.items() if name not in peaks}
+    table[[*medians]] = rows.medians(medians, key)
+    return table[[*first, "rows", *shown]]
 
 
-def by_phase(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def by_phase(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per phase: rows, and the median of each measured column over all ranks."""
-    columns = _chosen(rows, asked, "phase")
-    grouped = _as_numbers(rows, columns).groupby("phase", observed=True)
-    table = grouped[columns].median()
-    table.insert(0, "rows", grouped.size())
-    return table
+    found = _chosen(rows, asked, "phase")
+    counts = rows.aggregate({"rows": "count(*)", **{name: f"count({expression})" for name, expression in found.items()}}, ["phase"])
+    shown = {name: found[name] for name in found if asked is not None or counts[name].any()}
+    table = rows.medians(shown, "phase")
+    table.insert(0, "rows", counts["rows"])
+    return table.loc[[phase for phase in PHASES if phase in table.index]]
 
 
-def by_span(rows: pd.DataFrame, asked: Sequence[str] | None = None) -> pd.DataFrame:
+def by_span(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per span of the iteration: seconds over all rows, their share of all iterations' time, median and p95 of an
     iteration, and the rank whose median is highest."""
     for name in asked or ():
         if name not in SPANS:
             raise UsageError(f"column '{name}' is no span of the iteration; there are {', '.join(SPANS)}")
-    columns = [name for name in SPANS if name in (rows if asked is None else asked)]
-    table = pd.DataFrame({"seconds": rows[columns].sum()})
-    table["share"] = table["seconds"] / (rows["step_s"].sum() if "step_s" in rows else np.nan)
-    table[["median_s", "p95_s"]] = rows[columns].quantile([0.5, 0.95]).T.to_numpy()
-    table["worst_rank"] = _worst_rank(rows, columns)
+    found = {name: name for name in SPANS if name in (rows.columns if asked is None else asked)}
+    sums = rows.aggregate({name: f"sum({name})" for name in ("step_s", *found) if name in rows.columns}).iloc[0].fillna(0.0)
+    middle = rows.quantiles(found, [0.5, 0.95])
+    table = pd.DataFrame({"seconds": sums[[*found]]}, index=[*found], dtype=float)
+    table["share"] = table["seconds"] / sums.get("step_s", np.nan)
+    table["median_s"], table["p95_s"], table["worst_rank"] = middle.loc[0.5], middle.loc[0.95], _worst_rank(rows, found)
     return table.rename_axis("span").sort_values("seconds", ascending=False)
 
 
-def _worst_rank(rows: pd.DataFrame, columns: list[str]) -> Any:
-    """By column, the rank whose median is highest; NaN where there is no row."""
-    return rows.groupby("rank")[columns].median().dropna(axis=1, how="all").idxmax().reindex(columns) if len(rows) else np.nan
+def _worst_rank(rows: Rows, found: Mapping[str, str]) -> pd.Series:
+    """By column, the rank whose median is highest; NaN where there is none."""
+    return rows.medians(found, "rank").dropna(axis=1, how="all").idxmax().reindex([*found])
 
 
-def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """The rows with columns that are empty all the way down, and so of no type, as columns of numbers."""
-    return rows.astype({name: float for name in columns if rows[name].isna().all()})
-
-
-def by_hook(costs: pd.DataFrame, stats: pd.DataFrame) -> pd.DataFrame:
+def by_hook(costs: pd.DataFrame, rows: Rows) -> pd.DataFrame:
     """Per hook and event: calls, seconds over all ranks, their share of all iterations' time, and the costliest rank."""
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
-    table["share"] = table["seconds"] / (stats["step_s"].sum() if "step_s" in stats else np.nan)
+    table["share"] = table["seconds"] / (rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0] if "step_s" in rows.columns else np.nan)
     table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
     table["costliest_rank"] = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])["rank"]
     return table.sort_values("seconds", ascending=False)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.tables import Share, table
+from orchestrator.stats.query import Rows
 from orchestrator.stats.summaries import by_hook
 
 
@@ -17,7 +18,7 @@ def hooks(costs: pd.DataFrame, rows: pd.DataFrame) -> page.Section:
     )
     if not len(costs):
         return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")
-    found = by_hook(costs, rows).reset_index().rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"}).astype(object)
+    found = by_hook(costs, Rows.of(rows)).reset_index().rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"}).astype(object)
     found["each_s"] = found["seconds_s"] / found["calls"].clip(lower=1)
     found["share"] = found["share"].map(Share)
     columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]

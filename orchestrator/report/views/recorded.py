@@ -10,7 +10,7 @@ from orchestrator.report.charts.lines import line_of, lines
 from orchestrator.report.markup import element, joined
 from orchestrator.report.views.learning import BINS
 from orchestrator.report.views.spans import ORDER
-from orchestrator.stats.summaries import measured_columns
+from orchestrator.stats.query import Rows
 
 MOST = 30
 """The most columns with a chart; a page stays small whatever hooks record."""
@@ -20,7 +20,7 @@ ELSEWHERE = ("loss", "step_s", *ORDER)
 def recorded(rows: pd.DataFrame) -> page.Section:
     """A chart for each column of numbers that no other view shows. `rows` is the run's stats."""
     training = rows[rows["phase"] == "train"] if len(rows) else rows
-    names = [name for name in measured_columns(training) if name not in ELSEWHERE and not name.endswith("_bytes")]
+    names = [name for name in Rows.of(training).numbers if training[name].notna().any() and name not in ELSEWHERE and not name.endswith("_bytes")]
     if not names:
         return page.Section("recorded", "Also recorded", "No other column was recorded.")
     charts = []

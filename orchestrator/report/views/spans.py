@@ -15,6 +15,7 @@ from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
 from orchestrator.stats.insight.gradient_syncs import WAIT
+from orchestrator.stats.query import Rows
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.summaries import by_span
 
@@ -74,7 +75,7 @@ def _spans(rows: pd.DataFrame) -> Markup | None:
         "rank": "highest median: rank",
         "share": "share of the time",
     }
-    found = by_span(rows).reset_index().rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
+    found = by_span(Rows.of(rows)).reset_index().rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
     found = found.astype({"rank": "Int64"}).astype(object)
     found["share"] = found["share"].map(Share)
     cells = found[[*headings]].itertuples(index=False, name=None)

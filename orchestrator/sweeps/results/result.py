@@ -16,7 +16,6 @@ from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, training_unless_said
 from orchestrator.stats.row_filter import check_columns
-from orchestrator.stats.summaries import by_trial
 from orchestrator.stats.tables import recorded_schema
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.analysis import (
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 
 _BEST_TRIALS = 12
 """Trials in a notebook's table of a sweep."""
+_AT_ONCE = 2**20
+"""Rows of trials that are summarized together."""
 
 
 class Sweep(Result):
@@ -170,8 +171,12 @@ class Sweep(Result):
         `columns` and `where` are as there; one trial is read after the other. Raises UsageError as `load_stats` does.
         """
         if by == "trial":
-            rows = [table for _, table in _each(self.runs, columns, lambda run, own: _of_trial(run, own, where))]
-            return pd.concat(rows) if rows else pd.DataFrame()
+            from orchestrator.stats.query import Rows
+            from orchestrator.stats.summaries import by_trial
+
+            rows = (table for _, table in _each(self.runs, columns, lambda run, own: _rows_of(run, own, where)))
+            tables = [by_trial(Rows.of(pd.concat(some)), columns) for some in _together(rows)]
+            return pd.concat(tables) if tables else pd.DataFrame()
         found = {run.name: table for run, table in _each(self.runs, columns, lambda run, own: run.summary(by, own, where))}
         return pd.concat(found, names=["trial"]) if found else pd.DataFrame()
 
@@ -263,9 +268,21 @@ def _each(
         raise refused[0]
 
 
-def _of_trial(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
+def _rows_of(run: Run, columns: list[str] | None, where: str | None) -> pd.DataFrame:
     names = None if columns is None else ["rank", *columns]
-    return by_trial(run.load_stats(names, training_unless_said(where)).assign(trial=run.name), columns)
+    return run.load_stats(names, training_unless_said(where)).assign(trial=run.name)
+
+
+def _together(tables: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
+    """Tables of trials, so many at once that they are worth a query."""
+    some: list[pd.DataFrame] = []
+    for table in tables:
+        some.append(table)
+        if sum(map(len, some)) >= _AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def _metrics(report: Mapping[str, Any]) -> dict[str, Any]:

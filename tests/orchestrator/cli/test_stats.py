@@ -135,3 +135,13 @@ def test_what_is_wrong_ends_with_2_and_says_what(run: str, arguments: list[str],
     assert wrong.exit_code == 2
     assert says in wrong.stderr
     assert "Traceback" not in wrong.output
+
+
+def test_a_query_in_sql(run: str) -> None:
+    longest = "select rank, max(step_s) as step_s from rows where phase = 'train' group by rank order by rank"
+    assert data(run, "--query", longest) == [{"rank": 0, "step_s": 5.0}, {"rank": 1, "step_s": 7.5}]
+    assert call(run, "--query", longest).stdout.splitlines()[1].split() == ["0", "5", "s"]
+    wrong = call(run, "--query", "select step_z from rows")
+    assert wrong.exit_code == 2
+    assert "LINE 1: select step_z from rows" in wrong.stderr
+    assert "leave out --by" in call(run, "--by", "rank", "--query", longest).stderr
