@@ -512,6 +512,7 @@ EXPERIMENT_NOT_SHOWN = {
     **dict.fromkeys(("name", "tags", "notes"), "is what a run is found by: the test below"),
     "upload_interval_s": "is seconds between two uploads to an object store: tests/orchestrator/stats/test_rank_files.py",
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
+    **dict.fromkeys(("hang.after", "hang.action"), "needs a rank that stands still: tests/orchestrator/engines/test_standstill_watch.py"),
     "max_failures": "needs a process that is lost: tests/ray/test_survive.py",
     "loader.pin_memory": CUDA, "workers.count": RAY, "workers.gpu": RAY, "workers.cpus": RAY,
     "workers.memory": RAY, "workers.accelerator": RAY, "workers.resources": RAY,

@@ -167,6 +167,17 @@ class Scaler(Model):
     """Steps without an overflow before the scale grows."""
 
 
+class Hang(Model):
+    """When a rank is said to stand still, and what follows."""
+
+    after: Annotated[float, Ge(1), Lt(2**31)] = 300.0
+    """Seconds without an iteration after which it is; five times as many for the first of a phase, which may compile, and for
+    what is no iteration, such as a checkpoint or a hook between phases."""
+    action: Literal["warn", "fail"] = "warn"
+    """`warn` tells which rank stands where, and which wait for it; `fail` ends its process, which counts as a lost one: see
+    `max_failures`."""
+
+
 class Change(Model):
     """A change while the run goes on."""
 
@@ -274,6 +285,8 @@ class Experiment(Model):
     """Seeds weights, data order and everything random."""
     max_failures: Annotated[int, Ge(-1)] = 3
     """How often a run whose worker died is started again from its last checkpoint; -1 is without limit."""
+    hang: Hang = Hang()
+    """When a rank is said to stand still, and what follows."""
     loader: Loader = Loader()
     """Options of the data loaders."""
     workers: Workers = Workers()

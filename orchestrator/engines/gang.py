@@ -32,6 +32,7 @@ from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others before it gives up."""
@@ -112,6 +113,7 @@ class Gang:
         self._here = Member(0, workers) if in_trial else None
         self._group: PlacementGroup | None = None
         self._others: dict[int, Any] = {}
+        self._folder: RunFolder | None = None
         if in_trial:
             self._start()
 
@@ -145,6 +147,7 @@ class Gang:
         """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no room."""
         if self._group is None:
             self._start()
+        self._folder = RunFolder(assignment.location)
         meeting = self._here.meeting() if self._here else self._together("meeting")
         self._together("begin", assignment, meeting, here=(resolved,))
 
@@ -180,7 +183,7 @@ class Gang:
             try:
                 answers[rank] = ray.get(done[0])
             except RayActorError:
-                failures[rank] = RankFailed.died(rank)
+                failures[rank] = RankFailed.died(rank, self._folder)
             except RayTaskError as error:
                 told = error.cause
                 failures[rank] = told if isinstance(told, RankFailed) else RankFailed.from_error(rank, told)

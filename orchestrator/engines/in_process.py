@@ -65,14 +65,23 @@ class InProcess(Rank):
     """The only rank of a run, for notebooks, debuggers and `--local`. It cannot lose a process without losing its driver."""
 
     def __init__(
-        self, workers: Workers, *, display: Display | None = None, stop_asked: Callable[[], bool] = lambda: False
+        self,
+        workers: Workers,
+        *,
+        display: Display | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
+        end_standing: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(workers)
-        self._display, self._stop_asked = display, stop_asked
+        self._display, self._stop_asked, self._end_standing = display, stop_asked, end_standing
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
         """Takes up a run."""
-        self.take_up(Session(assignment, World(device=self.device), resolved, display=self._display, stop_asked=self._stop_asked))
+        world = World(device=self.device)
+        session = Session(
+            assignment, world, resolved, display=self._display, stop_asked=self._stop_asked, end_standing=self._end_standing
+        )
+        self.take_up(session)
 
     def next(self) -> Report | None:
         """Trains up to the next report; raises RankFailed where the experiment fails."""

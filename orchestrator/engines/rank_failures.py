@@ -17,6 +17,7 @@ from hooks.plan import HookError
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.standstill import present_standstill
 from orchestrator.terminal.display import say
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, HookyardError, ImportError, LookupError, NameError, TypeError, ValueError)
@@ -105,7 +106,12 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def _is_own(frame: traceback.FrameSummary) -> bool:
     """Whether a frame is of the experiment's own code."""
-    return not frame.filename.startswith(_NOT_THE_EXPERIMENT)
+    return is_own_file(frame.filename)
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a file is of the experiment's own code."""
+    return not file.startswith(_NOT_THE_EXPERIMENT)
 
 
 def _first(error: BaseException) -> BaseException:
@@ -177,9 +183,10 @@ class RankFailed(RunError):
         return cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
 
     @classmethod
-    def died(cls, rank: int) -> RankFailed:
-        """For a rank whose process is gone, and has said nothing."""
-        return cls(rank, DIED, time.time(), False, False)
+    def died(cls, rank: int, folder: RunFolder | None = None) -> RankFailed:
+        """For a rank whose process is gone, and has said nothing; in the run's `folder` may stand why it was ended."""
+        found = present_standstill(folder) if folder else None
+        return cls(rank, f"was ended, as hang.action says: {found}" if found else DIED, time.time(), False, False)
 
 
 def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:

@@ -18,12 +18,15 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
-from orchestrator.errors import UsageError
+from orchestrator.engines.standstill_watch import StandstillWatch, end_process
+from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.records.metadata import Attempt, Host
 from orchestrator.records.run_folder import RunFolder, now
+from orchestrator.records.standstill import FOLDER as STANDSTILL
+from orchestrator.records.standstill import StandstillNotes
 from orchestrator.stats.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ class Session:
     """One attempt at a run in one worker process: builds the loop when its reports are first asked for, and drives it.
 
     Rank 0 shows what it has to its mailbox, where it has one, else to the `display`.
+    `end_standing` ends this rank where it stands still and the experiment says so.
     `resolved` is the assignment's experiment where this process has resolved it already: it trains with these very objects.
     In every worker process: a Ray Train worker, a member of a gang, or the driver's own process.
     """
@@ -67,10 +71,11 @@ class Session:
         *,
         display: Display | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
+        end_standing: Callable[[str], None] | None = end_process,
     ) -> None:
         self.assignment, self.world = assignment, world
         self.folder = RunFolder(assignment.location)
-        self._resolved, self._display, self._stop_asked = resolved, display, stop_asked
+        self._resolved, self._display, self._stop_asked, self._end_standing = resolved, display, stop_asked, end_standing
         self._link: MailboxLink | None = None
         if assignment.mailbox and world.is_master:
             from orchestrator.engines.mailbox import MailboxLink
@@ -84,31 +89,53 @@ class Session:
     def reports(self) -> Generator[Report, None, None]:
         """Trains, from the assignment's checkpoint or the newest whole one if there is any; yields each report after
         writing it down."""
-        folder, is_master = self.folder, self.world.is_master
-        loop, attempt = self._begin()
-        artifacts, training = loop.state.artifacts, loop.run()
-        try:
-            for report in training:
-                if is_master and not report.cut_short:
-                    folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
-                _hand_over(loop.state, folder)
-                yield report
-        finally:
-            training.close()
-            _hand_over(loop.state, folder)
-            if self._link:
-                self._link.finish()
-            if folder.storage.local is None:
-                shutil.rmtree(artifacts)
-
-    def _begin(self) -> tuple[Loop, Attempt]:
-        """Builds the loop, and puts it where the attempt goes on from."""
         folder, world = self.folder, self.world
         resolved = self._resolved or resolve(self.assignment.source)
-        hooks = resolved.hooks
-        out_dir = getattr(hooks.get("checkpoint"), "out_dir", None)
+        out_dir = getattr(resolved.hooks.get("checkpoint"), "out_dir", None)
         self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
         attempt = _begin_attempt(folder, store, world, self.assignment, self._display)
+        notes = StandstillNotes(folder, attempt.number, world.world_size)
+        with StandstillWatch(notes, world, resolved.experiment.hang, self._end_standing) as watch:
+            loop = self._build(resolved, store, attempt)
+            watch.over(loop.state)
+            yield from self._written_down(loop, attempt, watch)
+
+    def _written_down(self, loop: Loop, attempt: Attempt, watch: StandstillWatch) -> Generator[Report, None, None]:
+        """The loop's reports, each once it is in the run's folder; while one is looked at, nobody waits for this rank."""
+        training, failure = loop.run(), None
+        try:
+            for report in training:
+                if self.world.is_master and not report.cut_short:
+                    self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
+                _hand_over(loop.state, self.folder)
+                with watch.away():
+                    yield report
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._leave(loop, training, failure)
+
+    def _leave(self, loop: Loop, training: Generator[Report, None, None], failure: BaseException | None) -> None:
+        """Ends the loop where it stands, and hands over what there is; what failed before that is what is told."""
+        try:
+            training.close()
+            _hand_over(loop.state, self.folder)
+        except (HookyardError, OSError) as error:
+            if failure is None:
+                raise
+            _log.warning("what rank %d knew of the run last is not kept: %s", self.world.rank, error)
+        finally:
+            if self._link:
+                self._link.finish()
+            if self.folder.storage.local is None:
+                shutil.rmtree(loop.state.artifacts, ignore_errors=True)
+
+    def _build(self, resolved: ResolvedExperiment, store: CheckpointStore, attempt: Attempt) -> Loop:
+        """Builds the loop, and puts it where the attempt goes on from."""
+        folder, world = self.folder, self.world
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         rank_folder = folder.rank_folder(attempt.number, world.rank)
         recorder = Recorder(folder.storage, rank_folder, identity, upload_interval_s=resolved.experiment.upload_interval_s)
@@ -117,7 +144,7 @@ class Session:
         self._loop = loop = Loop(
             resolved.task,
             resolved.experiment,
-            hooks,
+            resolved.hooks,
             world=world,
             recorder=recorder,
             store=store,
@@ -131,7 +158,7 @@ class Session:
             folder.write_attempt(replace(attempt, epoch_iterations=loop.data.train.length()))
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
-        return loop, attempt
+        return loop
 
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path; call it on every rank."""
@@ -157,6 +184,7 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
             _log.warning("%s", text)
 
     def begin() -> Attempt:
+        folder.storage.delete(STANDSTILL)
         if checkpoint and not was_given and not folder.attempts():
             raise UsageError(f"{store.path(checkpoint)} is of an earlier run; move it away, or give another out_dir or name")
         position = store.position(checkpoint) if checkpoint else None

@@ -162,7 +162,7 @@ def fit(train: Callable[[Assignment], None], assignment: Assignment, experiment:
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        raise first_failure(error) from error
+        raise first_failure(error, folder) from error
     finally:
         folder.storage.delete(SCRATCH)
 

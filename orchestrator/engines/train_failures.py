@@ -25,7 +25,7 @@ class OnFailure(UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises the rank's failure where it is a mistake. The line is not waited for, and a run goes on without it."""
-        failure = first_of(worker_exceptions)
+        failure = first_of(worker_exceptions, RunFolder(self._location))
         if failure.mistake:
             raise failure
         if self._mailbox is None:
@@ -35,17 +35,17 @@ class OnFailure(UserCallback):
             ray.get_actor(self._mailbox).post.remote(("line", line))
 
 
-def first_failure(error: BaseException) -> RunError:
+def first_failure(error: BaseException, folder: RunFolder | None = None) -> RunError:
     """What the rank that failed first said, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
-        return first_of(failures)
+        return first_of(failures, folder)
     return _words(error) or RunError(_innermost_line(error))
 
 
-def first_of(failures: Mapping[int, BaseException]) -> RankFailed:
+def first_of(failures: Mapping[int, BaseException], folder: RunFolder | None = None) -> RankFailed:
     """The failure that the others followed from, of those that Ray Train has gathered by rank."""
-    return culprit({rank: _words(failure) or RankFailed.died(rank) for rank, failure in failures.items()})
+    return culprit({rank: _words(failure) or RankFailed.died(rank, folder) for rank, failure in failures.items()})
 
 
 def _words(error: BaseException) -> RankFailed | None:

@@ -158,15 +158,19 @@ class Loop:
 
     def run(self) -> Generator[Report, None, None]:
         """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
+        is_left = False
         try:
             self._refuse_metrics_without_data()
             self.plan.fire("on_start", self.state)
-            yield from self._rounds()
+            for report in self._rounds():
+                is_left = True
+                yield report
+                is_left = False
             self._end()
-        except GeneratorExit:
-            self._end()
-            raise
         except BaseException as error:
+            if is_left and isinstance(error, GeneratorExit):
+                self._end()
+                raise
             self.plan.fire("on_exception", self.state, error)
             self._close_data()
             self._close_ledger_quietly()

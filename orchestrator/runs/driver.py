@@ -42,6 +42,7 @@ from orchestrator.storage import Storage
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
+from orchestrator.terminal.standstill_teller import StandstillTeller
 
 if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
@@ -187,6 +188,7 @@ def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, addres
         failing(folder),
         _display(folder) as display,
         Interrupts(how) as interrupts,
+        StandstillTeller(lambda: [folder], display, lambda: interrupts.asked),
     ):
 
         def asked() -> bool:
@@ -203,7 +205,7 @@ def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, addres
             workers = resolved.experiment.workers
             if workers.most > 1:
                 display.line(f"local: one process instead of {workers.in_words('worker')}")
-            Lifecycle(InProcess(workers, display=display, stop_asked=asked), assignment, resolved).train()
+            Lifecycle(InProcess(workers, display=display, stop_asked=asked, end_standing=interrupts.fail), assignment, resolved).train()
         else:
             _on_ray(engine, assignment, resolved, display, asked, address)
     done = Run(folder)

@@ -49,6 +49,7 @@ from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.live_frame import LiveFrame
 from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
+from orchestrator.terminal.standstill_teller import StandstillTeller
 
 REPLAY = "replay.yaml"
 """A population's best trial as a single run."""
@@ -214,11 +215,15 @@ def _carry_out(
         announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
         ranks = 1 if metadata.local else experiment.workers.most
         rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast)
+        standstills = StandstillTeller(
+            lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()], display, lambda: interrupts.asked
+        )
         rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous))
         if metadata.local:
             from orchestrator.sweeps.in_process import run_trials
 
-            run_trials(experiment, settings, folder, previous, rules, announcer, index)
+            with standstills:
+                run_trials(experiment, settings, folder, previous, rules, announcer, index, interrupts.fail)
         else:
             display.line(connection_line(address))
             with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
@@ -227,7 +232,8 @@ def _carry_out(
                 at_once, arithmetic = _concurrency(ray, experiment, settings)
                 left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
                 display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
-                launch(experiment, settings, folder, previous, rules, announcer, index, at_once)
+                with standstills:
+                    launch(experiment, settings, folder, previous, rules, announcer, index, at_once)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
         if rules.metric_missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ def run_trials(
     rules: StoppingRules,
     announcer: TrialAnnouncer,
     index: TrialIndex,
+    end_standing: Callable[[str], None] | None = None,
 ) -> None:
     """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
     next one begins, unless the sweep is to end then."""
@@ -55,7 +56,7 @@ def run_trials(
             continue
         announcer.begins(folder.name, values)
         assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
-        life = Lifecycle(InProcess(experiment.workers, stop_asked=rules.asked), assignment, trial)
+        life = Lifecycle(InProcess(experiment.workers, stop_asked=rules.asked, end_standing=end_standing), assignment, trial)
         made, failure = judged_reports(folder, settings), None
         watch = MetricWatch(settings, trial.hooks.values(), life, judged=bool(made))
         if scheduler:

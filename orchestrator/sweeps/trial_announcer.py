@@ -30,6 +30,10 @@ class TrialAnnouncer:
             if trial.over:
                 self._reached.pop(trial_name(number), None)
 
+    def under_way(self) -> list[str]:
+        """The trials that have begun and are not over."""
+        return sorted(self._begun)
+
     def begins(self, trial: str, values: Mapping[str, Any]) -> None:
         """A trial is about to train; one that was paused, or is started again, has begun before."""
         if trial not in self._begun:

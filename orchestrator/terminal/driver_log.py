@@ -12,19 +12,21 @@ from orchestrator.storage import Storage
 logger = logging.getLogger("hookyard")
 
 _LINES_AT_ONCE = 20
+"""On an object store, where a line more is the whole log anew."""
 
 
 class DriverLog:
-    """Keeps lines in `log.txt`, some at a time; nowhere where there is no storage. Driver, or a run in one process."""
+    """Keeps lines in `log.txt`, on an object store some at a time; nowhere where there is no storage. Driver, or a run in one process."""
 
     def __init__(self, storage: Storage | None) -> None:
         self._storage = storage
+        self._lines_at_once = 1 if storage and storage.local else _LINES_AT_ONCE
         self._pending: list[str] = []
 
     def add(self, text: str) -> None:
         """Takes one line."""
         self._pending.append(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
-        if len(self._pending) >= _LINES_AT_ONCE:
+        if len(self._pending) >= self._lines_at_once:
             self.flush()
 
     def close(self) -> None:

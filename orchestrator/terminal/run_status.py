@@ -12,6 +12,7 @@ import pandas as pd
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.records.standstill import present_standstill
 from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.stats.insight import Verdict, diagnose
 from orchestrator.stats.insight.rank_status import RankStatus, Speed, rank_statuses, speed
@@ -136,7 +137,9 @@ class LiveRun:
             ranks=ranks,
             verdicts=self._verdicts,
         )
-        return replace(view, notice=_notice(view, metadata, present, self._clock(), self._upload_interval_s()))
+        stands = present_standstill(self.folder) if status == "running" else None
+        quiet = _notice(view, metadata, present, self._clock(), self._upload_interval_s())
+        return replace(view, notice=str(stands) if stands else quiet)
 
     def _look_at_rows(
         self, attempts: Sequence[Attempt], over: bool, reports: Sequence[Mapping[str, Any]]

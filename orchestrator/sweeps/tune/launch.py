@@ -14,7 +14,7 @@ from ray.tune.result import TIME_TOTAL_S
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.sweep import HyperBand, Population, Sweep
 from orchestrator.engines.engine import ENGINES
-from orchestrator.engines.rank_failures import DIED
+from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.train_engine import give_back
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
@@ -178,7 +178,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
     @staticmethod
     def _error(folder: RunFolder) -> str:
         error = folder.metadata().error if folder.exists() else None
-        return error or f"the trial's process {DIED}"
+        return error or f"the trial's process {RankFailed.died(0, folder).words}"
 
 
 class _Silence(_OfThisDriver, TrialProgressCallback):

@@ -157,6 +157,8 @@ def test_a_sweep_asked_to_stop_keeps_what_it_has(tmp_path: Path, monkeypatch: py
             ended = [file for file in tmp_path.glob("points/trials/*/run.json") if json.loads(file.read_text())["status"] == "finished"]
             return len(ended) >= 2
 
+        def fail(self, why: str) -> None: ...
+
     monkeypatch.setattr(driver, "Interrupts", AskedAfterTwoTrials)
     outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03, 0.04]}}), tmp_path, local=True)
     assert outcome.status == "interrupted"

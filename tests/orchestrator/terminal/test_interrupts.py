@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
+import psutil
 import pytest
 
+from orchestrator.errors import RunError
 from orchestrator.terminal.interrupts import Interrupts
 
 
@@ -67,3 +72,39 @@ def test_in_a_thread_it_leaves_the_handlers_alone() -> None:
     thread.start()
     thread.join()
     assert found == [False, before]
+
+
+STANDS = '''
+import ctypes, signal, subprocess, sys
+from orchestrator.terminal.interrupts import Interrupts
+before = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+import time; time.sleep(1.2)
+with Interrupts("hookyard resume RUN"):
+    started = subprocess.Popen(["sleep", "1000"])
+    print(before.pid, started.pid, flush=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # so that it does not end the call
+    ctypes.CDLL(None).sleep(1000)
+'''
+
+
+def test_the_second_ends_what_was_started_also_where_the_main_thread_is_in_a_call_into_c() -> None:
+    driver = subprocess.Popen([sys.executable, "-c", STANDS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert driver.stderr is not None
+    before, started = (psutil.Process(int(number)) for number in driver.stdout.readline().split())
+    driver.send_signal(signal.SIGINT)
+    assert "Ctrl-C again leaves at once" in driver.stderr.readline()
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(timeout=30) == 130
+    assert f"Ended 1 process of the run: sleep ({started.pid})" in driver.stderr.read()
+    assert before.is_running()
+    before.kill()
+    assert psutil.wait_procs([started], timeout=10)[1] == []
+
+
+def test_a_failure_is_raised_in_the_main_thread_as_it_waits() -> None:
+    with Interrupts("") as interrupts:
+        threading.Timer(0.1, interrupts.fail, ["rank 0 stands"]).start()
+        with pytest.raises(RunError, match="rank 0 stands"):
+            time.sleep(30)
+    assert not interrupts.asked
