@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hooks.state import Display, State
+from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
@@ -23,6 +20,7 @@ from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
+from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.metadata import Attempt, Host
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.records.standstill import FOLDER as STANDSTILL
@@ -107,7 +105,7 @@ class Session:
             for report in training:
                 if self.world.is_master and not report.cut_short:
                     self.folder.append_metrics({"attempt": attempt.number, "time": now(), **report.metrics})
-                _hand_over(loop.state, self.folder)
+                self._hand_over(loop)
                 with watch.away():
                     yield report
         except GeneratorExit:
@@ -122,7 +120,7 @@ class Session:
         """Ends the loop where it stands, and hands over what there is; what failed before that is what is told."""
         try:
             training.close()
-            _hand_over(loop.state, self.folder)
+            self._hand_over(loop)
         except (HookyardError, OSError) as error:
             if failure is None:
                 raise
@@ -130,8 +128,7 @@ class Session:
         finally:
             if self._link:
                 self._link.finish()
-            if self.folder.storage.local is None:
-                shutil.rmtree(loop.state.artifacts, ignore_errors=True)
+            self._artifacts.close()
 
     def _build(self, resolved: ResolvedExperiment, store: CheckpointStore, attempt: Attempt) -> Loop:
         """Builds the loop, and puts it where the attempt goes on from."""
@@ -139,8 +136,9 @@ class Session:
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
         rank_folder = folder.rank_folder(attempt.number, world.rank)
         recorder = Recorder(folder.storage, rank_folder, identity, upload_interval_s=resolved.experiment.upload_interval_s)
-        artifacts = folder.storage.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
-        artifacts.mkdir(parents=True, exist_ok=True)
+        self._artifacts = artifacts = Artifacts(folder.storage, world.rank, world.world_size)
+        if attempt.number:
+            artifacts.fetch()
         self._loop = loop = Loop(
             resolved.task,
             resolved.experiment,
@@ -148,7 +146,8 @@ class Session:
             world=world,
             recorder=recorder,
             store=store,
-            artifacts=artifacts,
+            artifacts=artifacts.folder,
+            send_artifacts=artifacts.send,
             display=self._display,
             config={**to_dict(resolved.experiment), "sweep": self.assignment.sweep},
             name=folder.name,
@@ -159,6 +158,12 @@ class Session:
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
         return loop
+
+    def _hand_over(self, loop: Loop) -> None:
+        """Keeps what is known of the run, and takes what hooks wrote to its storage."""
+        if self.world.is_master:
+            self.folder.write_info(loop.state.info)
+        self._artifacts.send()
 
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path; call it on every rank."""
@@ -205,11 +210,3 @@ def _attempt_line(attempt: Attempt, nodes: list[str]) -> str:
     begins = f"goes on from {attempt.checkpoint}" if attempt.checkpoint else "begins anew, as there is no checkpoint"
     ranks = f"{len(nodes)} rank{'s' if len(nodes) > 1 else ''}"
     return f"attempt {attempt.number} {begins}: {ranks} on {', '.join(dict.fromkeys(nodes))}"
-
-
-def _hand_over(state: State, folder: RunFolder) -> None:
-    """Keeps what is known of the run, and takes what hooks wrote locally to its storage, where that lies elsewhere."""
-    if state.is_master:
-        folder.write_info(state.info)
-    if folder.storage.local is None and any(state.artifacts.iterdir()):
-        folder.storage.upload(state.artifacts)

@@ -61,6 +61,7 @@ class Loop:
         config: Mapping[str, Any] | None = None,
         name: str = "",
         stop_asked: Callable[[], bool] = lambda: False,
+        send_artifacts: Callable[[], None] = lambda: None,
     ) -> None:
         self.task, self.experiment = task, experiment
         self.world = world or World()
@@ -80,7 +81,7 @@ class Loop:
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         self.saving = Saving(
-            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, schedule, self.ledger
+            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, schedule, self.ledger, send_artifacts
         )
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""

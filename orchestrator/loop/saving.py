@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -31,7 +32,7 @@ _PARTS = ("model", "optimizer", "hooks")
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    `schedule` is what the scheduler goes by.
+    `schedule` is what the scheduler goes by. `send_artifacts` carries what hooks wrote to where the run lies.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class Saving:
         world: World,
         schedule: Schedule | None,
         ledger: Ledger,
+        send_artifacts: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._iterations, self._cursor, self._changes = iterations, cursor, changes
         self._schedule = schedule.record() if schedule else None
-        self._ledger = ledger
+        self._ledger, self._send_artifacts = ledger, send_artifacts
         self.last_path: str | None = None
         """The newest stored checkpoint."""
         self.last_step = -1
@@ -69,6 +71,7 @@ class Saving:
         checkpoint = placeholders.without_shards(checkpoint, sharded)
         # What led to this checkpoint must be on disk before the checkpoint is: a resume counts on it.
         self._ledger.flush()
+        self._send_artifacts()
         store.discard_unfinished(name)
         world.barrier()
         files = {f"rank-{world.rank:04d}.pt": self._gather_rank()}

@@ -453,6 +453,12 @@ def test_an_experiment_of_many_trials_is_no_run(tmp_path: Path) -> None:
 # Elsewhere than in a folder
 
 
+def scalars(done: Run) -> list[Any]:
+    """What `json_lines` wrote of training's loss."""
+    lines = map(json.loads, done.folder.storage.read("scalars.jsonl").splitlines())
+    return [(line["phase"], line["iteration"], line.get("loss")) for line in lines]
+
+
 def test_a_run_may_lie_where_there_are_no_folders(interrupt_after: Callable[[int | None], None]) -> None:
     storage = f"memory://test-{uuid.uuid4().hex}"
     experiment = described(task_args=NOISY, batch_size=6, hooks={"json_lines": {}})
@@ -468,7 +474,8 @@ def test_a_run_may_lie_where_there_are_no_folders(interrupt_after: Callable[[int
     assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
     assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
     assert str(done.checkpoint("last")) == f"{storage}/cut/checkpoints/epoch-0002"
-    # what hooks wrote on this machine's disk was taken along
+    # what hooks wrote on this machine's disk was taken along, and gone on with
+    assert scalars(done) == scalars(whole)
     assert set(whole.folder.storage.names()) > {"experiment.yaml", "run.json", "log.txt", "metrics.jsonl", "stats.parquet"}
     assert any(name.endswith(".jsonl") and name != "metrics.jsonl" for name in whole.folder.storage.names())
     whole.folder.storage.delete("")
