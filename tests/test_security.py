@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import sys
+from collections.abc import Container
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator import Run, run
+from orchestrator import Run, run, sweep
 from orchestrator.cli import app
 from orchestrator.config import bounds
 from orchestrator.config.load import experiment_from_dict, load_experiment
 from orchestrator.errors import ConfigError
+from tests.tasks import described
 
 PAGE = (Path(__file__).parents[1] / "docs/security.md").read_text()
 MODULE = """\
@@ -73,6 +79,76 @@ def test_control_characters_of_a_file_are_written_out(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert r"\x1b" in result.stderr
     assert "\x1b" not in result.stderr
+
+
+EVIL = "\x1b]0;gone\x07\x9b31m\u202e\u2028\r\nfake  finished <script>alert(1)</script>"
+CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def hostile(value: Any, keep: Container[str]) -> Any:
+    """JSON data with something evil in every text and every name, but for the keys that are kept."""
+    if isinstance(value, dict):
+        extra = {} if keep else {EVIL: EVIL}
+        return {key: item if key in keep else hostile(item, keep) for key, item in value.items()} | extra
+    if isinstance(value, list):
+        return [hostile(item, keep) for item in value]
+    return value + EVIL if isinstance(value, str) else value
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and a sweep that are over, with a checkpoint."""
+    root = tmp_path_factory.mktemp("plain")
+    hooks = {"checkpoint": {"every": 1, "best": "val/accuracy", "mode": "max"}}
+    run(described(epochs=1, hooks=hooks), root, "line", local=True)
+    space = {"optimizer.lr": {"grid": [0.1, 0.01]}}
+    sweep(described(epochs=1, hooks=hooks, sweep={"metric": "val/accuracy", "mode": "max", "space": space}), root, "swept", local=True)
+    return root
+
+
+MEANT = {"status", "started", "ended", "engine", "mode", "metric", "objectives", "modes", "stage", "time", "sha256", "checkpoint", "boot", "process_started"}
+
+
+@pytest.mark.parametrize("name", ["line", "swept"])
+@pytest.mark.parametrize("keep", [frozenset(MEANT), frozenset()], ids=["what is free", "everything"])
+def test_what_a_stored_run_says_moves_no_cursor_and_makes_no_markup(plain: Path, tmp_path: Path, name: str, keep: frozenset[str]) -> None:
+    folder = shutil.copytree(plain / name, tmp_path / "runs" / name)
+    for aside in ("index", ".driver"):  # whose lines are no JSON; whose drivers would be waited for
+        shutil.rmtree(folder / aside, ignore_errors=True)
+    for file in folder.rglob("*.json*"):
+        changed = [json.dumps(hostile({one: item for one, item in json.loads(line).items() if one != "crc"}, keep)) for line in _texts(file)]
+        file.write_text("\n".join(changed) + "\n")
+    for file in folder.rglob("metrics.jsonl"):
+        line = json.loads(file.read_text().splitlines()[-1])
+        file.write_text(json.dumps({**line, "error": EVIL, f"val/{EVIL}": 0.5}) + "\n")
+    for file in folder.rglob("run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "error": EVIL, "stopped": [EVIL], "tags": [EVIL], "notes": EVIL}))
+    (folder / "checkpoints" / EVIL.replace("/", "")).mkdir(parents=True)
+    path = str(folder)
+    for words in (
+        *(["ls", "--storage", str(folder.parent), *form] for form in ([], ["--json"])),
+        *([verb, path, *form] for verb in ("show", "stats", "watch") for form in ([], ["--json"])),
+        *(["compare", path, path, *form] for form in ([], ["--json"])),
+        *(["doctor", path, *form] for form in ([], ["--files"], ["--files", "--json"])),
+        ["stats", path, "--format", "csv"],
+        ["show", path, "--yaml"],
+        ["report", path],
+        ["rm", path],
+        ["resume", path],
+        ["run", f"{path}@best"],
+        ["note", path, "x"],
+    ):
+        result = CliRunner().invoke(app, words)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
+        assert not CONTROL.search(result.stdout + result.stderr), words
+        assert words[0] == "watch" or not any(line.startswith("fake") for line in result.stdout.splitlines()), words
+    page = folder / "report.html"
+    assert not page.exists() or "<script>alert" not in page.read_text()
+
+
+def _texts(file: Path) -> list[str]:
+    text = file.read_text()
+    return text.splitlines() if file.suffix == ".jsonl" else [text]
 
 
 def test_the_bounds_of_the_page_are_those_of_the_code() -> None:

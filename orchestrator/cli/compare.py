@@ -9,9 +9,10 @@ import typer
 
 from orchestrator.cli.completion import run_folders
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.cli.report import write_page
 from orchestrator.errors import UsageError
+from orchestrator.terminal.printable import printable_data
 
 if TYPE_CHECKING:
     from orchestrator.records.run_folder import RunFolder
@@ -39,7 +40,7 @@ def compare(
 
         return write_page(html, comparison(folders))
     found = _found(folders, of_sweeps=all(sweeps))
-    return print_json(found) if as_json else _print(found)
+    return print_json(found) if as_json else _print(printable_data(found))
 
 
 def _found(folders: Sequence[RunFolder], of_sweeps: bool) -> dict[str, Any]:
@@ -58,12 +59,12 @@ def _print(found: dict[str, Any]) -> None:
     from hooks.parts.metric_direction import not_known
     from orchestrator.report.side_by_side import PARTS, described, headings
 
-    typer.echo(", ".join(f"{name} ({what})" for name, what in headings(found)))
+    echo(", ".join(f"{name} ({what})" for name, what in headings(found)))
     names = [name for name, _ in headings(found)]
     for part, (title, nothing, _) in PARTS.items():
         if part in found:
-            typer.echo("")
+            echo("")
             rows = [(name, *described(name, entry)) for name, entry in found[part].items()]
-            print_table((title, *names), rows) if rows else typer.echo(f"{title}: {nothing}")
+            print_table((title, *names), rows) if rows else echo(f"{title}: {nothing}")
     if found.get("not_known"):
-        typer.echo(f"\n{not_known(found['not_known'])}")
+        echo(f"\n{not_known(found['not_known'])}")

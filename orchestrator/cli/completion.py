@@ -18,7 +18,7 @@ def run_folders(incomplete: str) -> list[str]:
     """The runs and sweeps in `runs`, or in the folder that has been typed."""
     above = incomplete.rpartition("/")[0] if "/" in incomplete else "runs"
     found = sorted(file.removesuffix("/run.json") for file in glob(f"{above}/*/run.json"))
-    return [folder for folder in found if folder.startswith(incomplete)]
+    return [folder for folder in found if folder.startswith(incomplete) and folder.isprintable()]
 
 
 def hook_names(incomplete: str) -> list[str]:
@@ -58,5 +58,5 @@ def _leaves(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]
     for key, value in data.items():
         if isinstance(value, dict) and (path or key != "sweep"):
             yield from _leaves(value, f"{path}{key}.")
-        elif isinstance(value, str | int | float) and not any(map(str.isspace, str(value))) and key != "base":
+        elif isinstance(value, str | int | float) and f"{path}{key}{value}".isprintable() and " " not in str(value) and key != "base":
             yield f"{path}{key}", str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.completion import run_folders
-from orchestrator.cli.errors import FAILED, printable
+from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import Address, AsJson, StorageFlag
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import UsageError
+from orchestrator.terminal.printable import printable_data, printable_line
 
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
@@ -61,7 +62,7 @@ def _check_files(run: str, as_json: bool) -> None:
     if as_json:
         print_json({"path": str(folder), "whole": not wrong, "files": [asdict(one) for one in verdicts]})
     else:
-        _print_files(str(folder), verdicts, wrong)
+        _print_files(printable_line(str(folder)), *printable_data((verdicts, wrong)))
     if wrong:
         raise typer.Exit(FAILED)
 
@@ -73,9 +74,9 @@ def _print_files(path: str, verdicts: Sequence[FileVerdict], wrong: Sequence[Fil
     print_table(("file", "verdict", "what"), [*rows, *((one.file, one.verdict, one.what) for one in wrong)])
     for advice in dict.fromkeys(one.advice for one in wrong):
         named = [one.file for one in wrong if one.advice == advice]
-        typer.echo(printable(f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {advice}"))
+        echo(f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {advice}")
     counts = Counter(str(one.verdict) for one in verdicts)
-    typer.echo(printable(f"{path}: {', '.join(f'{counts[verdict]} {word}' for verdict, word in _IN_WORDS.items() if counts[verdict])}"))
+    echo(f"{path}: {', '.join(f'{counts[verdict]} {word}' for verdict, word in _IN_WORDS.items() if counts[verdict])}")
 
 
 def _diagnose(run: str, against: str | None, as_json: bool) -> None:
@@ -86,7 +87,7 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
     ending = failure(opened.status, opened.error)
     diagnosis = diagnose(opened.stats, opened.hook_costs, None if other is None else other.stats, against or "", ending)
     if not as_json:
-        return _print(opened.path, diagnosis)
+        return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
         {
             "path": opened.path,
@@ -99,13 +100,13 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
 
 def _print(path: str, diagnosis: Diagnosis) -> None:
     if not diagnosis.verdicts:
-        typer.echo(f"{path} {'looks healthy' if diagnosis.healthy else 'says too little'}: {diagnosis}")
+        echo(f"{path} {'looks healthy' if diagnosis.healthy else 'says too little'}: {diagnosis}")
         return
-    typer.echo(f"{path}: {diagnosis}")
+    echo(f"{path}: {diagnosis}")
     for number, verdict in enumerate(diagnosis.verdicts, start=1):
-        typer.echo(f"\n{number}. {verdict.kind}: {verdict.sentence}")
-        typer.echo(f"   see: {verdict.query.replace('RUN', path)}")
-        typer.echo(f"   try: {verdict.advice.replace('RUN', path)}")
+        echo(f"\n{number}. {verdict.kind}: {verdict.sentence}")
+        echo(f"   see: {verdict.query.replace('RUN', path)}")
+        echo(f"   try: {verdict.advice.replace('RUN', path)}")
 
 
 def _look(address: str | None, storage: str, as_json: bool) -> None:
@@ -148,6 +149,6 @@ def _print_nodes(looked: Preflight) -> None:
     columns = ("node", *looked.driver.versions, "gpus", "disk free", "shared memory", "clock", "storage", "next node")
     print_table(columns, rows)
     for finding in looked.findings:
-        typer.echo(str(finding))
+        echo(str(finding))
     number = f"{len(looked.nodes)} node{'s' if len(looked.nodes) > 1 else ''}"
-    typer.echo(f"{number}, storage {looked.storage}: {'not fit' if looked.errors else 'fit'}; looked at in {looked.seconds:.1f} s", err=True)
+    echo(f"{number}, storage {looked.storage}: {'not fit' if looked.errors else 'fit'}; looked at in {looked.seconds:.1f} s", err=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,20 +13,12 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.errors import HookyardError, UsageError
+from orchestrator.terminal.printable import PrintableFormatter, printable
 
 FAILED = 1
 WRONG_USAGE = 2
 SOME_FAILED = 3
 INTERRUPTED = 130
-
-
-_CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves the cursor, turns lines around or ends a terminal's mode; line ends and tabs are not among it."""
-
-
-def printable(text: str) -> str:
-    """The text with control characters written out, as it may quote what strangers wrote."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class Unbroken:
@@ -65,6 +57,8 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Calls the verb; exits with 2 where the call was wrong, 1 where the work failed, 130 where it was interrupted."""
         sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
+        if logging.lastResort is not None:
+            logging.lastResort.setFormatter(PrintableFormatter())
         try:
             return super().invoke(ctx)
         except HookyardError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import AsJson, StorageFlag
-from orchestrator.cli.output import cell, print_json, print_table
+from orchestrator.cli.output import cell, echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.storage import Storage
 
@@ -38,13 +38,13 @@ def ls(
     wanted = [(folder, run) for folder, run in listed if not names or any(fnmatchcase(folder.name, pattern) for pattern in names)]
     for _, run in wanted:
         if isinstance(run, DamagedFile):
-            typer.echo(str(run), err=True)
+            echo(str(run), err=True)
     rows = Storage(storage).each(_row, wanted)
     rows = [row for row in rows if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}]
     if as_json:
         return print_json(rows)
     if not rows:
-        return typer.echo(f"no such runs in {storage}" if listed else f"no runs in {storage}", err=True)
+        return echo(f"no such runs in {storage}" if listed else f"no runs in {storage}", err=True)
     shown = [{**row, "best": _best(row["best"]), "tags": " ".join(row["tags"])} for row in rows]
     columns = [name for name in rows[0] if name not in ("driver", "tags", "notes") or any(row[name] for row in rows)]
     return print_table(columns, [[row[name] for name in columns] for row in shown])

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from orchestrator.cli.errors import printable
 from orchestrator.stats import quantities
+from orchestrator.terminal.printable import printable, printable_json, printable_line
 
 
 @contextmanager
@@ -20,16 +20,21 @@ def talk() -> Iterator[None]:
         yield
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Prints text that may quote a stored run."""
+    typer.echo(printable(str(text)), err=err, nl=nl)
+
+
 def print_json(data: Any) -> None:
     """One JSON document. JSON knows no number that is none: it is null."""
     from pydantic_core import to_json
 
-    typer.echo(to_json(data, indent=2, inf_nan_mode="null", fallback=str).decode())
+    typer.echo(printable_json(to_json(data, indent=2, inf_nan_mode="null", fallback=str).decode()))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table: drawn and wrapped on a terminal, else one line for each row with aligned columns."""
-    texts = [[printable(str(cell)) for cell in row] for row in rows]
+    columns, *texts = [[printable_line(str(cell)) for cell in row] for row in (columns, *rows)]
     if sys.stdout.isatty():
         _draw(columns, texts)
         return

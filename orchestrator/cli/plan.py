@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.config.source import Predecessor
 from orchestrator.engines.ray_environment import Resources, amount_in_words, local_resources
 
@@ -29,9 +27,9 @@ def show_plan(
         return
     from orchestrator.config.load import to_yaml
 
-    typer.echo(to_yaml(experiment))
+    echo(to_yaml(experiment))
     _print_hooks(plan["hooks"])
-    typer.echo("\n".join(_lines(plan)))
+    echo("\n".join(_lines(plan)))
 
 
 def plan_of(experiment: Experiment, storage: str, name: str | None, address: str | None = None) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
     events = list(dict.fromkeys(event for table in order.values() for event in table))
     rows = [(event, *(", ".join(table.get(event, ["-"])) for table in order.values())) for event in events]
     print_table(("event", *order), rows)
-    typer.echo("")
+    echo("")
 
 
 def _lines(plan: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.completion import run_folders
+from orchestrator.cli.output import echo
 from orchestrator.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def write_page(output: str, page: str) -> None:
         storage.write(name, page)
     except (OSError, StorageError) as error:
         raise UsageError(f"cannot write {name} to {storage}: {error}") from None
-    typer.echo(storage / name)
+    echo(storage / name)
 
 
 def folder_and_name(output: str) -> tuple[Storage, str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.completion import run_folders
+from orchestrator.cli.output import echo
 from orchestrator.errors import UsageError
 
 
@@ -20,7 +21,7 @@ def rm(
 
     removals = [Removal.of(run) for run in runs]
     for removal in removals:
-        typer.echo(str(removal), err=True)
+        echo(str(removal), err=True)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nothing was removed: there is no terminal to ask on; --yes removes without asking")

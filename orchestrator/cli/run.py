@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli import options
 from orchestrator.cli.errors import INTERRUPTED
-from orchestrator.cli.output import print_json, talk
+from orchestrator.cli.output import echo, print_json, talk
 from orchestrator.cli.show import brief, show_brief
 from orchestrator.errors import UsageError
 
@@ -81,6 +81,6 @@ def finish(done: Run, as_json: bool) -> None:
         hints = [f"hookyard stats {done.path} --by rank", f"hookyard report {done.path}"]
         if "tensorboard" in done.folder.storage.names():
             hints.append(f"tensorboard --logdir {done.path}")
-        typer.echo(f"Look at it: {'   or   '.join(hints)}", err=True)
+        echo(f"Look at it: {'   or   '.join(hints)}", err=True)
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)

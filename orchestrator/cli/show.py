@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.completion import run_folders
-from orchestrator.cli.errors import printable
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import cell, print_json, print_table
+from orchestrator.cli.output import cell, echo, print_json, print_table
+from orchestrator.terminal.printable import printable_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def show(
 
     folder = RunFolder.open(run)
     if trial is None and as_yaml:
-        return typer.echo(folder.experiment_text(), nl=False)
+        return echo(folder.experiment_text(), nl=False)
     if trial is not None or folder.metadata().sweep:
         from orchestrator.sweeps.results.result import open_sweep
 
@@ -41,7 +41,7 @@ def show(
         if as_yaml:
             from orchestrator.config.load import to_yaml
 
-            return typer.echo(to_yaml(sweep.experiment(number)), nl=False)
+            return echo(to_yaml(sweep.experiment(number)), nl=False)
         folder = sweep.trial(number).folder
     return print_json(brief(folder)) if as_json else show_brief(folder)
 
@@ -81,30 +81,31 @@ def show_brief(folder: RunFolder) -> None:
     from orchestrator.config.source import Predecessor
     from orchestrator.runs.best import Best
 
-    known = brief(folder)
-    typer.echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
+    told = brief(folder)
+    known = printable_data(told) | {"error": told["error"] and told["error"].replace("\n", "\n  ")}
+    echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
     if known["goes_on_from"]:
-        typer.echo(f"went on from {Predecessor(**known['goes_on_from'])}")
+        echo(f"went on from {Predecessor(**known['goes_on_from'])}")
     for label in ("driver", "error", "stopped"):
         if known[label]:
-            typer.echo(printable(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}"))
+            echo(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}")
     if known["checkpoints"]:
-        typer.echo(f"checkpoints: {', '.join(known['checkpoints'])}")
+        echo(f"checkpoints: {', '.join(known['checkpoints'])}")
     rows = [(name, cell(name, value)) for name, value in known["metrics"].items() if name not in ("attempt", "time")]
     if rows:
         print_table(("last report", ""), rows)
     if known["best"]:
-        typer.echo(f"best: {Best(**known['best'])}")
+        echo(f"best: {Best(**known['best'])}")
     elif metrics := sorted(name for name in known["metrics"] if name.startswith("val/")):
-        typer.echo(not_known(metrics))
+        echo(not_known(metrics))
     if known["use"]:
         show_use(**known["use"])
 
 
 def show_use(python: str, command: str) -> None:
     """Prints what to type to use a checkpoint."""
-    typer.echo(f"  use it:          {python}")
-    typer.echo(f"  train it longer: {command}")
+    echo(f"  use it:          {python}")
+    echo(f"  train it longer: {command}")
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -117,6 +118,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     summary = _summary(sweep, trials)
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
+    summary = printable_data(summary)
     wanted = (CONFIG, *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "process_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
@@ -124,20 +126,20 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         [(trial, *(cell(name, row[name]) for name in columns)) for trial, row in trials.iterrows()],
     )
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
-    typer.echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
+    echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
     if summary["driver"]:
-        typer.echo(f"driver: {summary['driver']}")
+        echo(f"driver: {summary['driver']}")
     if summary["importance"]:
         spreads = summary["importance_spread"]
         shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
-        typer.echo(f"what mattered for {metric}: {shares}")
+        echo(f"what mattered for {metric}: {shares}")
     if summary["pareto"]:
-        typer.echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
+        echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
     if not summary["best"]:
-        return typer.echo(f"no trial has reported {metric} yet")
-    typer.echo(f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}")
+        return echo(f"no trial has reported {metric} yet")
+    echo(f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}")
     if summary["use"]:
-        typer.echo(f"  its best:        {Best(**summary['reached'])}")
+        echo(f"  its best:        {Best(**summary['reached'])}")
         show_use(**summary["use"])
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from orchestrator.cli.completion import run_folders
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import cell, print_table
 from orchestrator.errors import UsageError
+from orchestrator.terminal.printable import printable, printable_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +73,7 @@ def _show(table: pd.DataFrame, by: By | None, form: Format, output: Path | None)
 
 def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
     """The table as data; an empty cell and a number that is none are null in JSON and nothing in CSV."""
-    target: Any = sys.stdout if output is None else output
+    target: Any = StringIO() if output is None else output
     try:
         if form == "parquet":
             table.to_parquet(target, index=False)
@@ -82,8 +83,9 @@ def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
             table.to_json(target, orient="records", indent=2, double_precision=15)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error}") from None
-    if output is None and form == "json":
-        typer.echo("")
+    if output is None:
+        text = target.getvalue().rstrip("\n")
+        typer.echo(printable_json(text) if form == "json" else printable(text))
 
 
 def _print(table: pd.DataFrame, by: By | None) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli import options
 from orchestrator.cli.errors import INTERRUPTED, SOME_FAILED
-from orchestrator.cli.output import talk
+from orchestrator.cli.output import echo, talk
 from orchestrator.cli.show import show_sweep
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def finish(done: Sweep, as_json: bool) -> None:
     # The first trial stands for all: asking thousands of folders on a remote storage would take longer than the hint is worth.
     if any("tensorboard" in trial.folder.storage.names() for trial in done.runs[:1]):
         hints.append(f"tensorboard --logdir {done.path}/trials")
-    typer.echo(f"Look at it: {'   or   '.join(hints)}", err=True)
+    echo(f"Look at it: {'   or   '.join(hints)}", err=True)
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if driver.failed_trials(done):

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.errors import WRONG_USAGE
 from orchestrator.cli.options import AsJson, Config, Overrides
-from orchestrator.cli.output import print_json, talk
+from orchestrator.cli.output import echo, print_json, talk
 from orchestrator.errors import ConfigError
 
 
@@ -28,4 +28,4 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
         print_json({"ok": True, "problems": []})
         return
     on = sum(1 for entry in experiment.hooks.values() if entry)
-    typer.echo(f"{config} is ok: {experiment.name}, {experiment.task}, {on} hooks", err=True)
+    echo(f"{config} is ok: {experiment.name}, {experiment.task}, {on} hooks", err=True)

@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli.completion import run_folders
 from orchestrator.cli.errors import FAILED, INTERRUPTED, SOME_FAILED
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import print_json
+from orchestrator.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -31,9 +31,8 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Shows how a run or a sweep fares until it ends, from its files alone; exits as that did."""
-    from rich.console import Console
-
     from orchestrator.records.run_folder import RunFolder
+    from orchestrator.terminal.console import PrintableConsole
     from orchestrator.terminal.live_frame import looked_at
 
     folder = RunFolder.open(run)
@@ -42,12 +41,12 @@ def watch(
     if as_json:
         print_json(asdict(view))
     elif once or not sys.stdout.isatty():
-        Console(width=None if sys.stdout.isatty() else _WIDTH).print(frame(view, None))
+        PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH).print(frame(view, None))
     else:
         try:
-            view = _watch(Console(), folder, look, frame, view)
+            view = _watch(PrintableConsole(), folder, look, frame, view)
         except KeyboardInterrupt:
-            typer.echo(f"{folder} goes on without being watched", err=True)
+            echo(f"{folder} goes on without being watched", err=True)
             raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(_code(view))
 

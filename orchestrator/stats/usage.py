@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
+from orchestrator.stats.checksums import check_footer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +58,9 @@ def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
 
 
 def kept_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
-    """What `with_usage` kept in an open Parquet file; None where it did not, or an attempt has begun since."""
+    """What `with_usage` kept in an open Parquet file; None where it did not, or an attempt has begun since. Raises ArrowException,
+    OSError or ValueError where it is damaged."""
+    check_footer(file)
     text = (pq.read_schema(file).metadata or {}).get(_KEY)
     kept = json.loads(text) if text else None
     return kept["usage"] if kept and kept["attempts"] == len(attempts) else None

@@ -167,7 +167,12 @@ class Storage:
         if self.local:
             path = self.local / folder
             with telling_of(path):
-                return sorted(os.listdir(path)) if path.is_dir() else []
+                try:
+                    return sorted(os.listdir(path))
+                except FileNotFoundError:
+                    if path.is_symlink():  # and leads nowhere
+                        raise
+                    return []
         return sorted(info.base_name for info in self._remote.infos(self._path(folder)))
 
     def files(self, folder: str = "") -> dict[str, FileState]:

@@ -247,3 +247,12 @@ def test_what_is_no_file_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Mon
         for use in (storage.read, storage.open, storage.open_stream, lambda name: storage.append(name, "x")):
             with pytest.raises(StorageError, match=r"odd: .* lies where a file should be.*: move it away"):
                 use("odd")
+
+
+def test_what_lies_in_a_folders_place_is_no_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/nothing/there")
+    for name, said in (("file", "A file lies where a folder should be"), ("link", "link: No such file")):
+        with pytest.raises(StorageError, match=said):
+            Storage(tmp_path).names(name)
+    assert Storage(tmp_path).names("nothing") == []
