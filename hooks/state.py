@@ -125,10 +125,12 @@ class State:
     iterations_before: int = 0
     """Iterations of its kind (train, val or test) that the run had completed before the present phase."""
     phase_length: int = 0
-    """Iterations the present phase has on this rank."""
+    """Iterations the present phase has on this rank; 0 where an evaluation of a stream cannot know."""
     max_epochs: int | None = None
     max_steps: int | None = None
     accumulate: int = 1
+    full_batches: bool = True
+    """Whether all training batches but an epoch's last are full on every rank; those of a stream need not be."""
     stepped: bool = False
     """Whether the present iteration made an optimizer step."""
     epoch_completed: bool = False
@@ -160,6 +162,8 @@ class State:
     info: dict[str, Any] = field(default_factory=dict)
     """What is known of the run beside its rows and metrics, such as its parameters' number: any hook may write and read
     it; plain values by name."""
+    evaluation: str = ""
+    """The label of the weights that the present evaluation runs with."""
     evaluations: dict[str, Weights] = field(default_factory=lambda: {"": Weights()})
     """What each validation runs with, by label: `""` gives `val/accuracy`, `"ema"` gives `val/ema/accuracy`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,9 @@ class Task(ABC):
         """Builds the model; every rank builds it with the same seed."""
 
     @abstractmethod
-    def data(self) -> Mapping[str, Dataset[Any]]:
-        """The map-style datasets: `train`, and `val` and `test` where there are."""
+    def data(self) -> Mapping[str, Dataset[Any] | Iterable[Any]]:
+        """The datasets: `train`, and `val` and `test` where there are. Each is map-style, or iterable, or a loader that keeps its place
+        (`state_dict` and `load_state_dict`). Asked again where a hook looks at a stream beside the training."""
 
     @abstractmethod
     def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
@@ -80,10 +82,18 @@ class Task(ABC):
         """Makes the scheduler where YAML cannot say it, in the same way; None is no scheduler."""
         return None
 
-    def loader(self, dataset: Dataset[Any], batches: Sampler[list[int]], phase: str, options: dict[str, Any]) -> Iterable[Any]:
-        """The loader of a phase; `batches` yields this rank's lists of indices and remembers where it is."""
+    def loader(self, dataset: Dataset[Any], batches: Sampler[list[int]] | None, phase: str, options: dict[str, Any]) -> Iterable[Any]:
+        """The loader of a phase; `batches` yields this rank's lists of indices and remembers where it is. Of a stream there are none: `dataset`
+        is this rank's share of it, and the loader must keep its place."""
         from torch.utils.data import DataLoader
 
+        if batches is None:
+            from torchdata.stateful_dataloader import StatefulDataLoader
+
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "'set_vital' is deprecated", UserWarning)  # torch's, of what torchdata calls
+                loader: Iterable[Any] = StatefulDataLoader(dataset, collate_fn=self.collate, **options)
+            return loader
         return DataLoader(dataset, batch_sampler=batches, collate_fn=self.collate, **options)
 
     def fsdp_units(self, model: nn.Module) -> Iterable[nn.Module]:

@@ -130,7 +130,7 @@ def left_by(written: Mapping[str, Any], folder: Path) -> str:
     )  # fmt: skip
     for layer, module in loop.state.module.named_modules():
         module.register_forward_hook(lambda *_, layer=layer: ran.update([layer]))
-    left["loader"] = {name: (len(loader), getattr(loader, "num_workers", None)) for name, loader in loop.data.loaders.items()}
+    left["loader"] = {name: (data.length(), getattr(data.loader, "num_workers", None)) for name, data in loop.data.phases.items()}
     try:
         left["reports"] = [(_told(report.metrics), report.final) for report in loop.run()]
     except ConfigError:
@@ -475,6 +475,7 @@ EXPERIMENT: dict[str, Key] = {
     "task_args": Key({"dropout": 0.5}),
     "epochs": Key(1),
     "steps": Key(6, around=STEPS),
+    "epoch_steps": Key(3, around={"task": "tests.streams:Streams", "epoch_steps": 5}),
     "batch_size": Key(4),
     "optimizer": Key(ADAM),
     "optimizer.type": Key("RMSprop", around={"optimizer": ADAM}),
@@ -498,6 +499,7 @@ EXPERIMENT: dict[str, Key] = {
     "loader.num_workers": Key(1),
     "loader.eval_batch_size": Key(5),
     "loader.drop_last": Key(True),
+    "loader.when_dry": Key("stop", around={"task": "tests.streams:Streams", "epoch_steps": 5}),
     "workers.strategy": Key("fsdp"),
     "hooks": Key({**QUIET, "gradient_clip": {"max_norm": 0.01}}),
     "hooks.gradient_clip.priority": Key("LOWEST", around=CLIPPED),

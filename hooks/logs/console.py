@@ -96,7 +96,7 @@ class Console(Hook):
         """Prints how things are, with the columns that the row under way has so far."""
         values = self._windows.look(row)
         self._memory = values.get("cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory))
-        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}/{state.phase_length}"]
+        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"]
         if state.phase == "train":
             parts += self._of_training(state, values)
         parts += [f"{name} {values[name]:.4g}" for name in ("loss", *self.columns, *self.statistics) if name in values]

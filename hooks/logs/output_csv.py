@@ -54,8 +54,7 @@ class OutputCSV(Hook):
     def on_loss(self, state: State) -> None:
         if not self._samples or state.phase == "train":
             return
-        labels = list(self._samples)
-        self._samples[labels[state.phase_iteration * len(labels) // state.phase_length]].add(self._columns(state))
+        self._samples[state.evaluation].add(self._columns(state))
 
     def on_phase_end(self, state: State) -> None:
         if not self._samples:

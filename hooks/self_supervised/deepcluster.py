@@ -191,7 +191,10 @@ class DeepCluster(Hook):
 
 
 def _samples(state: State) -> int:
-    return len(state.loaders["train"].dataset)
+    dataset = state.loaders["train"].dataset
+    if not hasattr(dataset, "__len__"):
+        raise TypeError("DeepCluster keeps an assignment for each sample, and the train data is a stream, whose samples have no place; give map-style data")
+    return len(dataset)
 
 
 def _unit_length(output: Any, count: int) -> list[Tensor]:

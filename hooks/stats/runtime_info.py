@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -77,9 +78,9 @@ def _described(loader: Any) -> dict[str, Any]:
     """What a loader and its dataset say of themselves; a part of a dataset has the classes of the whole."""
     described: dict[str, Any] = {}
     dataset: Any = getattr(loader, "dataset", None)
-    if hasattr(dataset, "__len__"):
+    with suppress(TypeError):
         described["samples"] = len(dataset)
-    if hasattr(loader, "__len__"):
+    with suppress(TypeError):  # a loader of a stream has a length that raises
         described["batches"] = len(loader)
     classes = _classes(dataset)
     if classes:

@@ -152,6 +152,8 @@ class Loader(Model):
     """Samples in a batch of val and test; by default those of a training batch."""
     drop_last: bool = False
     """Leaves out the last training batch of an epoch when it is smaller than the others."""
+    when_dry: Literal["wrap", "stop"] = "wrap"
+    """What comes where a rank's part of a stream is used up before the run is over: its beginning again, or the end of training on all ranks."""
 
 
 class Scaler(Model):
@@ -261,6 +263,8 @@ class Experiment(Model):
     """Passes over the training data; say this or `steps`."""
     steps: Annotated[int, Ge(1)] | None = None
     """Optimizer steps; say this or `epochs`."""
+    epoch_steps: Annotated[int, Ge(1)] | None = None
+    """Optimizer steps that are called an epoch, of training data that is a stream."""
     batch_size: BatchSize = 32
     """Samples in a batch of each worker."""
     optimizer: Component = Component.model_validate({"type": "SGD", "lr": 0.1})

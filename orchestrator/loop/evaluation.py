@@ -8,6 +8,7 @@ import torch
 
 from hooks.plan import Plan
 from hooks.state import State
+from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.strategy import is_sharded
@@ -37,6 +38,7 @@ class Evaluation:
         state.iterations_before = cursor.val_iterations if phase == "val" else 0
         self._plan.fire("on_phase_start", state)
         for label, weights in state.evaluations.items():
+            state.evaluation, before = label, state.phase_iteration
             meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
             with weights(state), torch.no_grad():
                 state.module.eval()
@@ -48,12 +50,21 @@ class Evaluation:
                     else:
                         state.forward(state.module, self._data.first_sample(phase))
             state.module.train()
+            if meters and not data.by_index:
+                self._refuse_a_rank_without_samples(phase, before)
             state.metrics |= self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
         if phase == "val":
             cursor.eval_iterations = begun + state.phase_iteration
             cursor.val_iterations += state.phase_iteration
+        state.evaluation = ""
         self._plan.fire("on_phase_end", state)
         state.phase_iteration, state.phase_length = trained, cursor.epoch_length
+
+    def _refuse_a_rank_without_samples(self, phase: str, before: int) -> None:
+        """Raises RunError on all ranks where the meters of one have seen nothing, and would wait or fail."""
+        counts = self._world.gather(self._state.phase_iteration - before)
+        if 0 in counts:
+            raise RunError(f"the task has meters, which need a {phase} sample on each rank, and the stream has none for rank {counts.index(0)}")
 
     def _together(self, places: Iterable[object]) -> Iterator[bool]:
         """True for each of this rank's batches. Where the model is sharded, False after them for each that another rank still has: a call

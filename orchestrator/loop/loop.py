@@ -81,7 +81,8 @@ class Loop:
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         self.saving = Saving(
-            store, state, self.plan, self.iterations, self.cursor, self.changes, self.world, schedule, self.ledger, send_artifacts
+            store, state, self.plan, self.iterations, self.cursor, self.data, self.changes, self.world, schedule, self.ledger,
+            send_artifacts,
         )
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
@@ -135,6 +136,7 @@ class Loop:
             max_epochs=self.experiment.epochs,
             max_steps=self.experiment.steps,
             accumulate=self.experiment.accumulate,
+            full_batches=self.data.train.by_index or self.experiment.loader.drop_last,
             artifacts=artifacts,
             config=config,
             name=name,
@@ -279,9 +281,12 @@ class Loop:
         if self._batches is None:
             self._batches = self.data.train.begin(state.epoch, cursor.consumed())
         self.saving.restore_randomness()
-        iterations, last_step = self.iterations.train(self._batches), self._last_step_of_phase()
-        over = state.step >= last_step
+        iterations, last_step, data = self.iterations.train(self._batches), self._last_step_of_phase(), self.data.train
+        over, runs_dry = state.step >= last_step, data.runs_dry
         while not over:
+            if runs_dry and not data.ready():
+                self._end_with_the_data()
+                break
             next(iterations)
             over = state.phase_iteration >= state.phase_length or state.step >= last_step
             if over or not state.stepped:
@@ -302,6 +307,13 @@ class Loop:
         if "val" not in self.data.loaders or every.unit != "steps" or every.count == 0:
             return last
         return min(last, (state.step // every.count + 1) * every.count)
+
+    def _end_with_the_data(self) -> None:
+        """The run is as long as its training data. Gradients that fill no step are left."""
+        self.state.max_steps = self.state.step
+        self.state.module.zero_grad()
+        if self.state.is_master:
+            self.state.show(f"the training data is used up after {self.state.step} steps; the run ends there")
 
     def _end_train_phase(self) -> None:
         state = self.state

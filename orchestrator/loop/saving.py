@@ -19,6 +19,7 @@ from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.config.schedule import Schedule
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.changes import Changes
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.randomness import random_state, restore_random_state
@@ -42,6 +43,7 @@ class Saving:
         plan: Plan,
         iterations: Iterations,
         cursor: TrainingCursor,
+        data: Data,
         changes: Changes,
         world: World,
         schedule: Schedule | None,
@@ -49,7 +51,7 @@ class Saving:
         send_artifacts: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
-        self._iterations, self._cursor, self._changes = iterations, cursor, changes
+        self._iterations, self._cursor, self._data, self._changes = iterations, cursor, data, changes
         self._schedule = schedule.record() if schedule else None
         self._ledger, self._send_artifacts = ledger, send_artifacts
         self.last_path: str | None = None
@@ -122,6 +124,8 @@ class Saving:
             "buffers": dict(self._state.module.named_buffers()),
             "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
             "means": self._iterations.means.state_dict(),
+            "data": self._data.train.state_dict(),
+            "samples": [self._state.samples, self._state.world_samples],
         }
 
     def restore(self, name: str) -> None:
@@ -143,6 +147,10 @@ class Saving:
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
         self._restore_rank(rank_state)
+        self._data.train.restore(rank_state.get("data"), saved_world_size)
+        if "samples" in rank_state and saved_world_size == world.world_size:
+            # Of a stream, ranks may have had batches of other sizes than rank 0, whose counters the position has.
+            state.samples, state.world_samples = rank_state["samples"]
         for rank in range(world.rank + world.world_size, saved_world_size, world.world_size):
             # The sums of ranks that are no more: the means of the phase under way are of their samples too.
             means.include(self.store.load(name, f"rank-{rank:04d}.pt")["means"])

@@ -38,7 +38,9 @@ class TrainingCursor:
         return state.epoch - 1 if state.phase_iteration == 0 and state.epoch > 0 else state.epoch
 
     def consumed(self) -> int:
-        """Samples of the present epoch that all ranks together have consumed."""
+        """Samples of the present epoch that all ranks together have consumed; 0 where the data keeps its own place."""
+        if not self._data.train.by_index:
+            return 0
         return self._state.phase_iteration * self._samples_per_iteration + self._consumed_before
 
     def complete_epoch(self) -> None:

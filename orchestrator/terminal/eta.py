@@ -53,7 +53,8 @@ def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, 
         return None
     length, start = attempt.epoch_iterations, attempt.position
     # Another number of ranks may have begun the epoch: what they consumed is counted in samples.
-    begun = start.epoch * length + start.offset // (batch_size * attempt.world_size)
+    of_epoch = start.offset // (batch_size * attempt.world_size) if start.offset else start.phase_iteration
+    begun = start.epoch * length + of_epoch
     return max(0, int(epochs * length - begun - (reached.iteration - start.iteration)))
 
 

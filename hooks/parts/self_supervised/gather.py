@@ -13,9 +13,10 @@ from hooks.state import State
 def batch_sizes(state: State) -> list[int]:
     """The samples each rank has in this training batch, in rank order; collective in the last iteration of a phase.
 
-    All batches but an epoch's last are full, so only there are ranks asked, and only there does the host wait.
+    All batches but an epoch's last are full, so only there are ranks asked, and only there does the host wait; of a stream
+    always.
     """
-    if state.world_size == 1 or state.phase_iteration + 1 < state.phase_length:
+    if state.world_size == 1 or (state.full_batches and state.phase_iteration + 1 < state.phase_length):
         return [state.batch_size] * state.world_size
     sizes = torch.zeros(state.world_size, dtype=torch.int64, device=state.device)
     sizes[state.rank] = state.batch_size

@@ -23,6 +23,7 @@ class Indexed:
     training, as it is in an evaluation. Worker process."""
 
     by_index = True
+    runs_dry = False
 
     def __init__(self, task: Task, dataset: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator) -> None:
         self._task, self._dataset, self._phase = task, dataset, phase
@@ -70,6 +71,9 @@ class Indexed:
         self.sampler.offset = offset
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
         return batches_of(self.loader, self._phase)
+
+    def ready(self) -> bool:
+        return True
 
     def state_dict(self) -> None:
         return None

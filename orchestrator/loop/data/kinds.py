@@ -13,12 +13,18 @@ class PhaseData(Protocol):
     """What hooks find in `state.loaders`."""
     by_index: bool
     """Whether a place in an epoch is a number of samples, from which any number of ranks can go on."""
+    runs_dry: bool
+    """Whether training ends where a rank has no batch left, so that all must be asked before each."""
 
     def length(self, offset: int = 0) -> int:
-        """This rank's batches in an epoch, without the first `offset` samples of all ranks; the same on every rank in training."""
+        """This rank's batches in an epoch, without the first `offset` samples of all ranks: the same on every rank in training, 0 where it is
+        not known in an evaluation."""
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         """The training batches of an epoch, without the first `offset` samples of all ranks."""
+
+    def ready(self) -> bool:
+        """Whether every rank has another training batch; collective."""
 
     def state_dict(self) -> dict[str, Any] | None:
         """This rank's place, as plain data; None where the loop's counters tell it."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 
 from hooks import Rhythm
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, Loader
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.kinds import PhaseData
+from orchestrator.loop.data.stream import Stream, is_indexed, is_loader
 from orchestrator.loop.transfer import to_device
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -31,7 +31,7 @@ class Data:
         _refuse_unread(task, experiment, datasets)
         generator = torch.Generator()
         self.phases: dict[str, PhaseData] = {
-            phase: Indexed(task, datasets[phase], phase, experiment, world, generator)
+            phase: (Indexed if is_indexed(datasets[phase]) else Stream)(task, datasets[phase], phase, experiment, world, generator)
             for phase in ("train", "val", "test")
             if phase in datasets
         }
@@ -56,13 +56,30 @@ class Data:
 
 
 def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
-    """Raises ConfigError for what is said of evaluations that there are none of."""
+    """Raises ConfigError for what is said of data that there is none of: evaluations, streams, or the loop's own loaders."""
+    loader, train = experiment.loader, datasets["train"]
+    if not is_indexed(train) and experiment.workers.least < experiment.workers.most:
+        message = f"is {experiment.workers.count}, and the train data is a stream, of which each rank keeps its own place; write one number"
+        raise ConfigError([Problem("workers.count", message)])
+    streams_alone = {"epoch_steps": experiment.epoch_steps is not None, "loader.when_dry": loader.when_dry != "wrap"}
+    message = f"is read by nothing: the train data ({type(train).__name__}) is map-style, an epoch of which is each of its samples"
+    _refuse(streams_alone if is_indexed(train) else {}, message)
+    names = ("batch_size", "loader.num_workers", "loader.pin_memory", "loader.drop_last")
+    said = [experiment.batch_size, loader.num_workers, loader.pin_memory, loader.drop_last]
+    message = f"is read by nothing: {type(task).__name__}.data() gives loaders of its own; say it there"
+    defaults = [Experiment.model_fields["batch_size"].default, *(Loader.model_fields[name.partition(".")[2]].default for name in names[1:])]
+    all_own = all(is_loader(dataset) for dataset in datasets.values())
+    _refuse({name: all_own and one != default for name, one, default in zip(names, said, defaults, strict=True)}, message)
     default = Experiment.model_fields["validate_every"].default
     unread = {
         "validate_every": "val" not in datasets and experiment.validate_every not in (default, Rhythm(0)),
         "loader.eval_batch_size": len(datasets) == 1 and experiment.loader.eval_batch_size is not None,
     }
     message = f"is read by nothing: {type(task).__name__}.data() gives {' and '.join(datasets)} alone"
+    _refuse(unread, message)
+
+
+def _refuse(unread: dict[str, bool], message: str) -> None:
     if any(unread.values()):
         raise ConfigError([Problem(path, message) for path, is_unread in unread.items() if is_unread])
 
@@ -70,5 +87,5 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
 def _check(phase: str, dataset: Any) -> None:
     if phase not in ("train", "val", "test"):
         raise ConfigError([Problem("task", f"data() gives a phase '{phase}'; phases are train, val and test")])
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has no length or no index; a map-style dataset is needed")])
+    if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
+        raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has neither an index (__len__ and __getitem__) nor __iter__")])

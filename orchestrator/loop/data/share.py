@@ -1,0 +1,182 @@
+"""What of an iterable dataset is this process's: by rank, and by process of the loader; and how far it is through it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from copy import copy, deepcopy
+from importlib import import_module
+from types import CodeType
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.loop.randomness import random_state, restore_random_state, seed_all
+
+HUGGING_FACE = "datasets.iterable_dataset.IterableDataset"
+SHARE_THEMSELVES = {
+    HUGGING_FACE,
+    "litdata.streaming.dataset.StreamingDataset",
+    "streaming.base.dataset.StreamingDataset",
+    "webdataset.pipeline.DataPipeline",
+}
+"""Classes whose objects are shared out among ranks and processes by their own code."""
+_QUESTIONS = {"get_rank", "get_world_size", "get_worker_info"}
+
+
+class Share(IterableDataset[Any]):
+    """The samples of an iterable dataset that belong to this process: every so many-th, or all of one that shares itself out.
+
+    A pass through it begins with all generators at the pass's own number, so that what the dataset shuffles as it begins is the
+    same for all. In each rank, and in each process of its loader.
+    """
+
+    def __init__(self, dataset: Any, rank: int, world_size: int, seed: int) -> None:
+        self.shares_itself = shares_itself(dataset)
+        self.dataset = _split(dataset, rank, world_size)
+        self.rank, self.world_size, self.seed = rank, world_size, seed
+        self.passes = 0
+        """Passes that came before the one that begins next."""
+        self._new_orders = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Asks for another order in each pass; the dataset is told the pass's number, of which an epoch may have several."""
+        self._new_orders = True
+
+    @property
+    def order(self) -> int:
+        """The number of the order in which the dataset is gone through."""
+        return self.passes if self._new_orders else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Place(self)
+
+
+class _Place:
+    """Goes through a share from its beginning, or from where a state says. One that neither the dataset nor its iterator can put back is
+    found by reading again."""
+
+    def __init__(self, share: Share) -> None:
+        self._share, self._dataset = share, share.dataset
+        info = get_worker_info()
+        self._in_process = info is not None
+        workers, worker = (info.num_workers, info.id) if info else (1, 0)
+        self._shards = 1 if share.shares_itself else share.world_size * workers
+        self._shard = 0 if share.shares_itself else share.rank + share.world_size * worker
+        self._items: Any = None
+        self._read = 0
+        if callable(getattr(self._dataset, "set_epoch", None)):
+            self._dataset.set_epoch(share.order)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._items is None:
+            item = self._first()
+            if self._shard == 0:
+                return item
+        for item in self._items:
+            self._read += 1
+            if (self._read - 1) % self._shards == self._shard:
+                return item
+        raise StopIteration
+
+    def _first(self) -> Any:
+        """Begins to read, and gives the first sample: a generator's own code runs no sooner."""
+        if self._share.shares_itself:
+            self._items = iter(self._dataset)
+            item = next(self._items)
+        else:
+            before = random_state()
+            seed_all(self._share.seed + self._share.order)
+            self._items = iter(self._dataset)
+            item = next(self._items)
+            restore_random_state(before)
+        self._read = 1
+        return item
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data: how many samples were read, what the iterator or the dataset says of its place, and in a process of its own the
+        generators, which nothing else keeps."""
+        state: dict[str, Any] = {"read": self._read}
+        if self._in_process:
+            state["generators"] = pickle.dumps(random_state())
+        if self._read and _has_state(self._items):
+            state["iterator"] = self._items.state_dict()
+        elif self._read and _has_state(self._dataset) and not _has_shuffle_buffer(self._dataset):
+            state["dataset"] = self._dataset.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from where a state was taken."""
+        if "iterator" in state:
+            self._items = iter(self._dataset)
+            self._items.load_state_dict(state["iterator"])
+        elif "dataset" in state:
+            # A copy, as the next pass is to begin where the dataset does.
+            self._dataset = (deepcopy if _is_of_hugging_face(self._dataset) else copy)(self._dataset)
+            self._dataset.load_state_dict(state["dataset"])
+            self._items = iter(self._dataset)
+        elif state["read"]:
+            self._first()
+            for _ in range(state["read"] - 1):
+                next(self._items)
+        self._read = state["read"]
+        if "generators" in state and self._in_process:
+            restore_random_state(pickle.loads(state["generators"]))
+
+
+def _has_state(one: Any) -> bool:
+    return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
+
+
+def shares_itself(dataset: Any) -> bool:
+    """Whether a dataset is shared out among ranks and processes by its own code: it says so, or is of a library that does."""
+    said = getattr(dataset, "shares_itself", None)
+    return bool(_classes(dataset) & SHARE_THEMSELVES if said is None else said)
+
+
+def refuse_unclear(dataset: Any, phase: str) -> None:
+    """Raises ConfigError for a dataset that seems to share itself out and does not say whether it does."""
+    if hasattr(dataset, "shares_itself") or shares_itself(dataset):
+        return
+    asked = _names(getattr(type(dataset).__iter__, "__code__", None)) & _QUESTIONS
+    if asked:
+        message = (
+            f"the {phase} dataset ({type(dataset).__name__}) asks for {' and '.join(sorted(asked))} in __iter__, so it may share itself out "
+            "among ranks and the loader's processes, or among some of them"
+        )
+        advice = "say shares_itself = True in its class if it does so among all of them, or leave that to the loop and say False"
+        raise ConfigError([Problem("task", message, suggestion=advice)])
+
+
+def _classes(dataset: Any) -> set[str]:
+    return {f"{one.__module__}.{one.__qualname__}" for one in type(dataset).__mro__}
+
+
+def _is_of_hugging_face(dataset: Any) -> bool:
+    return HUGGING_FACE in _classes(dataset)
+
+
+def _has_shuffle_buffer(one: Any) -> bool:
+    """Whether a dataset of Hugging Face has a buffer, whose samples its state leaves out."""
+    if type(one).__name__ == "BufferShuffledExamplesIterable":
+        return True
+    inner = [getattr(one, "_ex_iterable", None), getattr(one, "ex_iterable", None), *(getattr(one, "ex_iterables", None) or ())]
+    return any(_has_shuffle_buffer(other) for other in inner if other is not None)
+
+
+def _names(code: CodeType | None) -> set[str]:
+    """What a function's code names, that of the functions within it too."""
+    if code is None:
+        return set()
+    return set(code.co_names).union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+
+
+def _split(dataset: Any, rank: int, world_size: int) -> Any:
+    """A dataset of Hugging Face knows its loader's processes by itself, and its ranks once it is told."""
+    if world_size == 1 or not _is_of_hugging_face(dataset) or getattr(dataset, "_distributed", None) is not None:
+        return dataset
+    return import_module("datasets.distributed").split_dataset_by_node(dataset, rank, world_size)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from orchestrator.errors import ConfigError
+from orchestrator.loop.data import share as module
+from orchestrator.loop.data.share import Share, refuse_unclear
+from tests.streams import Placed, Shuffled
+from tests.tasks import PointSet
+
+POINTS = PointSet(23, noisy=False, seed=0)
+
+
+def places(share: Share) -> list[int]:
+    return [sample[2] for sample in share]
+
+
+@pytest.mark.parametrize("kind", [Shuffled, Placed])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_sample_goes_to_one_process_of_one_rank(kind: Any, workers: int) -> None:
+    shares = [Share(kind(POINTS), rank, 3, seed=5) for rank in range(3)]
+    found = []
+    for rank, share in enumerate(shares):
+        torch.manual_seed(rank)
+        random.seed(rank)
+        loader: Any = StatefulDataLoader(share, batch_size=None, num_workers=workers)
+        found.append([int(sample[2]) for sample in loader])
+    assert sorted(place for one in found for place in one) == list(range(23))
+    assert {len(one) for one in found} == {7, 8}
+    assert found[0] != sorted(found[0])
+
+
+def test_each_pass_has_another_order_where_that_is_asked_for() -> None:
+    for kind in (Shuffled, Placed):
+        share = Share(kind(POINTS), 0, 1, seed=5)
+        first = places(share)
+        share.passes = 1
+        assert places(share) == first
+        share.set_epoch(0)
+        assert sorted(places(share)) == sorted(first) != places(share) != first
+        share.passes = 0
+        assert places(share) == first
+
+
+def test_what_begins_a_pass_leaves_the_generators_alone() -> None:
+    random.seed(1)
+    expected = random.random()
+    random.seed(1)
+    places(Share(Shuffled(POINTS), 0, 1, seed=5))
+    assert random.random() == expected
+
+
+class Counted(Placed):
+    """Keeps its place itself, as datasets of Hugging Face do, and not its iterator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.iterator = iter(Placed.__iter__(self))
+        self.iterator.place = getattr(self, "begin", 0)
+        yield from self.iterator
+
+    def state_dict(self) -> dict[str, int]:
+        return {"begin": self.iterator.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state["begin"]
+
+
+@pytest.mark.parametrize(("kind", "reads"), [(Placed, 23 - 10), (Counted, 23 - 10), (Shuffled, 0)])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_goes_on_where_it_was_and_reads_again_only_what_keeps_no_place(kind: Any, reads: int, rank: int) -> None:
+    iterator = iter(Share(kind(POINTS), rank, 2, seed=5))
+    before = [next(iterator)[2] for _ in range(5)]
+    state = iterator.state_dict()  # type: ignore[attr-defined]
+    assert state["read"] == 9 + rank
+    rest = [sample[2] for sample in iterator]
+    again = kind(POINTS)
+    other = iter(Share(again, rank, 2, seed=5))
+    other.load_state_dict(state)  # type: ignore[attr-defined]
+    assert [sample[2] for sample in other] == rest
+    assert not set(before) & set(rest)
+    assert len(getattr(again, "read", [])) == (reads + 1 - rank if reads else 0)
+    other._share.passes = 1  # type: ignore[attr-defined]
+    assert len(list(other._share)) == 12 - rank  # type: ignore[attr-defined]
+
+
+class Itself(IterableDataset[Any]):
+    """Takes every so many-th by itself."""
+
+    shares_itself = True
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(info.id if info else 0, 10, info.num_workers if info else 1))
+
+
+class Asks(IterableDataset[Any]):
+    """Does not say so."""
+
+    def __iter__(self) -> Iterator[int]:
+        def whose() -> int:
+            return torch.distributed.get_rank() + bool(get_worker_info())
+
+        return iter([whose()])
+
+
+def test_one_that_shares_itself_out_is_left_alone() -> None:
+    loader: Any = StatefulDataLoader(Share(Itself(), 1, 2, seed=5), batch_size=None, num_workers=2)
+    assert sorted(loader) == list(range(10))
+
+
+def test_one_that_may_share_itself_out_has_to_say_so() -> None:
+    refuse_unclear(Itself(), "train")
+    refuse_unclear(Placed(POINTS), "train")
+    with pytest.raises(ConfigError, match=r"the train dataset \(Asks\) asks for get_rank and get_worker_info in __iter__.*say shares_itself = True"):
+        refuse_unclear(Asks(), "train")
+
+
+def test_those_of_libraries_are_known_by_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARE_THEMSELVES", {f"{Placed.__module__}.Placed"})
+    assert module.shares_itself(Counted(POINTS))
+    assert not module.shares_itself(Shuffled(POINTS))
+
+
+@pytest.mark.parametrize("has_buffer", [False, True])
+def test_a_stream_of_hugging_face_is_split_by_its_own_code_and_gone_on_with_sample_for_sample(has_buffer: bool) -> None:
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.Dataset.from_dict({"x": list(range(200))}).to_iterable_dataset(num_shards=4)
+    if has_buffer:
+        stream = stream.shuffle(seed=3, buffer_size=30).map(lambda row: row)
+    found: list[list[int]] = [
+        [int(sample["x"]) for sample in StatefulDataLoader(Share(stream, rank, 2, seed=5), batch_size=None, num_workers=2)] for rank in range(2)
+    ]
+    assert sorted(found[0] + found[1]) == list(range(200))
+    iterator: Any = iter(Share(stream, 0, 2, seed=5))
+    before, state = [next(iterator)["x"] for _ in range(37)], iterator.state_dict()
+    rest = [sample["x"] for sample in iterator]
+    share = Share(stream, 0, 2, seed=5)
+    other: Any = iter(share)
+    other.load_state_dict(state)
+    assert [sample["x"] for sample in other] == rest
+    assert sorted(before + rest) == sorted(found[0])
+    assert len(list(share)) == 100

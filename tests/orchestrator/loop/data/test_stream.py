@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchmetrics.classification import MulticlassF1Score
+
+from hooks import Rhythm
+from hooks.logs.console import Console
+from hooks.logs.output_csv import OutputCSV
+from hooks.stats.runtime_info import RuntimeInfo
+from hooks.training.ema import EMA
+from hooks.training.sampler_seed import DistSamplerSeed
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import CheckpointError, ConfigError, RunError
+from orchestrator.loop.data.phases import Data
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.streams import Placed, Streams
+from tests.tasks import Points, PointSet, Rows, Seen, experiment, numbers
+
+
+def trained(task: Points, hooks: dict[str, Any] | None = None, **fields: Any) -> tuple[list[dict[str, Any]], list[list[int]], Loop]:
+    """What a run in this process reports, and the samples of its training batches."""
+    seen = Seen()
+    loop = Loop(task, experiment(**fields), {"sampler_seed": DistSamplerSeed(), **(hooks or {}), "seen": seen})
+    return [report.metrics for report in loop.run()], seen.indices, loop
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [place for batch in batches for place in batch]
+
+
+# Epochs
+
+
+def test_a_run_on_a_stream_is_the_raw_loop_over_the_same_loader_bit_for_bit() -> None:
+    reports, seen, loop = trained(Streams(kind="placed", val=0), epochs=2, accumulate=2)
+    torch.manual_seed(0)
+    model, dataset = Points().model(), Placed(PointSet(52, False, 0))
+    optimizer, order = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        batches = list(StatefulDataLoader(dataset, 8))
+        groups = [batches[begin : begin + 2] for begin in range(0, len(batches), 2)]
+        for group in groups:
+            for points, labels, places in group:
+                order.append(places.tolist())
+                (functional.cross_entropy(model(points), labels) / len(group)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert seen == order
+    assert numbers(loop.state.module) == numbers(model)
+    assert [(report["epoch"], report["step"], report["samples"]) for report in reports] == [(0, 4, 52), (1, 8, 104)]
+
+
+def test_epochs_of_a_stream_without_a_length_are_stretches_of_passes() -> None:
+    reports, seen, _ = trained(Streams(), epochs=3, epoch_steps=3, accumulate=2)
+    assert [(report["epoch"], report["step"], report["iteration"]) for report in reports] == [(0, 3, 6), (1, 6, 12), (2, 9, 18)]
+    places = flat(seen)
+    assert sorted(places[:52]) == sorted(places[52:104]) == list(range(52))
+    assert places[:52] != places[52:104]
+    assert len(seen[6]) == 4, "the last batch of a pass"
+    assert [len(batch) for batch in trained(Streams(), epochs=3, epoch_steps=3, loader={"drop_last": True})[1]] == [8] * 9
+
+
+def test_steps_alone_are_one_epoch_and_a_length_makes_passes_of_them() -> None:
+    reports, _, loop = trained(Streams(), steps=9)
+    assert [(report["epoch"], report["step"]) for report in reports] == [(0, 9)]
+    assert loop.cursor.epoch_length == 9
+    assert [(report["epoch"], report["step"]) for report in trained(Streams(kind="placed"), steps=9)[0]] == [(0, 7), (1, 9)]
+
+
+def test_training_may_end_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "hookyard"):
+        reports, seen, loop = trained(Streams(train=36), steps=100, accumulate=2, loader={"when_dry": "stop"})
+    assert (len(seen), sorted(flat(seen))) == (5, list(range(36)))
+    assert [(report["step"], "val/loss" in report) for report in reports] == [(2, True)]
+    assert "the training data is used up after 2 steps; the run ends there" in caplog.text
+    assert all(parameter.grad is None for parameter in loop.state.module.parameters())
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "placed"])
+def test_an_evaluation_of_a_stream_gives_the_means_over_its_samples_with_each_of_the_weights(kind: str, tmp_path: Path) -> None:
+    rows, csv = Rows(), OutputCSV()
+    hooks = {"ema": EMA(decay=0.5, evaluate="both"), "csv": csv, "console": Console(), "info": RuntimeInfo()}
+    task = Streams(kind=kind, indexed="train", test=11)
+    loops = [
+        Loop(one, experiment(loader={"eval_batch_size": 4}), dict(hooks) if one is task else {"ema": EMA(decay=0.5, evaluate="both")}, recorder=rows, artifacts=tmp_path)
+        for one in (Points(test=11), task)
+    ]
+    expected, found = ([report.metrics for report in loop.run()] for loop in loops)
+    for one, other in zip(expected, found, strict=True):
+        assert other == pytest.approx(one, rel=1e-6)
+    lines = [len((tmp_path / "csv" / "val" / label / "step-00000014.csv").read_text().splitlines()) for label in ("", "ema")]
+    assert lines == [24, 24]
+    assert len(rows.columns("loss", phase="val")) == 2 * 2 * 2 * 6
+
+
+@dataclass
+class Metered(Streams):
+    def meters(self) -> Any:
+        return {"f1": MulticlassF1Score(3)}
+
+
+def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
+    world, found = World(rank, world_size, rank), {}
+    for strategy in ("ddp", "fsdp"):
+        loop = Loop(Streams(val=17, kind="placed"), experiment(epochs=1, workers={"count": 2, "strategy": strategy}), {}, world=world)
+        found[strategy] = [report.metrics for report in loop.run()]
+    seen = Seen()
+    # Rank 0 has 13 samples and rank 1 has 12: a batch of one more.
+    stops = Loop(Streams(train=25), experiment(steps=100, batch_size=4, loader={"when_dry": "stop"}), {"seen": seen}, world=world)
+    found["stopped"] = [(report.metrics["step"], stops.state.finished) for report in stops.run()]
+    wrapped = Loop(Streams(train=25), experiment(steps=8, batch_size=4), {}, world=world)
+    found["wrapped"] = [report.metrics["step"] for report in wrapped.run()]
+    found["seen"] = seen.indices
+    try:
+        list(Loop(Metered(val=1), experiment(epochs=1, epoch_steps=2), {}, world=world).run())
+    except RunError as error:
+        found["error"] = str(error)
+    store = CheckpointStore(Storage(root), master=world.is_master)
+    loop = Loop(Streams(), experiment(steps=4), {}, world=world, store=store)
+    reports = loop.run()
+    next(reports)
+    loop.save()
+    return found
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("of two")
+
+
+@pytest.fixture(scope="module")
+def two(root: Path) -> list[dict[str, Any]]:
+    return on_ranks(_on_two, 2, str(root))
+
+
+def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        assert found["stopped"] == [(3, True)]
+        assert found["wrapped"] == [8]
+        assert found["fsdp"][0]["val/loss"] == pytest.approx(found["ddp"][0]["val/loss"], abs=1e-5)
+        assert "meters, which need a val sample on each rank, and the stream has none for rank 1" in found["error"]
+    seen = flat(two[0]["seen"]) + flat(two[1]["seen"])
+    assert len(set(seen)) == len(seen) == 24
+    assert two[0]["ddp"] == two[1]["ddp"]
+
+
+def test_another_number_of_ranks_cannot_go_on_in_a_stream(two: list[dict[str, Any]], root: Path) -> None:
+    loop = Loop(Streams(), experiment(steps=4), {}, store=CheckpointStore(Storage(root)))
+    with pytest.raises(CheckpointError, match="a stream, of which each rank keeps its own place, and the checkpoint is of 2 ranks, not 1; go on with --workers 2"):
+        loop.restore("epoch-0001")
+
+
+def test_other_processes_of_the_loader_or_other_data_cannot_go_on_in_a_stream() -> None:
+    data = Data(Streams(), experiment(steps=4, loader={"num_workers": 2}), World())
+    with pytest.raises(CheckpointError, match=r"that of 0 processes for each rank, and loader.num_workers is 2; go on with loader.num_workers=0"):
+        data.train.restore({"epoch": 0, "pass": 0, "processes": 0, "loader": {}}, 1)
+    with pytest.raises(CheckpointError, match="has no place in one: it was made with map-style data"):
+        data.train.restore(None, 1)
+
+
+# Beside the training
+
+
+def test_fresh_batches_of_a_stream_leave_its_place_and_the_generators_alone() -> None:
+    for kind in ("shuffled", "placed"):
+        data = Data(Streams(kind=kind), experiment(steps=5), World())
+        whole = [batch[2].tolist() for _, batch in zip(range(5), data.train.begin(0, 0), strict=False)]
+        data = Data(Streams(kind=kind), experiment(steps=5), World())
+        batches = data.train.begin(0, 0)
+        seen = [next(batches)[2].tolist()]
+        before = torch.get_rng_state()
+        fresh = [batch[2].tolist() for batch in data.fresh_batches("train")]
+        assert fresh == [batch[2].tolist() for batch in data.fresh_batches("train", shuffled=True)]
+        assert data.first_sample("train")[2].tolist() == fresh[0][:1]
+        assert torch.equal(before, torch.get_rng_state())
+        assert len(fresh) == data.train.length() == (5 if kind == "shuffled" else 7)
+        assert seen + [next(batches)[2].tolist() for _ in range(4)] == whole
+        assert len(flat([batch[2].tolist() for batch in data.fresh_batches("val")])) == 23
+
+
+def test_the_processes_of_a_stream_end_with_the_run() -> None:
+    before = set(multiprocessing.active_children())
+    reports = Loop(Streams(val=0), experiment(epochs=2, epoch_steps=2, loader={"num_workers": 2}), {}).run()
+    next(reports)
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    assert len(list(reports)) == 1
+    assert set(multiprocessing.active_children()) <= before
+
+
+# What is refused
+
+
+class Failing(IterableDataset[Any]):
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def __iter__(self) -> Iterator[Any]:
+        for place in range(self.after):
+            yield torch.zeros(5), 0, place
+        raise OSError("no such shard")
+
+
+@dataclass
+class Given(Points):
+    """Data that is made where it is asked for."""
+
+    given: Any = None
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def data(self) -> Any:
+        return {"train": self.given, **self.others}
+
+
+def test_what_a_stream_raises_is_told_with_its_phase_and_rank() -> None:
+    with pytest.raises(RunError, match="the train stream fails on rank 0: OSError: no such shard"):
+        list(Loop(Given(given=Failing(9)), experiment(steps=4), {}).run())
+    with pytest.raises(RunError, match="rank 0 has no batch of the train stream"):
+        list(Loop(Given(given=Placed(PointSet(5, False, 0))), experiment(epochs=1, epoch_steps=3, loader={"drop_last": True}), {}).run())
+
+
+def test_a_place_that_could_not_be_read_back_is_refused_as_it_is_first_written() -> None:
+    class Odd(DataLoader[Any]):
+        def state_dict(self) -> dict[str, Any]:
+            return {"place": Path("x")}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    data = Data(Given(given=Odd(PointSet(9, False, 0))), experiment(steps=4, batch_size=32), World())
+    next(data.train.begin(0, 0))
+    with pytest.raises(RunError, match="holds what is no plain data"):
+        data.train.state_dict()
+
+
+LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "message"),
+    [
+        (Streams(), {"epochs": 2}, r"epochs: is 2, and the train data is a stream without a length.*write epoch_steps beside it, or steps"),
+        (Streams(kind="iterator"), {"steps": 2}, r"the train dataset \(iterator\) is an iterator, which can be gone through once"),
+        (Streams(kind="nothing"), {"steps": 2}, r"the train dataset \(object\) has neither an index .* nor __iter__"),
+        (Points(), {"epoch_steps": 2}, r"epoch_steps: is read by nothing: the train data \(PointSet\) is map-style"),
+        (Points(), {"loader": {"when_dry": "stop"}}, r"loader.when_dry: is read by nothing: the train data \(PointSet\) is map-style"),
+        (Streams(), {"steps": 2, "workers": {"count": [1, 2]}}, r"workers.count: is \[1, 2\], and the train data is a stream"),
+        (Given(given=DataLoader(PointSet(9, False, 0))), {"steps": 2, "batch_size": 32}, r"its loader \(DataLoader\) has no state_dict"),
+        (Given(given=LOADER), {"steps": 2}, "batch_size: is read by nothing: Given.data\\(\\) gives loaders of its own"),
+        (Streams(kind="placed", train=5), {"epochs": 1, "loader": {"drop_last": True}}, "batch_size: is 8, and the train stream fills no batch"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training_with_what_to_write(task: Points, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Data(task, experiment(**fields), World())
+
+
+def test_a_loader_of_ones_own_is_gone_through_as_it_is() -> None:
+    loader: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
+    task = Given(given=loader, others={"val": DataLoader(PointSet(7, False, 1), 3)})
+    reports, seen, _ = trained(task, epochs=2, batch_size=32)
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8]] * 2
+    assert [(report["epoch"], report["step"], "val/loss" in report) for report in reports] == [(0, 3, True), (1, 6, True)]
+
+
+def test_validation_in_steps_goes_on_in_the_stream() -> None:
+    whole = trained(Streams(), epochs=2, epoch_steps=5)[1]
+    assert trained(Streams(), epochs=2, epoch_steps=5, validate_every=Rhythm(3, "steps"))[1] == whole
