@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.sweep_folder import trial_name
+from orchestrator.stats.checksums import write_parquet
+from orchestrator.stats.recorded_files import COMPACTED
 from orchestrator.stats.spans import SPANS
-from orchestrator.stats.tables import COMPACTED, ROW_GROUP
 from orchestrator.stats.usage import with_usage
 
 EPOCHS = 10
@@ -60,7 +60,8 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
     begun = {"metric": "val/accuracy", "mode": "max", "trials": trials}
     _write(folder / "run.json", {"name": "sweep", **TIMES, "sweep": begun})
     joined = folder / "rows.parquet"
-    pq.write_table(with_usage(rows_of_a_trial(rows), [ATTEMPT]), joined, row_group_size=ROW_GROUP)
+    with open(joined, "xb+") as file:
+        write_parquet([with_usage(rows_of_a_trial(rows), [ATTEMPT])], file)
     random = np.random.default_rng(1)
     for number in range(trials):
         trial = folder / "trials" / trial_name(number)

@@ -76,11 +76,18 @@ class Lifecycle:
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
         """Ends the run where it stands, and writes that down."""
         self.leave()
-        if status in ENDED:
-            from orchestrator.stats.tables import compact
-
-            compact(self.folder.storage, self.folder.attempts())
         self.folder.end(status, stopped=list(reasons), error=None)
+        if status in ENDED:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Puts its rows where they stay. The run has ended by then, whatever comes of it: who reads them next tries again."""
+        from orchestrator.stats.compaction import compact
+
+        try:
+            compact(self.folder.storage, self.folder.attempts())
+        except Exception as error:  # whatever it is, they are read from where they are
+            self._tell(f"the rows of {self.folder} stay as its ranks wrote them, and can be read so; they cannot be joined: {error}")
 
     def leave(self) -> None:
         """Lets go of the run where it stands; it may go on elsewhere."""

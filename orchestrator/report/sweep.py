@@ -19,7 +19,7 @@ from orchestrator.report.views.handover import handover
 from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats import quantities
-from orchestrator.stats.tables import recorded_schema
+from orchestrator.stats.reading import recorded_schema
 from orchestrator.sweeps.results.analysis import CONFIG, best_first
 from orchestrator.sweeps.results.population_history import Exploit, History
 from orchestrator.sweeps.results.result import Sweep

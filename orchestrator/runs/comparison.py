@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.runs.result import Run
 from orchestrator.stats.compare import COLUMNS, Side, compare
-from orchestrator.stats.tables import recorded_schema
+from orchestrator.stats.reading import recorded_schema
 
 
 def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.checkpoint.store import CheckpointStore
     from orchestrator.config.experiment import Experiment
     from orchestrator.stats.query import Rows
+    from orchestrator.storage import Storage
+
 
 _LAST_REPORTS = 8
 """Reports in a notebook's table of a run."""
@@ -89,14 +91,14 @@ class Run(Result):
         """
         from orchestrator.stats.tables import load
 
-        return load(self.folder.storage, self.folder.attempts(), columns, where)
+        return load(self._compacted(), self.folder.attempts(), columns, where)
 
     @property
     def hook_costs(self) -> pd.DataFrame:
         """Calls and seconds of each hook at each event on each rank."""
-        from orchestrator.stats.tables import costs_table, read_recorded
+        from orchestrator.stats.tables import load_costs
 
-        return costs_table(read_recorded(self.folder.storage, "costs"), self.folder.attempts())
+        return load_costs(self._compacted(), self.folder.attempts())
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -147,14 +149,14 @@ class Run(Result):
         from orchestrator.stats.dataset import recorded_rows
         from orchestrator.stats.query import query
 
-        return query(recorded_rows(self.folder.storage, self.folder.attempts()), sql)
+        return query(recorded_rows(self._compacted(), self.folder.attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
         """The rows that count and meet a condition, as `load_stats` takes it, for questions that are larger than memory."""
         from orchestrator.stats.dataset import recorded_rows
         from orchestrator.stats.query import Rows
 
-        return Rows(recorded_rows(self.folder.storage, self.folder.attempts(), where))
+        return Rows(recorded_rows(self._compacted(), self.folder.attempts(), where))
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
@@ -188,6 +190,13 @@ class Run(Result):
         from orchestrator.runs.continuation import continued
 
         return continued(self.folder, label, overrides)
+
+    def _compacted(self) -> Storage:
+        """Where its rows lie; what compacting them has left undone is taken up."""
+        from orchestrator.stats.compaction import compact_ended
+
+        compact_ended(self.folder)
+        return self.folder.storage
 
     def _store(self) -> CheckpointStore:
         from orchestrator.checkpoint.store import CheckpointStore

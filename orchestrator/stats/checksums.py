@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from os import SEEK_END
 from typing import IO, Any
 from zlib import crc32
@@ -20,6 +21,8 @@ END = struct.pack("<Ii", 0xFFFFFFFF, 0)
 """What ends a stream."""
 _MARK = b"HYcr"
 _SEAL = len(_MARK) + 4
+ROW_GROUP = 2**17
+"""Rows of a Parquet file that are read together."""
 _PARQUET_END = 8
 """Bytes behind a footer: its length and `PAR1`."""
 
@@ -111,9 +114,15 @@ def _next_whole(data: bytes) -> int | None:
     return None
 
 
-def write_parquet(table: pa.Table, file: IO[bytes], row_group_size: int) -> None:
-    """Writes a table with the CRC-32 of each page and of the footer; `file` is one to write and to read."""
-    pq.write_table(table, file, row_group_size=row_group_size, write_page_checksum=True)
+def write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
+    """Writes tables of the same columns below each other, with the CRC-32 of each page and of the footer; `file` is one to write and
+    to read. Measurements hardly repeat, so that text alone has dictionaries."""
+    tables = iter(tables)
+    first = next(tables)
+    texts = [field.name for field in first.schema if pa.types.is_string(field.type)]
+    with pq.ParquetWriter(file, first.schema, compression="zstd", use_dictionary=texts, write_page_checksum=True) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table, ROW_GROUP)
     footer = _footer(file)
     file.seek(-_PARQUET_END, SEEK_END)
     file.write(_seal(footer) + struct.pack("<I", len(footer) + _SEAL) + b"PAR1")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.row_filter import parse_where
-from orchestrator.stats.tables import FIRST, current_rows, read_recorded, recorded_schema
+from orchestrator.stats.tables import load_table
 from orchestrator.storage import Storage
 
 
@@ -18,8 +16,4 @@ def recorded_rows(storage: Storage, attempts: Sequence[Attempt], where: str | No
 
     `where` is as `parse_where` takes it. Raises UsageError for a condition that cannot be read.
     """
-    schema = recorded_schema(storage)
-    if not schema.names:
-        return ds.dataset(pa.table({name: pa.nulls(0) for name in FIRST}))
-    conditions = parse_where(where, schema) if where else []
-    return ds.dataset(current_rows(read_recorded(storage, "rows"), attempts, conditions=conditions))
+    return ds.dataset(load_table(storage, attempts, None, where))

@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import checked_report
 from orchestrator.stats.checksums import schema_in, whole_batches
-from orchestrator.stats.tables import COMPACTED, load
+from orchestrator.stats.reading import read_segment
+from orchestrator.stats.recorded_files import COMPACTED, opened_parquet, recorded_at
+from orchestrator.stats.tables import load
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import whole_lines
 
@@ -49,6 +53,10 @@ class RankTail:
         self._sizes: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._schemas: dict[str, tuple[pa.Schema, bool]] = {}
+        self._segment = -1
+        """The number of the newest segment."""
+        self._since = 0
+        """Rows that were read of what comes after it."""
         self.window: deque[pa.RecordBatch] = deque()
         """The batches that hold the last WINDOW rows of training, or all there are."""
         self.newest: dict[str, Any] = {}
@@ -61,16 +69,44 @@ class RankTail:
         """The largest value of each column that ends in `_bytes`."""
 
     def look(self) -> None:
-        """Takes what was written since the last look."""
-        files = self._storage.files(self._folder)
-        for name in [name for name in files if name.startswith("rows-") and name.endswith(".arrow")]:
+        """Takes what was written since the last look. Parts that have become a segment meanwhile are read on in that."""
+        files = {name: state for name, state in self._storage.files(self._folder).items() if name.startswith("rows-")}
+        segments = [name for name in files if name.endswith(".parquet") and _number(name) > self._segment]
+        for name in segments:
+            self._take_segment(name, is_newest=name == segments[-1])
+        for name in [name for name in files if name.endswith(".arrow") and _number(name) > self._segment]:
             size, modified = files[name]
             if size == self._sizes.get(name):
                 continue
+            try:
+                for batch in self._new_batches(name):
+                    self._since += batch.num_rows
+                    self.take(batch)
+            except FileNotFoundError:  # a segment by now: the next look takes that, and then what comes after it
+                return
             self._sizes[name] = size
-            for batch in self._new_batches(name):
-                self.take(batch)
             self.written = time() if modified is None else modified
+
+    def _take_segment(self, name: str, is_newest: bool) -> None:
+        """Takes the rows of a segment that were not read as parts; of one that others follow only how large they are."""
+        path, before = f"{self._folder}/{name}", self._since
+        with opened_parquet(self._storage, path) as file:
+            metadata = pq.read_metadata(file)
+        self._segment, self._since = _number(name), max(0, before - metadata.num_rows)
+        if metadata.num_rows <= before:
+            return
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(metadata.num_columns)):
+                self._take_peak(column.path_in_schema, column.statistics and column.statistics.max)
+        if is_newest:
+            self.take_joined(read_segment(self._storage, recorded_at(path)).slice(before).drop_columns("superseded"))
+
+    def take_joined(self, rows: pa.Table) -> None:
+        """Takes the last rows of any phases, in the order in which they were made."""
+        is_training = pc.equal(rows["phase"], "train").to_numpy()
+        for kept in sorted((is_training, ~is_training), key=lambda kept: bool(kept[-1])):
+            for batch in rows.take(np.flatnonzero(kept)[-WINDOW:]).to_batches():
+                self.take(batch)
 
     def _new_batches(self, name: str) -> Iterator[pa.RecordBatch]:
         """The whole batches behind what was read of a stream; what is being written now comes with a later look."""
@@ -106,15 +142,23 @@ class RankTail:
             return
         self.newest = batch.slice(batch.num_rows - 1).to_pylist()[0]
         for name in batch.schema.names:
-            peak = pc.max(batch.column(name)).as_py() if name.endswith("_bytes") else None
-            if peak is not None:
-                self.peaks[name] = max(peak, self.peaks.get(name, peak))
+            if name.endswith("_bytes"):
+                self._take_peak(name, pc.max(batch.column(name)).as_py())
         if self.newest["phase"] != "train":
             return
         self.trained = self.newest["iteration"]
         self.window.append(batch)
         while sum(kept.num_rows for kept in self.window) - self.window[0].num_rows >= WINDOW:
             self.window.popleft()
+
+
+    def _take_peak(self, name: str, value: Any) -> None:
+        if name.endswith("_bytes") and value is not None:
+            self.peaks[name] = max(value, self.peaks.get(name, value))
+
+
+def _number(name: str) -> int:
+    return int(name.partition("-")[2].partition(".")[0])
 
 
 class AttemptTail:

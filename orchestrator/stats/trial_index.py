@@ -24,7 +24,8 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder, status_of
 from orchestrator.stats.best_report import best_report
-from orchestrator.stats.tables import COMPACTED, load
+from orchestrator.stats.recorded_files import COMPACTED
+from orchestrator.stats.tables import load
 from orchestrator.stats.usage import kept_usage, usage
 from orchestrator.storage import FileState, Storage
 

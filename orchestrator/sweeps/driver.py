@@ -36,7 +36,7 @@ from orchestrator.records.provenance import provenance
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
-from orchestrator.stats.tables import compact
+from orchestrator.stats.compaction import compact
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population_history import History

@@ -12,7 +12,7 @@ from orchestrator.config.sweep import Sweep
 from orchestrator.engines.lifecycle import Lifecycle
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.loop.report import Report
-from orchestrator.stats.tables import recorded_schema
+from orchestrator.stats.reading import recorded_schema
 
 _CLEARLY = 0.8
 """How like a name that is there one must be to be a misspelling of it, where it might also come later (difflib's ratio)."""

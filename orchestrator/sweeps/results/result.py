@@ -15,8 +15,8 @@ from orchestrator.errors import DamagedFile, UsageError, did_you_mean
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, training_unless_said
+from orchestrator.stats.reading import recorded_schema
 from orchestrator.stats.row_filter import check_columns
-from orchestrator.stats.tables import recorded_schema
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,

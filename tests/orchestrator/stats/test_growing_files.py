@@ -10,10 +10,12 @@ import fsspec
 import pyarrow as pa
 import pytest
 
+from orchestrator.stats import growing_files, rank_files
+from orchestrator.stats.compaction import compact
 from orchestrator.stats.growing_files import WINDOW, AttemptTail, LineTail, RankTail
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import compact
 from orchestrator.storage import Storage
+from tests.orchestrator.stats.test_rank_files import Immediately
 from tests.orchestrator.stats.test_tables import FRESH, record, row
 
 FOLDER = "stats/attempt=0/rank=0"
@@ -111,6 +113,29 @@ def test_old_rows_go_and_their_peaks_stay(tmp_path: Path) -> None:
     assert WINDOW <= len(kept) < WINDOW + 50
     assert (tail.trained, tail.newest["phase"]) == (kept[-1], "val")
     assert tail.peaks == {"rss_bytes": 900}
+
+
+def test_a_rank_that_rewrites_its_files_is_followed_and_can_be_looked_at_anew(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are written between two looks and amid a part that was begun; whoever comes later sees the same."""
+    monkeypatch.setattr(rank_files, "PART_ROWS", 60)
+    monkeypatch.setattr(growing_files, "WINDOW", 20)
+    monkeypatch.setattr(rank_files, "Thread", Immediately)
+    rank, tail = recorder(storage), RankTail(storage, FOLDER)
+    for first in range(1, 600, 7):
+        append(rank, *range(first, first + 7), rss_bytes=1000 - first)
+        if first % 5 == 0:
+            rank._files._pack()  # type: ignore[union-attr]
+        if first % 3 == 0:
+            continue
+        tail.look()
+        for one in (tail, anew := RankTail(storage, FOLDER)):
+            one.look()
+            assert (one.trained, one.newest["iteration"], one.peaks) == (first + 6, first + 6, {"rss_bytes": 999})
+            assert (one.newest["rank"], one.newest["attempt"]) == (0, 0)
+            assert seen(one)[-20:] == list(range(max(1, first - 13), first + 7))
+        assert anew.window[0].num_rows < 120
+    assert len([name for name in storage.names(FOLDER) if name.endswith(".parquet")]) > 3
+    rank.close()
 
 
 def test_ranks_of_an_attempt_come_as_they_write(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.stats.reading import read_batches
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import read_batches
 from orchestrator.storage import Storage
 
 FOLDER = "stats/attempt=0/rank=0"

@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
+from orchestrator.stats.compaction import compact
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import compact, costs_table, load, read_recorded, stats_table
+from orchestrator.stats.tables import costs_table, load, read_recorded, stats_table
 from orchestrator.storage import Storage
 
 FRESH = Attempt(0)
@@ -129,21 +128,9 @@ def test_a_third_attempt_may_go_back_behind_the_second() -> None:
     assert keys(stats, "iteration", "attempt") == [(n, 0) for n in range(1, 5)] + [(n, 2) for n in range(5, 10)]
 
 
-def test_superseded_rows_can_be_kept_and_are_marked() -> None:
-    rows = [row(0, "train", 0, 1, 1), row(0, "train", 0, 2, 2), row(1, "train", 0, 2, 2)]
-    stats = stats_table(table(rows), [FRESH, attempt(1, 1, 1, Stage.TRAIN)], keep_superseded=True)
-    assert sorted(keys(stats, "iteration", "attempt", "superseded")) == [(1, 0, False), (2, 0, True), (2, 1, False)]
-
-
-def test_a_row_that_came_by_two_ways_stands_once() -> None:
-    rows = [row(0, "train", 0, n, n, rank) for rank in (0, 1) for n in (1, 2)]
-    stats = stats_table(table(rows + rows[1:]), [FRESH])
-    assert keys(stats, "iteration", "rank") == [(1, 0), (1, 1), (2, 0), (2, 1)]
-
-
 def test_without_rows_the_table_has_its_first_columns() -> None:
     assert list(stats_table(pa.schema([]).empty_table(), []).columns) == ["rank", "node", "phase", "epoch", "iteration", "step"]
-    assert len(costs_table(pa.schema([]).empty_table(), [])) == 0
+    assert len(costs_table([], [])) == 0
 
 
 # From files
@@ -157,61 +144,15 @@ ROWS = [
 ATTEMPTS = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
 
 
-def stats_of(storage: Storage, **options: Any) -> pd.DataFrame:
-    return stats_table(read_recorded(storage, "rows"), ATTEMPTS, **options)
-
-
 def test_rows_of_all_ranks_and_attempts_are_read(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
-    stats = stats_of(Storage(tmp_path))
+    stats = stats_table(read_recorded(Storage(tmp_path), "rows"), ATTEMPTS)
+    pd.testing.assert_frame_equal(stats, load(Storage(tmp_path), ATTEMPTS))
     assert keys(stats[stats["phase"] == "train"], "rank", "iteration", "attempt") == [
         (rank, n, 0 if n <= 3 else 1) for n in range(1, 8) for rank in (0, 1)
     ]
     np.testing.assert_equal(stats["grad_norm"].tolist(), [*[np.nan] * 6, *(float(n) for n in (4, 5, 6, 7) for _ in (0, 1)), np.nan, np.nan])
     assert stats[stats["phase"] == "val"]["accuracy"].tolist() == [0.5, 1.0]
-
-
-def test_compacting_keeps_every_row_and_the_table_as_it_was(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    record(storage, ROWS, [{"iteration": 1, "step": 1, "hook": "ema", "event": "on_update", "calls": 2, "seconds": 0.5}])
-    before, all_before = stats_of(storage), stats_of(storage, keep_superseded=True)
-    costs = costs_table(read_recorded(storage, "costs"), ATTEMPTS)
-    compact(storage, ATTEMPTS)
-    assert storage.exists("stats.parquet")
-    assert storage.exists("hooks.parquet")
-    assert not list(tmp_path.glob("**/*.arrow"))
-    pd.testing.assert_frame_equal(stats_of(storage), before)
-    pd.testing.assert_frame_equal(stats_of(storage, keep_superseded=True), all_before)
-    assert len(all_before) == len(ROWS)
-    pd.testing.assert_frame_equal(costs_table(read_recorded(storage, "costs"), ATTEMPTS), costs)
-    compact(storage, ATTEMPTS)
-    pd.testing.assert_frame_equal(stats_of(storage, keep_superseded=True), all_before)
-
-
-def test_a_kill_while_compacting_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compacted file is there, and so are some of the ranks' own."""
-    storage = Storage(tmp_path)
-    record(storage, ROWS)
-    before = stats_of(storage)
-    delete, deleted = Storage.delete, []
-
-    def deleting(self: Storage, name: str) -> None:
-        if len(deleted) == 1:
-            raise KeyboardInterrupt
-        deleted.append(name)
-        delete(self, name)
-
-    monkeypatch.setattr(Storage, "delete", deleting)
-    with pytest.raises(KeyboardInterrupt):
-        compact(storage, ATTEMPTS)
-    assert list(tmp_path.glob("**/*.arrow"))
-    pd.testing.assert_frame_equal(stats_of(storage), before)
-
-
-def test_nothing_recorded_is_nothing_to_compact(tmp_path: Path) -> None:
-    compact(Storage(tmp_path), [])
-    assert read_recorded(Storage(tmp_path), "rows").column_names == []
-    assert Storage(tmp_path).names() == []
 
 
 # A part of the table
@@ -260,7 +201,7 @@ def test_a_condition_on_what_was_measured_brings_no_superseded_row_back(tmp_path
     """The row of the second attempt counts and does not meet the condition; that of the first does and must not appear."""
     twice = [row(0, "val", 0, 1, 4, loss=9.0), row(1, "val", 0, 1, 4, loss=1.0)]
     record(Storage(tmp_path), twice)
-    attempts = [FRESH, attempt(1, 6, 6, Stage.TRAIN)]  # by position alone both would stand
+    attempts = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
     assert load(Storage(tmp_path), attempts)["loss"].tolist() == [1.0]
     assert len(load(Storage(tmp_path), attempts, where="loss > 5")) == 0
 
@@ -312,18 +253,6 @@ def test_columns_are_as_small_as_is_safe(tmp_path: Path) -> None:
     assert load(Storage(tmp_path / "long"), [FRESH])["iteration"].tolist() == [2**31]
 
 
-def test_the_compacted_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
-    record(Storage(tmp_path), ROWS)
-    compact(Storage(tmp_path), ATTEMPTS)
-    plain = pq.ParquetFile(tmp_path / "stats.parquet").read()
-    kinds = {str(kind) for kind in plain.schema.types}
-    assert kinds <= {"int16", "int32", "int64", "double", "string", "bool"}
-    counting = plain.filter(pc.invert(plain["superseded"])).select(["phase", "iteration", "rank"]).to_pylist()
-    assert [tuple(one.values()) for one in counting] == [
-        *(("train", n, rank) for n in range(1, 8) for rank in (0, 1)), ("val", 1, 0), ("val", 1, 1)
-    ]
-
-
 def test_a_number_that_is_not_one_stays_apart_from_an_empty_cell(tmp_path: Path) -> None:
     record(Storage(tmp_path), [row(0, "train", 0, 1, 1, loss=float("nan")), row(0, "train", 0, 2, 2, grad_norm=1.0)])
     for _ in range(2):
@@ -347,7 +276,6 @@ def test_costs_of_hooks_by_rank_without_what_was_done_again() -> None:
         cost(1, 0, "ema", 9, 4, 0.25),
         cost(0, 1, "ema", 5, 5, 2.0),
         cost(0, 1, "clip", 5, 5, 0.125),
-        cost(0, 1, "clip", 5, 5, 0.125),  # read twice
     ]
-    costs = costs_table(table(rows), [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
+    costs = costs_table([table(rows[:2]), table(rows[2:])], [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
     assert keys(costs, "rank", "hook", "calls", "seconds") == [(0, "ema", 9, 0.75), (1, "clip", 5, 0.125), (1, "ema", 5, 2.0)]

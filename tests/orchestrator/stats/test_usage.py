@@ -12,8 +12,9 @@ import pytest
 from orchestrator.checkpoint.position import Position
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats import tables
+from orchestrator.stats.compaction import compact
+from orchestrator.stats.recorded_files import COMPACTED
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import COMPACTED, compact
 from orchestrator.stats.usage import kept_usage, usage
 from orchestrator.storage import Storage
 
