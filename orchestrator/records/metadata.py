@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
+from orchestrator.config.source import Predecessor
 from orchestrator.records.process import Process
 from orchestrator.storage.stored_data import checked
 
@@ -91,7 +92,7 @@ class RunMetadata:
     metric_missing: bool = False
     """Whether it failed as its reports lack the sweep's metric."""
     goes_on_from: Mapping[str, Any] | None = None
-    """The checkpoint of another run that it began with, as `Predecessor` in `config/source.py`."""
+    """The checkpoint of another run that it began with, as `Predecessor` has it."""
     tags: Sequence[str] = ()
     notes: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -127,6 +128,8 @@ class RunMetadata:
                 seconds_at(moment)
         if self.taken_up_by is not None:
             checked(self.taken_up_by, Process, "taken_up_by")
+        if self.goes_on_from is not None:
+            checked(self.goes_on_from, Predecessor, "goes_on_from")
         if self.best is not None:
             checked(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:

@@ -17,14 +17,14 @@ import yaml
 from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.source import ExperimentSource
-from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
+from orchestrator.errors import CheckpointError, DamagedFile, HookyardError, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as DRIVERS
 from orchestrator.records.lease import Lease, is_driven, renew_lease
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.reports import checked_report
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import checked, mapping, read_json, sealed, whole_lines
+from orchestrator.storage.stored_data import checked, left_out, mapping, read_json, sealed, whole_lines
 
 DEFAULT_STORAGE = "runs"
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
@@ -65,6 +65,15 @@ class _Experiment:
     sweep: Mapping[str, Any] | None = None
 
 
+@contextmanager
+def nothing_started() -> Iterator[None]:
+    """Within it a storage that refuses makes the call a wrong one: nothing has begun yet."""
+    try:
+        yield
+    except StorageError as error:
+        raise UsageError(f"{error}. Nothing was started.") from error
+
+
 class RunFolder:
     """The files of one run. Imports neither ray nor torch; used by driver and workers alike.
 
@@ -90,10 +99,8 @@ class RunFolder:
         """Makes a new run; raises UsageError where the name is taken, so that nothing is resumed or lost by accident."""
         folder = cls(storage, name)
         folder.refuse_if_taken()
-        try:
+        with nothing_started():
             folder.begin(experiment, **metadata)
-        except StorageError as error:
-            raise UsageError(f"{error}. Nothing was started.") from error
         return folder
 
     def refuse_if_taken(self) -> None:
@@ -242,12 +249,19 @@ class RunFolder:
     def being_taken_up(self) -> Iterator[None]:
         """Within it the run is running for whoever looks, though it takes seconds until this process, which has its lease, drives
         it; where that refuses or dies, it is what it was before."""
-        self.update(taken_up_by=asdict(Process.this()))
+        with nothing_started():
+            self.update(taken_up_by=asdict(Process.this()))
         try:
             yield
-        finally:
-            if self.metadata().taken_up_by:
-                self.update(taken_up_by=None)
+        except BaseException:
+            with suppress(HookyardError, OSError):  # what failed before is the failure that is told
+                self._be_left()
+            raise
+        self._be_left()
+
+    def _be_left(self) -> None:
+        if self.metadata().taken_up_by:
+            self.update(taken_up_by=None)
 
     # Attempts
 
@@ -321,7 +335,10 @@ class RunFolder:
             lines = self.storage.read_appended("metrics.jsonl")
         except FileNotFoundError:
             return []
-        return whole_lines(lines, str(self.storage / "metrics.jsonl"), checked_report)
+        place = str(self.storage / "metrics.jsonl")
+        if lines and not lines.endswith(b"\n") and self.metadata().status in ENDED:
+            left_out(place, "its last line was cut short")
+        return whole_lines(lines, place, checked_report)
 
 
 def _entries(data: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from orchestrator.records.metadata import EngineName
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, now
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import take_up_predecessor
 from orchestrator.runs.result import Run
@@ -119,9 +119,10 @@ def go_on(folder: RunFolder, lease: Lease, *, workers: int | None, address: str 
     if from_start and (before := experiment.source.goes_on_from):
         raise UsageError(f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}")
     _check_checkpoints(folder, from_start)
-    folder.write_experiment(to_yaml(experiment), experiment.source)
     again = {"status": "running", "error": None, "stopped": [], "resumed": [*metadata.resumed, now()], "taken_up_by": None}
-    folder.update(**again, **asdict(Process.this()))
+    with nothing_started():
+        folder.write_experiment(to_yaml(experiment), experiment.source)
+        folder.update(**again, **asdict(Process.this()))
     return _drive(folder, experiment, engine, address, lease)
 
 

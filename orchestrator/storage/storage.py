@@ -163,14 +163,14 @@ class Storage:
         return FileState(info.size, info.mtime and info.mtime.timestamp()) if info.is_file else None
 
     def names(self, folder: str = "") -> list[str]:
-        """The names in a folder, sorted; empty where there is none."""
+        """The names in a folder, sorted; empty where there is none, or a file."""
         if self.local:
             path = self.local / folder
             with telling_of(path):
                 try:
                     return sorted(os.listdir(path))
-                except FileNotFoundError:
-                    if path.is_symlink():  # and leads nowhere
+                except (FileNotFoundError, NotADirectoryError):
+                    if path.is_symlink() or (path.exists() and not path.is_file()):  # a link that leads nowhere, a pipe
                         raise
                     return []
         return sorted(info.base_name for info in self._remote.infos(self._path(folder)))

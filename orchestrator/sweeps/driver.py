@@ -33,7 +33,7 @@ from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
-from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, now
+from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.compaction import compact
@@ -142,9 +142,10 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
     TrialIndex(folder, settings.objectives).join()
     _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
-    folder.write_experiment(to_yaml(experiment), experiment.source)
     again = {"status": "running", "error": None, "stopped": [], "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
-    folder.update(**again, taken_up_by=None, **asdict(Process.this()))
+    with nothing_started():
+        folder.write_experiment(to_yaml(experiment), experiment.source)
+        folder.update(**again, taken_up_by=None, **asdict(Process.this()))
     return _carry_out(folder, experiment, previous, address, lease)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -64,6 +66,7 @@ def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> 
     ("run.json", b"", "run.json is damaged: it is empty"),
     ("run.json", b"5", "run.json is damaged: it is not a mapping"),
     ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
+    ("run.json", b'{"name": "cut", "status": "failed", "started": "2026-01-01", "goes_on_from": {"run": 5}}', "`goes_on_from.run` is 5, not text"),
     ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
     ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks` is 5, not a mapping"),
     ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: it is not a mapping"),
@@ -127,3 +130,29 @@ def test_where_no_checkpoint_is_whole_nothing_is_started(cut: Path) -> None:
     assert json.loads((cut / "run.json").read_text())["status"] == "failed"
     result = CliRunner().invoke(app, ["resume", str(cut), "--from-start"])
     assert "attempt 1 begins anew, as there is no checkpoint" in result.stderr
+
+
+@pytest.mark.parametrize("refused", ["run.json", "experiment.yaml", "source.json"])
+def test_a_disk_that_is_full_before_a_resume_begins_is_a_wrong_call(cut: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    replace = os.replace
+
+    def full(source: object, target: object) -> None:
+        if str(target).endswith(refused):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(str(source), str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        code, out, told = call("resume", cut)
+    assert (code, out) == (2, "")
+    assert f"{refused}: No space left on device. The disk is full, or has room for no more files: make room" in told
+    assert told.endswith("Nothing was started.\n")
+    assert "attempt 1 goes on from epoch-0001" in call("resume", cut)[2]
+
+
+def test_a_report_that_a_run_which_is_over_lost_is_said(cut: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = cut / "run.json"
+    file.write_text(file.read_text().replace('"failed"', '"finished"'))
+    (cut / "metrics.jsonl").write_bytes((cut / "metrics.jsonl").read_bytes()[:-9])
+    assert "0 reports" in call("show", cut)[1]
+    assert f"{cut}/metrics.jsonl is damaged: its last line was cut short" in caplog.text
