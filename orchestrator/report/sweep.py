@@ -12,10 +12,12 @@ from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page, units
 from orchestrator.report.markup import element
 from orchestrator.report.page import Tile
+from orchestrator.report.selection import best_and_others, shortened
 from orchestrator.report.tables import Quantity, table
 from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
 from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.handover import handover
+from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats import quantities
@@ -26,23 +28,27 @@ from orchestrator.sweeps.results.result import Sweep
 
 BARS = 32
 """The most trials whose rows are read."""
+MOST_CURVES = 200
+"""The most trials whose reports are read."""
+MOST_EXPLOITS = 500
 
 
 def sweep_page(sweep: Sweep, made: str) -> str:
     """The page of a sweep, under way or over; `made` says when it was made."""
     metadata, objectives = sweep.folder.metadata(), dict(sweep.objectives)
     config = sweep.folder.experiment_text()
-    ordered = best_first(sweep.trials, objectives)
+    ordered = shortened(best_first(sweep.trials, objectives))
     names = [*map(str, ordered.index)]
     history = History(sweep.folder).read()
-    first = next((run for run in sweep.runs if names[:1] == [run.name]), None)
+    first = sweep.trial(names[0]) if names else None
+    judged = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     sections = [
-        trials(ordered, objectives),
+        trials(ordered, objectives, sweep.path),
         handover(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
         coordinates(ordered, objectives, logarithmic(config)),
         parameter_importance(ordered, objectives),
         front(ordered, objectives),
-        progress({run.name: run.reports() for run in sweep.runs}, objectives, names),
+        progress(_reports(sweep, best_and_others(judged, MOST_CURVES)), objectives, len(judged)),
         spending(mean_spans(sweep, names[:BARS])),
         *([_population(history)] if history else []),
         details(ordered, objectives, sweep.path),
@@ -50,6 +56,12 @@ def sweep_page(sweep: Sweep, made: str) -> str:
     ]
     tiles = [*_best_tiles(ordered, objectives), _count_tile(ordered), *_cost_tiles(metadata, ordered)]
     return page.page(sweep.name, sweep.path, page.headline(sweep.name, sweep.status, metadata, tiles), sections, made)
+
+
+def _reports(sweep: Sweep, names: Sequence[str]) -> dict[str, Reports]:
+    """What some trials have reported, by name and in that order."""
+    found = sweep.folder.storage.each(lambda name: sweep.trial(name).reports(), names)
+    return dict(zip(names, found, strict=True))
 
 
 def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
@@ -103,10 +115,11 @@ def _cost_tiles(metadata: RunMetadata, trials: pd.DataFrame) -> list[Tile]:
 def _population(history: Sequence[Exploit]) -> page.Section:
     """Who went on from whose weights, with which values."""
     columns = ("trial", "source", "step", "score", "source_score")
-    rows = [(*(getattr(exploit, name) for name in columns), _changes(exploit.before, exploit.after)) for exploit in history]
+    rows = [(*(getattr(exploit, name) for name in columns), _changes(exploit.before, exploit.after)) for exploit in history[-MOST_EXPLOITS:]]
     headings = {"source": "from", "source_score": "score of the other"}
     drawn = table("In the order in which it happened", (*columns, "values"), rows, headings=headings, class_="sortable")
-    return page.Section("population", "Who went on from whom", drawn)
+    note = f"The last {MOST_EXPLOITS} of {len(history):,}; all of them are in population.jsonl." if len(history) > MOST_EXPLOITS else ""
+    return page.Section("population", "Who went on from whom", drawn, note)
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ from orchestrator.stats.quantities import is_number
 
 BLOCKS = 10
 DEALS = 4999
+LARGE, FEWER_DEALS = 2000, 999
+DEALT_AT_ONCE = 2**22
 LEVEL = 0.01
 """How often two runs that are alike may be told apart, for each number compared."""
 SHORTEST = 40
@@ -162,9 +164,19 @@ def cost_verdict(difference: float, first: Series, other: Series) -> str:
 
 def beyond_chance(first: Series, other: Series, summary: Callable[..., Any]) -> bool:
     """Whether what `summary` makes of two samples differs by more than when they are dealt at random; it takes an `axis`."""
-    deals = np.random.default_rng(0).permuted(np.tile(np.concatenate([first, other]), (DEALS, 1)), axis=1)
-    by_chance = np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1))
-    return is_rare(by_chance, summary(first, axis=0) - summary(other, axis=0))
+    random, both = np.random.default_rng(0), np.concatenate([first, other])
+    by_chance = []
+    for count in deals_of(len(both)):
+        deals = random.permuted(np.tile(both, (count, 1)), axis=1)
+        by_chance.append(np.abs(summary(deals[:, : len(first)], axis=1) - summary(deals[:, len(first) :], axis=1)))
+    return is_rare(np.concatenate(by_chance), summary(first, axis=0) - summary(other, axis=0))
+
+
+def deals_of(size: int) -> list[int]:
+    """How often samples of together so many numbers are dealt anew, in turns that fit the memory; large ones less often."""
+    deals = DEALS if size <= LARGE else FEWER_DEALS
+    turn = max(1, DEALT_AT_ONCE // size)
+    return [turn] * (deals // turn) + [deals % turn] * (deals % turn > 0)
 
 
 def is_rare(by_chance: Series, difference: float) -> bool:

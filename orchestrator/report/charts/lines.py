@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.report import axes
-from orchestrator.report.binning import Envelope
+from orchestrator.report.binning import Envelope, grouped
 from orchestrator.report.charts import frame
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
+
+MOST_POINTS = 120
+"""Of a trial's curve among others."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,22 @@ def curves(title: str, column: str, drawn: Sequence[Line], x_name: str, note: st
     x, y = _axes(column, drawn, x_name)
     label = f"{title} of {len(drawn)} trials over {x_name}, from {y.low:.4g} to {y.high:.4g}"
     # What is drawn last lies above.
-    faded = [_drawn(line, x, y, f"--merit:{1 - place / len(drawn):.0%}") for place, line in enumerate(drawn)]
+    faded = [_drawn(_thinned(line), x, y, f"--merit:{1 - place / len(drawn):.0%}") for place, line in enumerate(drawn)]
     columns = ("trial", "reports", f"smallest/{column}", f"largest/{column}", f"last/{column}")
     rows = [
         (line.trial, len(line.y), float(np.min(line.y)), float(np.max(line.y)), float(line.y[-1])) for line in drawn
     ]
     data = table(title, columns, rows, headings={name: name.partition("/")[0] for name in columns})
     return frame.figure(title, frame.plot(reversed(faded), x, y, label), note=_note(note, y, x_name), data=data)
+
+
+def _thinned(line: Line) -> Line:
+    """A line of no more points than can be told apart: of neighbours their mean."""
+    if len(line.x) <= MOST_POINTS:
+        return line
+    groups = grouped(len(line.x), MOST_POINTS)
+    sizes = np.bincount(groups)
+    return replace(line, x=np.bincount(groups, line.x) / sizes, y=np.bincount(groups, line.y) / sizes)
 
 
 def _axes(column: str, drawn: Sequence[Line], x_name: str) -> tuple[axes.Axis, axes.Axis]:

@@ -28,10 +28,11 @@ def parallel(
     """
     columns = [str(column) for column in trials.columns]
     across = (np.arange(len(columns)) + 0.5) / len(columns)
-    scales, heights = {}, pd.DataFrame(index=trials.index)
+    scales, found = {}, {}
     for name in columns:
         scales[name], numbers = _scale(trials[name], name in logarithmic)
-        heights[name] = _height(scales[name].positions(numbers))
+        found[name] = _height(scales[name].positions(numbers))
+    heights = pd.DataFrame(found, index=trials.index)
     order = merit.reindex(trials.index).fillna(0).sort_values(kind="stable")
     drawing = [
         frame.trial_path(trial, trials.loc[trial].to_dict(), frame.path(across, heights.loc[trial]), "through", f"--merit:{order[trial]:.0%}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import pandas as pd
 
@@ -12,11 +12,14 @@ from orchestrator.report.charts.parallel import parallel
 from orchestrator.report.charts.scatter import scatter
 from orchestrator.report.charts.stacks import stacks
 from orchestrator.report.markup import Markup, element
+from orchestrator.report.selection import best_and_others, fitting, told
 from orchestrator.report.tables import Quantity, Share, table
 from orchestrator.report.views.learning import Reports, points
 from orchestrator.report.views.spans import KINDS
 from orchestrator.sweeps.results.analysis import CONFIG, ENOUGH, importance_table, non_dominated
 
+MOST_LINES, LINE_CELLS, MOST_DOTS = 400, 8_000, 600
+"""The most lines of parallel coordinates and the most places these go through; and the most dots on a front and beside it."""
 COST = "step_s"
 """What a sweep with a single metric is weighed against."""
 
@@ -30,8 +33,10 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     renamed = trials[list(dict.fromkeys(shown))].rename(columns=lambda name: name.removeprefix(CONFIG))
     metric, mode = next(iter(objectives.items()))
     merit = trials[metric].rank(pct=True, ascending=mode == "max") if metric in trials else pd.Series(0.0, trials.index)
-    title = f"{len(trials)} trials, from their values to what they reached"
-    drawn = parallel(title, renamed, merit, logarithmic, f"The stronger a line, the better its {metric}.")
+    title = f"{len(trials):,} trials, from their values to what they reached"
+    chosen = best_and_others([*map(str, renamed.index)], fitting(len(shown), MOST_LINES, LINE_CELLS))
+    note = f"The stronger a line, the better its {metric}. {told(len(chosen), len(trials))}".rstrip()
+    drawn = parallel(title, renamed.loc[chosen], merit, logarithmic, note)
     return page.Section("coordinates", "Values and what they led to", drawn)
 
 
@@ -61,8 +66,12 @@ def front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     best = non_dominated(known, modes)
     names = [*modes][:2]
     better = ", ".join(f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items())
-    note = f"Across: {names[0]}. Up: {names[1]}. Better is {better}."
-    drawn = scatter(f"{names[1]} against {names[0]}", known[names].astype(float), {*map(str, best.index)}, note)
+    beaten = known.index.difference(best.index, sort=False)
+    front, others = (best_and_others([*map(str, index)], MOST_DOTS) for index in (best.index, beaten))
+    shown = known[names].loc[[*front, *others]].astype(float)
+    some = f"{len(front):,} of {len(best):,} that no other beats and {len(others):,} of {len(beaten):,} others are drawn." if len(shown) < len(known) else ""
+    note = f"Across: {names[0]}. Up: {names[1]}. Better is {better}. {some}".rstrip()
+    drawn = scatter(f"{names[1]} against {names[0]}", shown, {*map(str, front)}, note)
     return page.Section("front", title, drawn)
 
 
@@ -78,18 +87,19 @@ def spending(spans: pd.DataFrame) -> page.Section:
     return page.Section("spending", title, drawn)
 
 
-def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], order: Sequence[str]) -> page.Section:
-    """The curve of each of the sweep's metrics in every trial. `reports` is by trial, `order` has the best first."""
-    charts = [*filter(None, (_curves(reports, metric, order) for metric in objectives))]
+def progress(reports: Mapping[str, Reports], objectives: Mapping[str, str], count: int) -> page.Section:
+    """The curve of each of the sweep's metrics. `reports` is by trial, the best first, of `count` trials that have some."""
+    charts = [*filter(None, (_curves(reports, metric, count) for metric in objectives))]
     return page.Section("progress", "Curves of all trials", element("div", *charts) if charts else "No trial has reported yet.")
 
 
-def _curves(reports: Mapping[str, Reports], metric: str, order: Sequence[str]) -> Markup | None:
+def _curves(reports: Mapping[str, Reports], metric: str, count: int) -> Markup | None:
     drawn: list[Line] = []
-    for trial in order:
-        steps, values = points(metric, reports.get(trial, ()))
+    for trial, own in reports.items():
+        steps, values = points(metric, own)
         if len(steps):
             drawn.append(Line(trial, steps, values, kind=0 if drawn else 1, trial=trial))
     if not drawn:
         return None
-    return curves(metric, metric, drawn, "step", "The best trial in gold, the others the fainter the worse.")
+    note = f"The best trial in gold, the others the fainter the worse. {told(len(reports), count)}".rstrip()
+    return curves(metric, metric, drawn, "step", note)

@@ -10,36 +10,49 @@ import pandas as pd
 
 from orchestrator.report import page, tables, units
 from orchestrator.report.markup import Markup, element, joined
+from orchestrator.report.selection import fitting
 from orchestrator.sweeps.results.analysis import CONFIG
 
 MOST = 100
-"""The most trials that are told of one by one, beside those that failed."""
+"""The most trials that are told of one by one; and of those that failed."""
+MOST_ROWS = 1000
+CELLS, DETAILED_CELLS = 20_000, 4_000
+"""The most cells of the table, and of the tables of single trials."""
 ASIDE = ("last/", "train/", "memory/", "test/", "throughput/", "stats/")
 """Columns that are folded away until they are chosen."""
 COSTS = ("step_s", "train_s", "samples_per_s", "process_peak_rss_bytes", "peak_allocated_bytes", "total_s", "data_wait_share")
 
 
-def trials(table: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
-    """The table of trials, the best first; the metrics it is judged by and what it took come right after its values."""
+def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
+    """The table of trials, the best first; the metrics it is judged by and what it took come right after its values. Of too many
+    the best, and those with details of their own."""
     if not len(table):
         return page.Section("trials", "Trials", "No trial has begun yet.")
     columns = ordered(table, objectives)
     headings = {name: name.removeprefix(CONFIG) for name in columns}
-    detailed = set(detailed_trials(table))
+    detailed = set(detailed_trials(table, len(columns)))
+    most = fitting(len(columns), MOST_ROWS, CELLS)
+    shown = table[(np.arange(len(table)) < most) | table.index.isin(detailed)]
     rows = [
         (element("a", str(trial), href=f"#{trial}") if trial in detailed else str(trial), *(_value(name, row[name]) for name in columns))
-        for trial, row in table[columns].iterrows()
+        for trial, row in shown[columns].iterrows()
     ]
     drawn = tables.table(
         "Each trial at its best report, the best first",
         ("trial", *columns),
         rows,
         headings=headings,
-        marks=[{"data_trial": str(trial)} for trial in table.index],
+        marks=[{"data_trial": str(trial)} for trial in shown.index],
         aside=[name for name in columns if _is_aside(name, objectives)],
         class_="sortable choosable",
     )
-    return page.Section("trials", "Trials", drawn)
+    return page.Section("trials", "Trials", drawn, _left_out(len(shown), len(table), path))
+
+
+def _left_out(shown: int, count: int, path: str) -> str:
+    if shown == count:
+        return ""
+    return f"{shown:,} of {count:,} trials, the best first, and some that failed; {count - shown:,} are left out. All of them: hookyard show {path} --json"
 
 
 def ordered(table: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
@@ -54,21 +67,21 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
     if not len(table):
         return page.Section("details", "Trial by trial", "No trial has begun yet.")
     columns = ordered(table, objectives)
-    detailed = detailed_trials(table)
+    detailed = detailed_trials(table, len(columns))
     pieces = [
         _trial(str(trial), {str(name): value for name, value in row.dropna().items()}, path)
         for trial, row in table.loc[detailed, columns].astype(object).iterrows()
     ]
     if len(detailed) < len(table):
-        words = f"The best {MOST} of {len(table):,} trials, and those that failed. Of others: hookyard show {path} --trial NAME"
+        words = f"{len(detailed):,} of {len(table):,} trials: the best, and some that failed. Of others: hookyard show {path} --trial NAME"
         pieces.insert(0, page.nothing(words))
     return page.Section("details", "Trial by trial", joined(pieces))
 
 
-def detailed_trials(table: pd.DataFrame) -> list[str]:
-    """The trials with details of their own on the page: the best ones, and those that failed. The best come first."""
-    failed = table["status"].isin(["failed", "lost"])
-    return [*map(str, table.index[(np.arange(len(table)) < MOST) | failed])]
+def detailed_trials(table: pd.DataFrame, columns: int) -> list[str]:
+    """The trials with details of their own on the page: the best ones, and of those that failed as many. The best come first."""
+    most, failed = fitting(columns, MOST, DETAILED_CELLS), table["status"].isin(["failed", "lost"])
+    return [*map(str, table.index[(np.arange(len(table)) < most) | (failed & (failed.cumsum() <= most))])]
 
 
 def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:

@@ -17,6 +17,8 @@ ENOUGH = 10
 """Fewer trials than this say little about what mattered."""
 RESAMPLES = 50
 """Sets of trials that are drawn to see how far importance is by chance."""
+RESAMPLED = 1000
+"""The most trials, repeats aside, in each of these sets."""
 BINS = 5
 """How many groups a parameter's numbers are put into, by size."""
 
@@ -36,14 +38,22 @@ def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFram
     """
     judged = trials[trials[list(modes)].notna().all(axis=1)]
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
-    costs = judged[list(modes)].to_numpy(dtype=float) * signs
-    front = np.array([not _beaten(cost, costs) for cost in costs], dtype=bool)
+    known, places = np.unique(judged[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True)
     first, mode = next(iter(modes.items()))
-    return judged[front].sort_values(first, ascending=mode == "min", kind="stable")
+    return judged[_unbeaten(known)[places.ravel()]].sort_values(first, ascending=mode == "min", kind="stable")
 
 
-def _beaten(cost: NDArray[np.float64], costs: NDArray[np.float64]) -> bool:
-    return bool(((costs <= cost).all(axis=1) & (costs < cost).any(axis=1)).any())
+def _unbeaten(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which rows no other one beats. They are in order and each is there once, so that none is beaten by a later one: in two
+    columns it is who has less in the second than all before, in more each of the front is compared with what is left."""
+    if costs.shape[1] <= 2:
+        best = np.minimum.accumulate(costs[:, -1])
+        return np.concatenate([[True], costs[1:, -1] < best[:-1]])[: len(costs)]
+    front, left = np.zeros(len(costs), dtype=bool), np.arange(len(costs))
+    while len(left):
+        front[left[0]] = True
+        left = left[(costs[left] < costs[left[0]]).any(axis=1)]
+    return front
 
 
 # Importance
@@ -69,16 +79,17 @@ def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str) 
     """The importance of each parameter, and how far it would lie from that with other trials: its `spread`.
 
     The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many trials, drawn
-    from these with replacement by a fixed seed; trials that repeat each other are drawn together.
+    from these with replacement by a fixed seed; trials that repeat each other are drawn together. Of more than `RESAMPLED` sets have so
+    many, and the spread is that times the root of the ratio (m out of n; Bickel, Goetze and van Zwet 1997).
     """
     judged = trials[trials[metric].notna()]
     units = pd.factorize(judged["configuration"])[0] if "configuration" in judged else np.arange(len(judged))
-    members = [np.flatnonzero(units == unit) for unit in range(units.max() + 1)]
-    random = np.random.RandomState(0)
-    sets = [np.concatenate([members[unit] for unit in random.randint(len(members), size=len(members))]) for _ in range(RESAMPLES)]
+    members = np.split(np.argsort(units, kind="stable"), np.cumsum(np.bincount(units))[:-1])
+    random, size = np.random.RandomState(0), min(len(members), RESAMPLED)
+    sets = [np.concatenate([members[unit] for unit in random.randint(len(members), size=size)]) for _ in range(RESAMPLES)]
     shares = [importance(judged.iloc[places].reset_index(drop=True), metric, mode, method) for places in sets]
     found = importance(judged, metric, mode, method)
-    return pd.DataFrame({"importance": found, "spread": pd.DataFrame(shares).std()[found.index]})
+    return pd.DataFrame({"importance": found, "spread": pd.DataFrame(shares).std()[found.index] * np.sqrt(size / len(members))})
 
 
 def default_method() -> str:

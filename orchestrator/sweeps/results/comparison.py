@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.stats.compare import (
-    DEALS,
     LEVEL,
     Series,
     beyond_chance,
     comparison,
     config_differences,
+    deals_of,
     direction_of,
     is_rare,
 )
@@ -113,6 +113,6 @@ def sign_verdict(differences: Series) -> str:
     """Whether the mean of paired differences is larger than with signs given at random (Fisher's permutation test)."""
     if 2.0 ** (1 - len(differences)) >= LEVEL:
         return "unknown"
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DEALS, len(differences)))
-    mean = float(differences.mean())
-    return direction_of(mean) if is_rare(np.abs((signs * differences).mean(axis=1)), mean) else "noise"
+    random, mean = np.random.default_rng(0), float(differences.mean())
+    turns = [random.choice([-1.0, 1.0], (count, len(differences))) @ differences for count in deals_of(len(differences))]
+    return direction_of(mean) if is_rare(np.abs(np.concatenate(turns)) / len(differences), mean) else "noise"

@@ -54,7 +54,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     run.write_text(run_page(made, "now"))
     finished = TRIALS.assign(status="finished").iloc[::-1]
     reports = {str(name): [{"step": 1, "val/accuracy": 0.5}] for name in finished.index}
-    storage = SimpleNamespace(read=lambda name: b"", exists=lambda name: False)
+    storage = SimpleNamespace(read=lambda name: b"", exists=lambda name: False, each=lambda call, things: [*map(call, things)])
     metadata = RunMetadata("s", "finished", "2026-11-21T09:00:00Z")
     monkeypatch.setattr(sweeps, "mean_spans", lambda sweep, names: finished[["step_s"]].rename(columns={"step_s": "forward_s"}))
     told: Any = SimpleNamespace(
@@ -64,7 +64,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         folder=SimpleNamespace(storage=storage, experiment_text=str, metadata=lambda: metadata),
         objectives=MAX,
         trials=finished,
-        runs=[SimpleNamespace(name=name, best=None, reports=partial(list, found)) for name, found in reports.items()],
+        trial=lambda name: SimpleNamespace(name=name, best=None, reports=partial(list, reports[name])),
     )
     sweep.write_text(sweeps.sweep_page(told, "now"))
     answers, others = looked_at([(run, 390), (run, 1280), (sweep, 390), (sweep, 1280)], LOOK)
@@ -87,7 +87,7 @@ def test_rows_of_the_trials_are_at_most_two_lines_high(tmp_path: Path) -> None:
     wide = TRIALS.assign(**{f"config/hooks.some_hook_{n}.a_long_field": 0.5 for n in range(8)})
     wide = wide.assign(status="stopped", stopped="val/accuracy has not improved on 0.5 by more than 0.0 in 5 reports")
     page = tmp_path / "sweep.html"
-    page.write_text(f"<style>{STYLE.read_text()}</style>{trials(wide, MAX).content}")
+    page.write_text(f"<style>{STYLE.read_text()}</style>{trials(wide, MAX, 's').content}")
     look = """[...document.querySelectorAll("tbody tr")].map((row) => row.getBoundingClientRect().height
         / parseFloat(window.getComputedStyle(row).fontSize)).reduce((most, ems) => Math.max(most, ems))"""
     heights, _ = looked_at([(page, 390), (page, 1280)], look)

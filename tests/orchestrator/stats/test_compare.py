@@ -8,7 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.stats.compare import Side, blocks, compare, config_differences, cost_verdict, metrics_verdict
+from orchestrator.stats import compare as comparing
+from orchestrator.stats.compare import (
+    Side,
+    beyond_chance,
+    blocks,
+    compare,
+    config_differences,
+    cost_verdict,
+    deals_of,
+    metrics_verdict,
+)
 
 MIB = 2.0**20
 
@@ -134,3 +144,13 @@ def test_configs_differ_by_dotted_path() -> None:
         "tags": [[1, 2], [1, 3]],
     }
     assert config_differences([one, one]) == {}
+
+
+def test_however_large_samples_are_dealt_in_turns_that_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    first, other, shifted = random.normal(size=60), random.normal(size=60), random.normal(loc=0.6, size=60)
+    assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)
+    whole = deals_of(120)
+    monkeypatch.setattr(comparing, "DEALT_AT_ONCE", 1000)
+    assert (sum(deals_of(120)), max(deals_of(120)) * 120 <= 1000, sum(deals_of(10**5))) == (sum(whole), True, comparing.FEWER_DEALS)
+    assert (beyond_chance(first, other, np.median), beyond_chance(first, shifted, np.median)) == (False, True)

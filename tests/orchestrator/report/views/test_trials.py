@@ -34,7 +34,7 @@ def test_what_was_chosen_and_reached_comes_first_and_empty_columns_are_left_out(
 
 
 def test_every_trial_has_its_row_and_can_be_picked() -> None:
-    content = trials(TABLE, OBJECTIVES).content
+    content = trials(TABLE, OBJECTIVES, "s").content
     (table,) = tables_of(content).values()
     assert table[0][1:4] == ["status", "lr", "val/accuracy"]
     assert table[1][:6] == ["trial-0000", "finished", "0.1", "0.75", "10 ms", "0.5"]
@@ -63,11 +63,11 @@ def test_of_very_many_trials_the_best_and_the_failed_are_told() -> None:
     )
     content = parsed(details(table, OBJECTIVES, "s").content)
     assert [one.get("id") for one in content.iter("details")][-2:] == [f"t{MOST - 1}", f"t{MOST + 5}"]
-    links = [one.get("href") for one in parsed(trials(table, OBJECTIVES).content).iter("a")]
+    links = [one.get("href") for one in parsed(trials(table, OBJECTIVES, "s").content).iter("a")]
     assert links == [f"#{one.get('id')}" for one in content.iter("details")]
 
 
 def test_no_trial_is_said() -> None:
     empty = pd.DataFrame()
-    assert "No trial has begun" in str(trials(empty, OBJECTIVES).content)
+    assert "No trial has begun" in str(trials(empty, OBJECTIVES, "s").content)
     assert "No trial has begun" in str(details(empty, OBJECTIVES, "s").content)

@@ -137,6 +137,9 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeyp
     # Two trials of each configuration are no more than one that is there twice.
     repeated = pd.concat([table.assign(configuration=range(5))] * 2, ignore_index=True)
     assert importance_table(repeated, "score", "max", "mean")["spread"].tolist() == pytest.approx(found["spread"].tolist())
+    # Of very many not all are drawn, and the spread is still that of all.
+    monkeypatch.setattr(analysis, "RESAMPLED", 3)
+    assert importance_table(table, "score", "max", "mean")["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
 
 
 def test_with_more_trials_the_spread_is_smaller_and_what_does_nothing_lies_within_it() -> None:

@@ -1,0 +1,158 @@
+"""What a sweep costs as its trials grow in number: before the first, while it goes on, at its end, and to look at.
+
+The trials are made up: each has files as a finished one leaves them, with reports of the sweep's metric and 29 others. One trial is
+missing, which the resume trains. On S3 what counts are requests; their time is with 30 ms added to each.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks.growth._slow_s3 import slow_s3
+from benchmarks.growth.law import print_growth
+from benchmarks.open_sweep import rows_of_a_trial
+from orchestrator import open_sweep, resume_sweep
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.records.metadata import Attempt
+from orchestrator.records.run_folder import INDEX, RunFolder
+from orchestrator.records.sweep_folder import trial_name
+from orchestrator.report import report
+from orchestrator.stats.tables import COMPACTED
+from orchestrator.stats.usage import with_usage
+from orchestrator.sweeps.results.analysis import importance_table
+from orchestrator.sweeps.results.comparison import compare_sweeps
+from orchestrator.sweeps.search.search import make_search
+from orchestrator.terminal.sweep_status import LiveSweep
+
+SIZES = (300, 1000, 3000)
+REPORTS, METRICS = 10, 30
+TIMES = {"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:10:00Z"}
+
+Costs = defaultdict[str, list[float]]
+
+
+def described(trials: int) -> Experiment:
+    written = {
+        "name": "many",
+        "task": "benchmarks.sweep_memory:Trivial",
+        "epochs": 1,
+        "batch_size": 8,
+        "sweep": {
+            "metric": "val/loss",
+            "mode": "min",
+            "trials": trials,
+            "space": {"optimizer.lr": {"loguniform": [0.01, 1]}, "batch_size": {"choice": [4, 8]}, "optimizer.momentum": {"uniform": [0, 0.9]}},
+        },
+    }
+    return experiment_from_dict(written, [Path.cwd()])
+
+
+def made_up(root: Path, experiment: Experiment, trials: int, reports: int = REPORTS) -> RunFolder:
+    """A sweep whose driver was lost before its last trial."""
+    assert experiment.sweep is not None
+    begun = {"metric": "val/loss", "mode": "min", "objectives": [("val/loss", "min")], "trials": trials}
+    sweep = RunFolder(root, "many")
+    sweep.begin(to_yaml(experiment), experiment.source, sweep=begun, local=True, pid=2**30, started=TIMES["started"])
+    joined = root / "rows.parquet"
+    pq.write_table(with_usage(rows_of_a_trial(200), [Attempt(0)]), joined)
+    random, search = np.random.default_rng(0), make_search(experiment.sweep, 0, {})
+    for number in range(trials - 1):
+        folder = root / "many" / "trials" / trial_name(number)
+        (folder / "stats/attempt=0").mkdir(parents=True)
+        values = search.suggest("")["trial"]["values"]
+        _write(folder / "run.json", {"name": folder.name, "trial": folder.name, "status": "finished", **TIMES, "values": values})
+        _write(folder / "stats/attempt=0/attempt.json", Attempt(0, started=TIMES["started"]).entries())
+        (folder / "experiment.yaml").write_text((root / "many/experiment.yaml").read_text())
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(_report(random, number, each)) + "\n" for each in range(reports)))
+        os.link(joined, folder / COMPACTED["rows"])
+    return sweep
+
+
+def _report(random: np.random.Generator, trial: int, number: int) -> dict[str, Any]:
+    metrics = {f"train/metric_{place}": float(random.random()) for place in range(METRICS - 1)}
+    at = {"attempt": 0, "epoch": number, "step": 10 * number + 10, "iteration": 10 * number + 10, "samples": 80 * number, "time": TIMES["ended"]}
+    return {**at, "val/loss": float(random.random()) / (number + 1), **metrics}
+
+
+def _write(file: Path, data: Any) -> None:
+    file.write_text(json.dumps(data))
+
+
+@contextmanager
+def timed(costs: Costs, name: str) -> Iterator[None]:
+    began = perf_counter()
+    yield
+    costs[name].append(perf_counter() - began)
+
+
+def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
+    with timed(seconds, "checked, and its values drawn"):
+        experiment = described(trials)
+        assert experiment.sweep is not None
+        assert make_search(experiment.sweep, 0, {}).count == trials
+    sweep = made_up(root, experiment, trials)
+    for name in ("table of trials, without an index", "table of trials"):
+        with timed(seconds, name):
+            table = open_sweep(str(sweep)).trials
+    assert len(table) == trials - 1
+    with timed(seconds, "importance and its spread"):
+        importance_table(table, "val/loss", "min", "variance")
+    with timed(seconds, "compared with itself"):
+        compare_sweeps([open_sweep(str(sweep))] * 2)
+    gc.collect()
+    tracemalloc.start()
+    live = LiveSweep(sweep)
+    with timed(seconds, "watch, its first look"):
+        live.look()
+    gc.collect()
+    sizes["watch, KiB it holds"].append(tracemalloc.get_traced_memory()[0] / 1024)
+    tracemalloc.stop()
+    with timed(seconds, "watch, another look"):
+        live.look()
+    with timed(seconds, "report"):
+        page = report(sweep)
+    sizes["report, KiB"].append(len(page.encode()) / 1024)
+
+
+def on_s3(root: Path, seconds: Costs, requests: Costs) -> None:
+    """The whole life of a sweep that is in the bucket as the folder has it."""
+    location = "s3://bucket/many"
+    asks: dict[str, Callable[[], Any]] = {
+        "resume, one trial, and end": lambda: resume_sweep(location),
+        "table of trials": lambda: open_sweep(location).trials,
+        "watch, its first look": lambda: LiveSweep(RunFolder(location)).look(),
+        "without an index": lambda: (RunFolder(location).storage.delete(INDEX), open_sweep(location).trials),
+    }
+    with slow_s3(root) as asked:
+        for name, ask in asks.items():
+            asked()
+            with timed(seconds, name):
+                ask()
+            requests[name].append(asked())
+
+
+def main(sizes: Sequence[int] = ()) -> None:
+    sizes = sizes or SIZES
+    disk, held, s3, requests = (Costs(list) for _ in range(4))
+    for trials in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            on_a_disk(Path(folder), trials, disk, held)
+            on_s3(Path(folder), s3, requests)
+    print_growth("A sweep on a disk", "s", sizes, disk)
+    print_growth("What is held of it, and shown", "KiB", sizes, held)
+    print_growth("A sweep on S3, requests of 30 ms", "s", sizes, s3)
+    print_growth("A sweep on S3", "requests", sizes, requests)
