@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from hooks.hook import EVENTS, Hook, Priority, Ranks
+from hooks.parts.error_text import named_text
 from hooks.rhythm import Rhythm, under_way
 from hooks.state import State
 
@@ -126,8 +127,8 @@ class Plan:
 
     def _failed(self, call: Call, error: BaseException) -> None:
         if not call.best_effort and call.event != "on_exception":
-            raise HookError(call.name, call.event, self.rank, f"{type(error).__name__}: {error}") from error
-        logger.warning("hook '%s' failed in %s (the run goes on): %s", call.name, call.event, error)
+            raise HookError(call.name, call.event, self.rank, named_text(error)) from error
+        logger.warning("hook '%s' failed in %s (the run goes on): %s", call.name, call.event, named_text(error))
 
     def drain_costs(self) -> list[dict[str, Any]]:
         """What each hook cost at each event since the last drain: rows of hook, event, calls, seconds."""

@@ -14,10 +14,12 @@ HookyardError
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 _MOST = 200
@@ -132,3 +134,13 @@ class WorkersDisagree(RunError):
 
 class TakenOver(RunError):
     """Another driver has the run by now; this one has ended."""
+
+
+def raised_in_python(traceback: TracebackType | None) -> bool:
+    """Whether the innermost frame stood at a `raise`, as against a call into C++."""
+    if traceback is None:
+        return True
+    while traceback.tb_next:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code.co_code
+    return dis.opname[code[traceback.tb_lasti]] == "RAISE_VARARGS"

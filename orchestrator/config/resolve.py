@@ -21,7 +21,7 @@ from orchestrator.config.parameter_groups import scaled_rates
 from orchestrator.config.parameters import check
 from orchestrator.config.schedule import Course, Schedule, pace_of, scheduler_in_full, stepping_problems, unread_rate
 from orchestrator.config.source import ExperimentSource, with_value
-from orchestrator.config.users_code import asked
+from orchestrator.config.users_code import asked, given
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
@@ -84,7 +84,7 @@ def _components(
     task, task_args = made or (None, {})
     right = None
     if isinstance(entries, dict):
-        required = collect_problems(problems, asked, task.required_hooks, "task") if task else None
+        required = collect_problems(problems, given, task.required_hooks, "task", Mapping, "a mapping of names to hooks") if task else None
         right = collect_problems(problems, make_hooks, entries, required or {})
     hooks = right or {}
     problems.extend(_sharding_problems(data, hooks))

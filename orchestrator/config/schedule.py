@@ -31,6 +31,7 @@ from orchestrator.config.optimizer import (
 )
 from orchestrator.config.parameters import check, model_of_signature
 from orchestrator.config.staged_scheduler import StagedLR, Stretch
+from orchestrator.config.users_code import place_of
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
 
@@ -128,7 +129,11 @@ class Stage:
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
         """The scheduler, None where the task's method gives none; raises ConfigError."""
         if self.kind == OWN:
-            return task.scheduler(optimizer, **self.arguments)
+            made = task.scheduler(optimizer, **self.arguments)
+            if made is None or callable(getattr(made, "step", None)):
+                return made
+            message = f"{type(task).__name__}.scheduler() gives {made!r}, and must give a scheduler, or None"
+            raise ConfigError([Problem(self.path, f"{message}{place_of(task.scheduler)}")])
         cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, f"{self.path}.type")
         arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])
         return made_of(cls, optimizer, self.kind, arguments, self.path)

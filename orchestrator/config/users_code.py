@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from orchestrator.errors import ConfigError, Problem
+from hooks.parts.error_text import error_text
+from orchestrator.errors import ConfigError, Problem, raised_in_python
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,14 +25,17 @@ def users_code(path: str, doing: str = "") -> Iterator[None]:
     checks it. What was being done is said before a ValueError only where it is given. Ctrl-C goes on. Raises ConfigError."""
     try:
         yield
-    except (ConfigError, KeyboardInterrupt):
+    except ConfigError:
         raise
     except BaseException as error:
-        said = _text(error)
+        if isinstance(error, KeyboardInterrupt) and not raised_in_python(error.__traceback__):
+            raise
+        said = error_text(error)
         message = said if isinstance(error, ValueError) and said and not doing else f"{type(error).__name__}: {said}"
         if isinstance(error, SystemExit):
             message += " (it tries to end the process)"
-        raise ConfigError([Problem(path, f"{doing}: {message}{_place(error)}" if doing else message)]) from error
+        place = _place(error) if doing or not isinstance(error, ValueError) else ""
+        raise ConfigError([Problem(path, f"{doing}: {message}{place}" if doing else f"{message}{place}")]) from error
 
 
 def asked(method: Callable[P, R], path: str, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,11 +44,21 @@ def asked(method: Callable[P, R], path: str, *args: P.args, **kwargs: P.kwargs) 
         return method(*args, **kwargs)
 
 
-def _text(error: BaseException) -> str:
+def given(method: Callable[[], Any], path: str, kind: type[R], wanted: str) -> R:
+    """What a method of the user's gives, which must be of a kind; raises ConfigError at `path` for anything else."""
+    value = asked(method, path)
+    if isinstance(value, kind):
+        return value
+    message = f"{method.__qualname__}() gives a {type(value).__name__}, and must give {wanted}{place_of(method)}"
+    raise ConfigError([Problem(path, message)])
+
+
+def place_of(method: Callable[..., Any]) -> str:
+    """Where a method is written, as ` (file:line)`; empty where that cannot be told."""
     try:
-        return str(error)
-    except Exception:  # a __str__ of the user's own may raise anything
-        return "which has no message"
+        return f" ({inspect.getsourcefile(method)}:{inspect.getsourcelines(method)[1]})"
+    except (OSError, TypeError):
+        return ""
 
 
 def _place(error: BaseException) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hooks.parts.error_text import named_text
 from orchestrator.engines.rank_failures import RankFailed, encodable, keep_traceback, loss_line, would_come_again
 from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.records.run_folder import ENDED, RunFolder
@@ -102,7 +103,7 @@ def failing(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        own = error if isinstance(error, HookyardError) else RunError(f"{type(error).__name__}: {error}".removesuffix(": "))
+        own = error if isinstance(error, HookyardError) else RunError(named_text(error))
         mistake = error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
         try:
             folder.end("failed", stopped=[], error=encodable(str(own)), mistake=mistake, metric_missing=isinstance(error, MetricMissing))

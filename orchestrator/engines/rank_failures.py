@@ -3,18 +3,17 @@ gathers what the ranks have said; imports no ray."""
 
 from __future__ import annotations
 
-import dis
 import os
 import sysconfig
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import hooks
+from hooks.parts.error_text import error_text, named_text
 from hooks.plan import HookError
-from orchestrator.errors import HookyardError, RunError
+from orchestrator.errors import HookyardError, RunError, raised_in_python
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.standstill import present_standstill
@@ -33,6 +32,9 @@ _NOT_THE_EXPERIMENT = (
 _KERNELS_OWN = "device-side assert"
 """In the words of a GPU's failure that the code on it has asked for, and would again."""
 
+_LONGEST_TRACE = 200_000
+"""Characters of a traceback that are kept."""
+
 DIED = "died without a word: it was killed, ran out of memory, crashed outside Python, or lost its machine"
 
 
@@ -50,7 +52,7 @@ def would_come_again(error: BaseException) -> bool:
     frames = _frames(error)
     if not isinstance(raised, RuntimeError | MemoryError):
         return any(map(_is_own, frames))
-    return bool(frames) and _is_own(frames[-1]) and _raised_in_python(_first(error).__traceback__)
+    return bool(frames) and _is_own(frames[-1]) and raised_in_python(_first(error).__traceback__)
 
 
 def may_be_echo(error: BaseException) -> bool:
@@ -63,7 +65,7 @@ def may_be_echo(error: BaseException) -> bool:
     import torch.distributed as dist
 
     first = _first(error)
-    return isinstance(first, dist.DistError) or (type(first) is RuntimeError and not _raised_in_python(first.__traceback__))
+    return isinstance(first, dist.DistError) or (type(first) is RuntimeError and not raised_in_python(first.__traceback__))
 
 
 def lost_gpu(error: BaseException) -> bool:
@@ -78,7 +80,7 @@ def traceback_of(error: BaseException) -> str:
     if isinstance(error, RankFailed):
         return error.trace
     said_on_purpose = isinstance(error, HookyardError) or not isinstance(error, Exception)
-    return "" if said_on_purpose else "".join(traceback.format_exception(error))
+    return "" if said_on_purpose else _in_bounds("".join(traceback.format_exception(error)))
 
 
 def keep_traceback(folder: RunFolder, error: BaseException) -> None:
@@ -87,6 +89,12 @@ def keep_traceback(folder: RunFolder, error: BaseException) -> None:
     if trace:
         folder.log(trace)
         say(f"The traceback is in {folder}/log.txt")
+
+
+def _in_bounds(trace: str) -> str:
+    """The beginning and the end of a traceback that is longer than anybody reads."""
+    half = _LONGEST_TRACE // 2
+    return trace if len(trace) <= _LONGEST_TRACE else f"{trace[:half]}\n... ({len(trace):,} characters)\n{trace[-half:]}"
 
 
 def encodable(text: str) -> str:
@@ -137,16 +145,6 @@ def frames_behind_experiment(error: BaseException) -> int:
     return next((depth for depth, frame in enumerate(reversed(frames)) if _is_own(frame)), 0)
 
 
-def _raised_in_python(traceback: TracebackType | None) -> bool:
-    """Whether the innermost frame stood at a `raise`, as against a call into C++."""
-    if traceback is None:
-        return True
-    while traceback.tb_next:
-        traceback = traceback.tb_next
-    code = traceback.tb_frame.f_code.co_code
-    return dis.opname[code[traceback.tb_lasti]] == "RAISE_VARARGS"
-
-
 def _of_the_gpu(error: BaseException) -> str:
     """What is told of a GPU's failure, which whoever waited for it next has met: a hook, a metric, a copy."""
     met = f" Noticed by hook '{error.hook}' in {error.event}, which need not be where it happened." if isinstance(error, HookError) else ""
@@ -175,11 +173,12 @@ class RankFailed(RunError):
     @classmethod
     def from_error(cls, rank: int, error: BaseException) -> RankFailed:
         """A rank's account of the error it has just caught."""
-        said = isinstance(error, HookError | HookyardError) and str(error)
-        words = str(error) if said else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        # Python says no more of a StopIteration that was raised in a generator, such as the loop.
+        told = error.__cause__ if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError else error
+        words = (isinstance(told, HookError | HookyardError) and error_text(told)) or named_text(told)
         if lost_gpu(error):
             words = _of_the_gpu(error)
-        trace = encodable("".join(traceback.format_exception(error)))
+        trace = encodable(_in_bounds("".join(traceback.format_exception(error))))
         return cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
 
     @classmethod

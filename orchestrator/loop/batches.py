@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.errors import RunError
-from orchestrator.loop.task_errors import wrong_batch, wrong_sample
+from orchestrator.loop.task_errors import no_batch, wrong_batch, wrong_sample
 
 
 def batches_of(loader: Iterable[Any], phase: str) -> Iterator[Any]:
@@ -34,6 +34,8 @@ def _fetched_here(loader: Any, batches: Iterable[list[int]], phase: str) -> Iter
             batch = collate(fetch(indices))
         except Exception as error:  # the user's own code, which may raise anything
             raise _explained(loader, indices, phase, error)  # noqa: B904  # its cause is chosen there
+        if batch is None:
+            raise no_batch(collate)
         yield batch
 
 
@@ -48,6 +50,8 @@ def _fetched_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) ->
             if not _raised_again(error):
                 raise
             raise _explained(loader, next(islice(iter(batches), made, None)), phase, error)  # noqa: B904  # its cause is chosen there
+        if batch is None:
+            raise no_batch(loader.collate_fn)
         made += 1
         yield batch
 

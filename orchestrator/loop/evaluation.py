@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
 from hooks.plan import Plan
 from hooks.state import State
+from orchestrator.config.users_code import place_of
 from orchestrator.errors import RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.strategy import is_sharded
+from orchestrator.loop.task_errors import described, of_kind
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -39,7 +42,7 @@ class Evaluation:
         self._plan.fire("on_phase_start", state)
         for label, weights in state.evaluations.items():
             state.evaluation, before = label, state.phase_iteration
-            meters = {name: meter.to(state.device) for name, meter in self._task.meters().items()}
+            meters = {name: meter.to(state.device) for name, meter in self._meters().items()}
             with weights(state), torch.no_grad():
                 state.module.eval()
                 batches, places = data.once()
@@ -65,6 +68,15 @@ class Evaluation:
         counts = self._world.gather(self._state.phase_iteration - before)
         if 0 in counts:
             raise RunError(f"the task has meters, which need a {phase} sample on each rank, and the stream has none for rank {counts.index(0)}")
+
+    def _meters(self) -> Mapping[str, Any]:
+        """The task's meters; raises RunError where they are none."""
+        method = self._task.meters
+        meters = of_kind(method, method(), Mapping, "a mapping of names to meters")
+        for name, meter in meters.items():
+            if isinstance(meter, type) or not all(hasattr(meter, part) for part in ("to", "update", "compute")):
+                raise RunError(f"meters() gives {described(meter)} for '{name}', and must give torchmetrics objects{place_of(method)}")
+        return meters
 
     def _together(self, places: Iterable[object]) -> Iterator[bool]:
         """True for each of this rank's batches. Where the model is sharded, False after them for each that another rank still has: a call

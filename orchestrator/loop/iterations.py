@@ -24,7 +24,7 @@ from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.span_clock import Clock, spans
 from orchestrator.loop.strategy import check_exchanged, exchange_gradients
-from orchestrator.loop.task_errors import loss_parts, wrong_metric
+from orchestrator.loop.task_errors import loss_parts, of_kind, wrong_batch_size, wrong_metric
 from orchestrator.loop.transfer import mover
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
@@ -85,6 +85,8 @@ class Iterations:
                 batch = to_device(batch)
                 t_moved = mark()
             state.batch, state.batch_size = batch, task.batch_size(batch)
+            if type(state.batch_size) is not int or state.batch_size < 0:
+                raise wrong_batch_size(task.batch_size, state.batch_size)
             t_batch = t_moved
             if on_batch:
                 fire("on_batch", state)
@@ -187,6 +189,8 @@ class Iterations:
             t_fetched = mark()
             state.batch = batch = to_device(batch)
             state.batch_size = task.batch_size(batch)
+            if type(state.batch_size) is not int or state.batch_size < 0:
+                raise wrong_batch_size(task.batch_size, state.batch_size)
             t_moved = t_batch = mark()
             if on_batch:
                 fire("on_batch", state)
@@ -251,7 +255,10 @@ class Iterations:
     def _count_metrics(self) -> None:
         """Adds the task's metrics of this batch to the phase's means."""
         samples = self.state.batch_size
-        for name, values in self.task.metrics(self.state.output, self.state.batch).items():
+        metrics = self.task.metrics(self.state.output, self.state.batch)
+        if type(metrics) is not dict:
+            of_kind(self.task.metrics, metrics, Mapping, "a mapping of names to one value for each sample")
+        for name, values in metrics.items():
             if name in self._parts:
                 raise RunError(f"metrics() gives '{name}', and so does loss(): both would be the mean {self.state.phase}/{name}; call one of them otherwise")
             if not isinstance(values, Tensor) or values.shape != (samples,):

@@ -9,6 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from torch import nn
+
 from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import Display, State
@@ -31,6 +33,7 @@ from orchestrator.loop.saving import Saving
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.strategy import forward_pass, shared
+from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
@@ -115,7 +118,7 @@ class Loop:
         store: CheckpointStore | None,
         schedule: Schedule | None,
     ) -> State:
-        module = self.task.model()
+        module = of_kind(self.task.model, self.task.model(), nn.Module, "the model, a torch.nn.Module")
         model = shared(module, self.task, self.experiment, self.world)
         optimizer = build_optimizer(self.experiment.optimizer, self.task, module)
         return State(

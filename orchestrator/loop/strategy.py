@@ -14,8 +14,8 @@ from hooks.parts import sharded_tensors as shards
 from hooks.parts.batch_norm_statistics import RunningNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.config.experiment import Experiment
+from orchestrator.config.users_code import place_of
 from orchestrator.errors import ConfigError, Problem, RunError
-from orchestrator.loop.task_errors import place_of
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from hooks.private_torch import tree_leaves
+from orchestrator.config.users_code import place_of
 from orchestrator.errors import RunError
 from orchestrator.stats.spans import SPANS
+
+R = TypeVar("R")
 
 TAKEN = frozenset({"loss", "lr", "phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *SPANS})
 """Columns that every row has, so that no part of a loss is called so."""
@@ -43,6 +45,17 @@ def wrong_metric(method: Callable[..., Any], name: str, values: Any, samples: in
     )
 
 
+def wrong_batch_size(method: Callable[..., Any], size: Any) -> RunError:
+    """For a number of samples that is none."""
+    given = repr(size) if isinstance(size, int | float) else described(size)
+    return RunError(f"batch_size() gives {given}, and must give how many samples the batch holds, as an int{place_of(method)}")
+
+
+def no_batch(collate: Callable[..., Any]) -> RunError:
+    """For samples of which nothing is made."""
+    return RunError(f"{getattr(collate, '__name__', 'collate')}() gives None, and must give the batch that it makes of the samples{place_of(collate)}")
+
+
 def wrong_sample(phase: str, index: Any, error: Exception) -> RunError:
     """For a sample that the dataset cannot give."""
     return RunError(f"sample {index} of the {phase} data cannot be fetched: {type(error).__name__}: {error}")
@@ -62,17 +75,16 @@ def wrong_batch(phase: str, indices: Sequence[Any], samples: Sequence[Any], erro
     )
 
 
+def of_kind(method: Callable[..., Any], value: R, kind: type[Any], wanted: str) -> R:
+    """What a method of the task has given, which must be of a kind; raises RunError for anything else."""
+    if isinstance(value, kind):
+        return value
+    raise RunError(f"{method.__name__}() gives {described(value)}, and must give {wanted}{place_of(method)}")
+
+
 def described(value: Any) -> str:
     """A value by its kind and shape."""
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
-def place_of(method: Callable[..., Any]) -> str:
-    """Where a method is written, as ` (file:line)`; empty where that cannot be told."""
-    try:
-        return f" ({inspect.getsourcefile(method)}:{inspect.getsourcelines(method)[1]})"
-    except (OSError, TypeError):
-        return ""
 
 
 def _shapes(sample: Any) -> str:

@@ -83,14 +83,15 @@ class Interrupts:
         self._taken += 1
         if not self.asked:
             self.asked = True
-            return say(f"{self._next} Ctrl-C again leaves at once.")
+            say(f"{self._next} Ctrl-C again leaves at once.")
+            return
         say(f"Leaving at once. To go on from the last checkpoint: {self._how}")
         if in_notebook():  # whose kernel holds more than this
             raise KeyboardInterrupt
         ended = self._end_what_was_started()
         if ended:
             say(f"Ended {len(ended)} process{'es' if len(ended) > 1 else ''} of the run: {', '.join(ended[:8])}{', ...' if len(ended) > 8 else ''}")
-        return os._exit(130)
+        os._exit(130)
 
     def _end_what_was_started(self) -> list[str]:
         """Ends the processes below this one that are younger than the block, and gives their names."""

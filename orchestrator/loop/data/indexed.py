@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import BatchSampler
@@ -14,8 +14,18 @@ from orchestrator.loop.batches import batches_of
 from orchestrator.loop.data.sampling import sampled
 from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
 from orchestrator.loop.randomness import with_own_generators
+from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.world import World
 from orchestrator.task import Task
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """What gives batches."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
 
 
 class Indexed:
@@ -59,7 +69,8 @@ class Indexed:
         arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": pinned}
         if options.num_workers:
             arguments |= {"num_workers": options.num_workers, "persistent_workers": True}
-        return self._task.loader(self._dataset, batches, self._phase, arguments)
+        made = self._task.loader(self._dataset, batches, self._phase, arguments)
+        return of_kind(self._task.loader, made, Loader, "a loader that can be gone through and has a length, such as a DataLoader")
 
     def length(self, offset: int = 0) -> int:
         present, self.sampler.offset = self.sampler.offset, offset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.kinds import PhaseData
 from orchestrator.loop.data.stream import Stream, is_indexed, is_loader
+from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.transfer import to_device
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -23,9 +24,9 @@ class Data:
 
     def __init__(self, task: Task, experiment: Experiment, world: World) -> None:
         self._device = world.device
-        datasets: dict[str, Any] = dict(task.data())
+        datasets: dict[str, Any] = dict(of_kind(task.data, task.data(), Mapping, "a mapping of train, and val and test where there are, to their datasets"))
         if "train" not in datasets:
-            raise ConfigError([Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(datasets)}")])
+            raise ConfigError([Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(map(str, datasets))}")])
         for phase, dataset in datasets.items():
             _check(phase, dataset)
         _refuse_unread(task, experiment, datasets)

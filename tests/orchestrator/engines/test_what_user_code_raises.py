@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,22 @@ import pytest
 from hooks import Hook, State
 from orchestrator import run
 from orchestrator.engines.lifecycle import failing
-from orchestrator.errors import RunError, StorageError
+from orchestrator.errors import HookyardError, RunError, StorageError, UsageError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
-from tests.tasks import described
+from tests.tasks import Points, PointSet, described
+
+
+class Own(BaseException):
+    """No Exception."""
+
+
+class Wordless(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
 
 RAISED: dict[str, BaseException] = {
     "exit": SystemExit(0),
@@ -24,6 +37,10 @@ RAISED: dict[str, BaseException] = {
     "generator": GeneratorExit(),
     "stop": StopIteration(),
     "surrogate": ValueError("half \udc80"),
+    "own": Own("of its own"),
+    "no words": Wordless(),
+    "long": ValueError("x" * 10_000_000),
+    "not picklable": ValueError(lambda: None),
 }
 
 
@@ -48,6 +65,8 @@ def test_it_fails_the_run_and_is_told_with_its_place(tmp_path: Path, what: str) 
     assert metadata.error is not None
     assert type(RAISED[what]).__name__ in metadata.error
     assert metadata.error.encode()
+    assert len(metadata.error) < 5_000
+    assert len(folder.storage.read("log.txt")) < 10**6
     assert b"Traceback" in folder.storage.read("log.txt")
 
 
@@ -88,3 +107,54 @@ def test_a_file_where_a_folder_should_be_and_names_that_are_too_long(tmp_path: P
         Storage(tmp_path).write("stats/rows", "")
     with pytest.raises(StorageError, match="Give a shorter name"):
         Storage(tmp_path).exists("x" * 300)
+
+
+@dataclass
+class Wrong(Points):
+    """Gives something else from one of its methods."""
+
+    method: str = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        wrong = name == object.__getattribute__(self, "method") and name in GIVES
+        return stands_in(name) if wrong else object.__getattribute__(self, name)
+
+
+def stands_in(name: str) -> Any:
+    def method(*_: Any, **__: Any) -> Any:
+        return GIVES[name][0]
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+GIVES: dict[str, tuple[Any, str]] = {
+    "required_hooks": ([1], "gives a list, and must give a mapping of names to hooks"),
+    "model": (len, "gives a builtin_function_or_method, and must give the model"),
+    "data": ([PointSet(8, False, 0)], "gives a list, and must give a mapping of train"),
+    "metrics": ([1.0], "gives a list, and must give a mapping"),
+    "meters": ({"m": 5}, "gives a int for 'm', and must give torchmetrics objects"),
+    "batch_size": (8.0, "gives 8.0, and must give how many samples"),
+    "collate": (None, "gives None, and must give the batch"),
+    "loader": (5, "gives a int, and must give a loader"),
+}
+
+
+@pytest.mark.parametrize("method", GIVES)
+def test_what_a_method_may_not_give_is_told_with_the_place_of_the_method(tmp_path: Path, method: str) -> None:
+    with pytest.raises(HookyardError, match=rf"{method}\(\) {re.escape(GIVES[method][1])}.*\(.*{Path(__file__).name}:\d+\)") as told:
+        run(described(task=f"{__name__}:Wrong", task_args={"method": method}), tmp_path, "run", local=True)
+    assert isinstance(told.value, UsageError) == (method == "required_hooks"), "it is known before the start"
+
+
+def test_a_ctrl_c_that_the_task_raises_itself_is_its_failure(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"KeyboardInterrupt.*{Path(__file__).name}:\d+"):
+        run(described(task=f"{__name__}:Interrupting"), tmp_path, "run", local=True)
+
+
+@dataclass
+class Interrupting(Points):
+    """Raises what Ctrl-C does, as it is made."""
+
+    def __post_init__(self) -> None:
+        raise KeyboardInterrupt
