@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -19,6 +20,12 @@ MAIN = "__main__"
 """The module of a script and of a notebook, by which no other process knows it."""
 
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
+
+
+def define_in_main(classes: bytes | None) -> None:
+    """Puts the classes of a driver's script or notebook where this process looks for those that are named so. Worker process."""
+    if classes:
+        vars(import_named(MAIN)).update(pickle.loads(classes))
 
 
 def find_class(

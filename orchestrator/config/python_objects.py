@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import sysconfig
@@ -124,13 +125,24 @@ def folders_of(written: Any) -> list[Path]:
     return [folder for folder in folders if folder]
 
 
-def refuse_classes_of_main(written: Any) -> None:
-    """Raises ConfigError for each class of a script or a notebook, which workers cannot import."""
-    found = [(path, name) for path, module, name in _classes_named(written) if module == MAIN]
-    message = "is a class of the script or notebook itself, which other processes cannot import"
-    hint = "put it into a module beside it and import it from there, or run it with local=True"
-    if found:
-        raise ConfigError([Problem(path, f"{name} {message}", suggestion=hint) for path, name in found])
+def classes_of_main(written: Any) -> dict[str, type]:
+    """The classes that are named of the script or notebook itself, which no other process can import."""
+    known = vars(sys.modules[MAIN])
+    return {name: known[name] for _, module, name in _classes_named(written) if module == MAIN and name in known}
+
+
+def code_of_main(written: Any) -> str:
+    """The source of these classes, and of those of the script or notebook that they are made from; empty where there are none, or
+    it is not known."""
+    lineage = [base for cls in classes_of_main(written).values() for base in reversed(cls.__mro__) if base.__module__ == MAIN]
+    return "\n\n".join(filter(None, map(_code, dict.fromkeys(lineage))))
+
+
+def _code(cls: type) -> str | None:
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):  # it was made without a file or a cell
+        return None
 
 
 def _classes_named(written: Any, path: str = "") -> Iterator[tuple[str, str, str]]:

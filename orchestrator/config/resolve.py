@@ -12,7 +12,7 @@ from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, make_hooks, make_task
 from orchestrator.config.experiment import Component, Experiment, Scaler, Scheduler, without_nulls, wrong_length
-from orchestrator.config.imports import find_class
+from orchestrator.config.imports import define_in_main, find_class
 from orchestrator.config.judged_metrics import metric_problems
 from orchestrator.config.modes import contradicting_modes, inferred_modes
 from orchestrator.config.optimizer import OWN, brings_its_own, check_optimizer, optimizer_in_full
@@ -41,6 +41,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     """What a source says in full, its task and hooks built; raises ConfigError with every problem. Of a sweep that is the
     experiment below it; whether its space fits is for `load`."""
     extend_import_path(source.import_paths)
+    define_in_main(source.of_main)
     data, problems = source.merged()
     resolved = collect_problems(problems, build, data)
     if problems or resolved is None:

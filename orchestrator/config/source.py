@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, Self
 
@@ -44,6 +44,8 @@ class ExperimentSource:
     """Where it was read; None for plain data."""
     goes_on_from: Predecessor | None = None
     """Where training begins; None where it begins anew."""
+    of_main: bytes | None = None
+    """The classes of a script or a notebook, pickled: they travel with it, and are written into no file."""
     over: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The file laid over each of the bases that its sweep chooses among, by `key_of`."""
 
@@ -56,12 +58,16 @@ class ExperimentSource:
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """A source as it comes back from JSON; raises ValueError where it is not whole."""
-        later = ("goes_on_from", "over")
+        later = ("goes_on_from", "over", "of_main")
         missing = [one.name for one in fields(cls) if one.name not in (*later, *mapping(record))]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
         source: Self = checked(record, cls)
         return source
+
+    def record(self) -> dict[str, Any]:
+        """What a run keeps of it."""
+        return {name: value for name, value in asdict(self).items() if name != "of_main"}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The source with more values over it; raises ConfigError for those that YAML cannot say."""

@@ -123,11 +123,16 @@ class RunFolder:
         self.write_experiment(experiment, source)
         self._write(entries)
 
+    def keep_code(self, text: str) -> None:
+        """Keeps the code of classes that no file has, a notebook's, as `main.py`, for people to read."""
+        if text:
+            self.storage.write("main.py", text)
+
     def write_experiment(self, text: str, source: ExperimentSource | None) -> None:
         """Keeps the experiment: in full for people, and as it was written, to go on from."""
         self.storage.write("experiment.yaml", text)
         if source is not None:
-            self.storage.write("source.json", sealed(json.dumps(asdict(source), indent=1)))
+            self.storage.write("source.json", sealed(json.dumps(source.record(), indent=1)))
 
     def exists(self) -> bool:
         """Whether there is a run: `run.json` is the last of its first files."""

@@ -14,9 +14,10 @@ from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
-from orchestrator.config.python_objects import refuse_classes_of_main
+from orchestrator.config.python_objects import code_of_main
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
@@ -88,6 +89,7 @@ def run(
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
         folder = RunFolder.create(storage, folder.name, to_yaml(experiment), **metadata)
+        folder.keep_code(code_of_main(to_dict(experiment)))
         return _drive(folder, experiment, engine, address, lease)
 
 
@@ -175,14 +177,15 @@ def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: 
         from orchestrator.engines.in_process import device_of
 
         device_of(workers)
-    else:
-        refuse_classes_of_main(to_dict(experiment))
-    if engine != "in-process" and starts_ray(address):
+        return
+    with_classes_of_main(experiment.source, address)
+    if starts_ray(address):
         refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")
 
 
 def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, address: str | None, lease: Lease) -> Run:
-    assignment = Assignment(experiment.source, folder.location)
+    source = experiment.source if engine == "in-process" else with_classes_of_main(experiment.source, address)
+    assignment = Assignment(source, folder.location)
     how = resume_command(folder)
     with (
         recording_best(folder),

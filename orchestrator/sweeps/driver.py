@@ -13,11 +13,12 @@ from typing import Any
 
 from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, read_again, to_dict, to_yaml
-from orchestrator.config.python_objects import refuse_classes_of_main
+from orchestrator.config.python_objects import code_of_main
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import HyperBand, Population
 from orchestrator.config.sweep import Sweep as Settings
 from orchestrator.engines.lifecycle import failing
+from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
@@ -82,9 +83,7 @@ def sweep(
         raise UsageError(f"this experiment goes on from {experiment.source.goes_on_from}, and the trials of a sweep begin anew")
     address = chosen_address(address, local=local)
     Storage(storage).reach()
-    _refuse_what_is_missing(experiment, settings, local)
-    if not local:
-        refuse_classes_of_main(to_dict(experiment))
+    _refuse_what_is_missing(experiment, settings, local, address)
     if starts_ray(address) and not local:
         refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
     metadata = {
@@ -100,6 +99,7 @@ def sweep(
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
         folder = RunFolder.create(storage, folder.name, to_yaml(experiment), **metadata)
+        folder.keep_code(code_of_main(to_dict(experiment)))
         return _carry_out(folder, experiment, {}, address, lease)
 
 
@@ -138,7 +138,7 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         tried = sum(trial.failed for trial in previous.values())
         hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
         raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
-    _refuse_what_is_missing(experiment, settings, metadata.local)
+    _refuse_what_is_missing(experiment, settings, metadata.local, address)
     TrialIndex(folder, settings.objectives).join()
     _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
     History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
@@ -284,13 +284,14 @@ def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
     return folder.storage.write(REPLAY, to_yaml(best))
 
 
-def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool) -> None:
+def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
     """Raises UsageError where an extra or a GPU is missing, or trials that wait for each other would run one after the other."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
         if needed[package] and find_spec(package) is None:
             raise UsageError(f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'")
     if not local:
+        with_classes_of_main(experiment.source, address)
         return
     from orchestrator.engines.in_process import device_of
 

@@ -14,6 +14,7 @@ from ray.tune.result import TIME_TOTAL_S
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.sweep import HyperBand, Population, Sweep
 from orchestrator.engines.engine import ENGINES
+from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.train_engine import give_back
 from orchestrator.errors import ConfigError
@@ -43,7 +44,7 @@ def launch(
 ) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
     search = make_search(settings, experiment.seed, previous)
-    given = {"source": experiment.source, "settings": settings, "workers": experiment.workers, "location": sweep.location}
+    given = {"source": with_classes_of_main(experiment.source), "settings": settings, "workers": experiment.workers, "location": sweep.location}
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(Trial, **given), tune.PlacementGroupFactory(bundles, strategy="PACK")),

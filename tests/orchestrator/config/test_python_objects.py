@@ -219,15 +219,10 @@ def main(monkeypatch: pytest.MonkeyPatch) -> type[Line]:
     return made
 
 
-def test_a_class_of_a_notebook_runs_in_its_process_alone(main: type[Line], tmp_path: Path) -> None:
+def test_a_class_of_a_notebook_is_found_in_its_process(main: type[Line], tmp_path: Path) -> None:
     experiment = Experiment(task=main(width=2), epochs=1)
     done = run(experiment, tmp_path, local=True)
     assert done.config["task_args"] == {"width": 2, "scale": 1.0, "depth": 1}
-    space = {"metric": "train/loss", "space": {"task_args.depth": {"choice": [1]}}}
-    for begin in (lambda: run(experiment, tmp_path, "ray"), lambda: sweep(experiment.model_copy(update={"sweep": space}), tmp_path, "ray")):
-        with pytest.raises(ConfigError, match=r"task: Cell is a class of the script or notebook itself.*local=True"):
-            begin()
-    assert [folder.name for folder in tmp_path.iterdir()] == ["cell"]
 
 
 def test_what_is_copied_takes_classes_too() -> None:
