@@ -144,11 +144,7 @@ class StandstillNotes:
     def read(self) -> list[Whereabouts]:
         """What the ranks say, in their order; what is being taken back is left out."""
         names = [name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")]
-        found = {}
-        for name in names:
-            with suppress(FileNotFoundError, DamagedFile):
-                words = read_json(self._storage, f"{FOLDER}/{name}", lambda entries: checked(entries, Whereabouts), "It is left out.")
-                found[words.rank] = words
+        found = {words.rank: words for words in self._storage.each(self._words, names) if words}
         written = self._storage.files(STACKS) if found or self._world_size == 1 else {}
         for name, state in written.items():
             attempt, rank = map(int, name.split("-"))
@@ -156,6 +152,11 @@ class StandstillNotes:
                 stack = self._storage.read(f"{STACKS}/{name}").decode(errors="replace")
                 found[rank] = Whereabouts(rank, "", state.modified or 0, 0, 0, False, _HOLDS_INTERPRETER, stack)
         return [found[rank] for rank in sorted(found)]
+
+    def _words(self, name: str) -> Whereabouts | None:
+        with suppress(FileNotFoundError, DamagedFile):
+            return read_json(self._storage, f"{FOLDER}/{name}", lambda entries: checked(entries, Whereabouts), "It is left out.")
+        return None
 
     def judged(self) -> Standstill | None:
         """What that comes to."""

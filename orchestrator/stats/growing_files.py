@@ -179,8 +179,7 @@ class AttemptTail:
             rank = int(name.removeprefix("rank=")) if name.startswith("rank=") else None
             if rank is not None and rank not in self._ranks:
                 self._ranks[rank] = RankTail(self._storage, f"{self._folder}/{name}")
-        for tail in self._ranks.values():
-            tail.look()
+        self._storage.each(RankTail.look, self._ranks.values())
 
     def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:
         """Takes the last training rows of a run whose ranks' files are joined; `iteration` is the one it ended with."""

@@ -210,7 +210,8 @@ def look_every_s(storage: Storage) -> float:
 
 
 def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: float, upload_interval_s: float) -> str | None:
-    """What is to be said of a run that is dead, and of one that says it runs and writes nothing."""
+    """What is to be said of a run that is dead, and of one that says it runs and writes nothing: whether a rank stands still is
+    judged by the ranks, see `records/standstill.py`."""
     driver = f"its driver (process {metadata.pid} on {metadata.host})"
     quiet_s = view.row_age_s
     last = "it has written no row" if quiet_s is None else f"its newest row is {duration(quiet_s)} old"
@@ -223,4 +224,4 @@ def _notice(view: RunView, metadata: RunMetadata, present: Attempt | None, now: 
         return None
     what = f"no row for {duration(since)}" if quiet_s is not None else f"no row yet, {duration(since)} after it began"
     usual = f", where an iteration took {seconds(view.speed.step_s)}" if view.speed.step_s else ""
-    return f"{what}{usual}: it hangs, or does something else that takes long"
+    return f"{what}{usual}: a checkpoint, or something else that takes long; a rank that stands still is told of as one"
