@@ -31,7 +31,7 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import INDEX, RunFolder
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.report import report
-from orchestrator.stats.tables import COMPACTED
+from orchestrator.stats.recorded_files import COMPACTED
 from orchestrator.stats.usage import with_usage
 from orchestrator.sweeps.results.analysis import importance_table
 from orchestrator.sweeps.results.comparison import compare_sweeps

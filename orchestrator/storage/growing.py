@@ -53,7 +53,7 @@ class GrowingFile:
 
     def append(self, data: bytes) -> None:
         """Adds bytes to its end."""
-        parts = self._parts()
+        parts = self._parts(with_joined=not self._end)
         start = end = max([self._end, *(part.end for part in parts)])
         absorbed: list[_Part] = []
         while len(parts) >= _MOST and parts[-1].end == start and start - parts[-1].start <= end - start + len(data):
@@ -84,9 +84,11 @@ class GrowingFile:
             self._storage.write(self._name, self.read())
             self._storage.delete(self._folder)
 
-    def _parts(self) -> list[_Part]:
-        """The parts that hold the file, in their order: none twice, and none that holds what others do."""
-        found = [_Part(0, state.size_bytes, self._name) for state in [self._storage.state(self._name)] if state]
+    def _parts(self, *, with_joined: bool = True) -> list[_Part]:
+        """The parts that hold the file, in their order: none twice, and none that holds what others do. A writer that knows
+        where it ended need not ask for what was joined."""
+        joined = self._storage.state(self._name) if with_joined else None
+        found = [_Part(0, joined.size_bytes, self._name)] if joined else []
         for name in self._storage.names(self._folder):
             if told := _NAME.fullmatch(name):
                 found.append(_Part(int(told[1]), int(told[2]), f"{self._folder}/{name}"))

@@ -1,0 +1,47 @@
+"""Whether anybody stops, asked by so many ranks at steps of 10 ms: how often, and the part of the time that it takes. The ring is
+one that is made up: an answer goes around twice, at 20 us from rank to rank, and the wait of a rank that is late comes on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orchestrator.loop.stopping as stopping
+from benchmarks.growth.law import print_growth
+from hooks import State
+from orchestrator.loop.span_clock import Clock
+
+HOP_S, STEP_S, STEPS = 20e-6, 0.01, 100_000
+
+
+class Ring:
+    """Ranks among which a question takes as long as it goes around; the last to come waits for nothing else."""
+
+    def __init__(self, ranks: int) -> None:
+        self.world_size, self.now, self.took_s, self.calls = ranks, 0.0, 2 * (ranks - 1) * HOP_S, 0
+
+    def maximum(self, values: list[float]) -> list[float]:
+        self.now += self.took_s
+        self.calls += 1
+        return values
+
+    def clock(self) -> float:
+        return self.now
+
+
+def main(sizes: Sequence[int]) -> None:
+    sizes = sizes or (8, 256, 1024, 10_000)
+    costs: dict[str, list[float]] = {"seconds it takes": [], "seconds between": [], "% of the time": []}
+    for ranks in sizes:
+        ring, clock, state = Ring(ranks), Clock(), State()
+        clock.iteration_s = STEP_S
+        stopping.perf_counter = ring.clock  # type: ignore[assignment]
+        asks = stopping.Stopping(state, cast(Any, ring), clock, lambda: False)
+        for state.iteration in range(1, STEPS + 1):
+            ring.now += STEP_S
+            if state.iteration >= asks.next_check:
+                asks.asked()
+        costs["seconds it takes"].append(ring.took_s)
+        costs["seconds between"].append(ring.now / ring.calls)
+        costs["% of the time"].append(100 * ring.calls * ring.took_s / ring.now)
+    print_growth("does anybody stop?", "ranks", sizes, costs)

@@ -1,0 +1,41 @@
+"""What hooks write, on S3, by the number of reports: files of 8 MiB that stay as they are, and one line more in a file at each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO
+
+from benchmarks.growth._slow_s3 import slow_s3
+from benchmarks.growth.law import print_growth
+from orchestrator.records.artifacts import Artifacts
+from orchestrator.storage import Storage
+
+
+def main(sizes: Sequence[int]) -> None:
+    sizes = sizes or (10, 30, 100)
+    sent: list[int] = []
+    send = Storage.send
+
+    def counted(self: Storage, stream: IO[bytes], name: str) -> None:
+        sent.append(stream.seek(0, 2))
+        send(self, stream, name)
+
+    Storage.send = counted  # type: ignore[method-assign]
+    costs: dict[str, list[float]] = {"requests": [], "bytes sent": [], "bytes there": []}
+    for reports in sizes:
+        with slow_s3(delay_s=0.001) as asked:
+            artifacts = Artifacts(Storage("s3://bucket/run"))
+            for number in range(4):
+                (artifacts.folder / f"export-{number}.pt").write_bytes(bytes(8 * 2**20))
+            sent.clear()
+            asked()
+            for _ in range(reports):
+                with (artifacts.folder / "scalars.jsonl").open("a") as file:
+                    file.write("x" * 299 + "\n")
+                artifacts.send()
+            costs["requests"].append(float(asked()))
+            costs["bytes sent"].append(float(sum(sent)))
+            costs["bytes there"].append(float(sum(path.stat().st_size for path in artifacts.folder.iterdir())))
+            artifacts.close()
+    Storage.send = send  # type: ignore[method-assign]
+    print_growth("files of hooks on S3", "reports", sizes, costs)
