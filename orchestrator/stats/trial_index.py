@@ -24,9 +24,12 @@ from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder, status_of
 from orchestrator.stats.best_report import best_report
-from orchestrator.stats.recorded_files import COMPACTED
+from orchestrator.stats.compaction import JOINED_ROWS, is_compacted
+from orchestrator.stats.dataset import recorded_rows
+from orchestrator.stats.reading import described
+from orchestrator.stats.recorded_files import COMPACTED, recorded_files
 from orchestrator.stats.tables import load
-from orchestrator.stats.usage import kept_usage, usage
+from orchestrator.stats.usage import kept_usage, usage, usage_of_many
 from orchestrator.storage import FileState, Storage
 
 VERSION = 1
@@ -65,8 +68,8 @@ class TrialRecord:
     """Of the reports that hold all of the sweep's metrics, column by column: these, and the samples by then."""
     reported: Sequence[str]
     """When each attempt made its last report."""
-    joined: bool
-    """Whether its ranks' rows are joined."""
+    compacted: bool
+    """Whether its rows lie where they stay."""
     usage: Mapping[str, float]
     """The time and memory it took."""
 
@@ -104,7 +107,7 @@ class TrialRecord:
             reports=len(reports),
             judged={name: [report.get(name, 0) for report in judged] for name in (*metrics, "samples")},
             reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
-            joined=folder.storage.exists(COMPACTED["rows"]),
+            compacted=is_compacted(folder.storage),
             usage=_usage(folder.storage, attempts),
         )
 
@@ -114,7 +117,11 @@ def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     with suppress(FileNotFoundError, ArrowException), trial.open(COMPACTED["rows"]) as file:
         if kept := kept_usage(file, attempts):
             return kept
-    return usage(load(trial, attempts))
+    if described(trial, recorded_files(trial, "rows"))[1] <= JOINED_ROWS:
+        return usage(load(trial, attempts))
+    from orchestrator.stats.query import Rows  # which takes DuckDB
+
+    return usage_of_many(Rows(recorded_rows(trial, attempts)))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from orchestrator.stats.checksums import check_footer
 if TYPE_CHECKING:
     import pandas as pd
 
+    from orchestrator.stats.query import Rows
+
 _PEAKS = {
     "rss_bytes": "process_peak_rss_bytes",
     "cuda_peak_allocated_bytes": "peak_allocated_bytes",
@@ -46,6 +48,25 @@ def usage(stats: pd.DataFrame) -> dict[str, float]:
     found |= {name: stats[column].max() for column, name in _PEAKS.items() if column in stats}
     found |= {name: stats[name].mean() for name in _MEANS if name in stats}
     return {name: value if name == "ranks" else float(value) for name, value in found.items() if value == value}
+
+
+def usage_of_many(rows: Rows) -> dict[str, float]:
+    """What `usage` says, of rows of any number; in bounded memory."""
+    known, training = {*rows.columns}, "phase = 'train'"
+    every = {"ranks": "count(distinct rank)"}
+    every |= {name: f"max({column})" for column, name in _PEAKS.items() if column in known}
+    every |= {name: f"avg({name})" for name in _MEANS if name in known}
+    found = rows.aggregate(every).iloc[0].to_dict()
+    if "step_s" in known:
+        found["step_s"] = rows.quantiles({"step_s": "step_s"}, [0.5], training).iloc[0, 0]
+        sums = {name: f"sum({name})" for name in ("step_s", "data_wait_s", "batch_size") if name in known}
+        by_rank = rows.aggregate(sums, ["rank"], training)
+        found["train_s"] = by_rank["step_s"].max()
+        if "data_wait_s" in known:
+            found["data_wait_share"] = by_rank["data_wait_s"].sum() / by_rank["step_s"].sum()
+        if "batch_size" in known:
+            found["samples_per_s"] = by_rank["batch_size"].sum() / found["train_s"]
+    return {name: int(value) if name == "ranks" else float(value) for name, value in found.items() if value == value}
 
 
 def with_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:

@@ -270,7 +270,7 @@ def _best_trial(done: Sweep) -> dict[str, Any] | None:
 def _join_rows(sweep: RunFolder, index: TrialIndex) -> None:
     """Joins what the ranks of each trial that is over have written, where that has not been done."""
     for name, record in index.records().items():
-        if isinstance(record, TrialRecord) and record.status in ENDED and not record.joined:
+        if isinstance(record, TrialRecord) and record.status in ENDED and not record.compacted:
             folder = RunFolder(sweep.storage / "trials", name)
             compact(folder.storage, folder.attempts())
 

@@ -13,9 +13,10 @@ from orchestrator.checkpoint.position import Position
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats import tables
 from orchestrator.stats.compaction import compact
+from orchestrator.stats.query import Rows
 from orchestrator.stats.recorded_files import COMPACTED
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.usage import kept_usage, usage
+from orchestrator.stats.usage import kept_usage, usage, usage_of_many
 from orchestrator.storage import Storage
 
 ROWS = pd.DataFrame(
@@ -44,6 +45,12 @@ def test_the_numbers_are_what_the_rows_come_to() -> None:
         "peak_allocated_bytes": 7,
         "gpu_utilization_percent": 70,
     }
+
+
+def test_of_very_many_rows_they_are_the_same() -> None:
+    assert usage_of_many(Rows.of(ROWS)) == pytest.approx(usage(ROWS))
+    assert usage_of_many(Rows.of(ROWS[["rank", "phase", "step_s"]])) == {"ranks": 2, "step_s": 2.5, "train_s": 6.0}
+    assert usage_of_many(Rows.of(ROWS[["rank", "phase"]])) == {"ranks": 2}
 
 
 def test_without_rows_there_is_nothing_but_no_ranks() -> None:
