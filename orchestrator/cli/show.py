@@ -123,7 +123,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
-        [(trial, *(cell(name, row[name]) for name in columns)) for trial, row in trials.iterrows()],
+        [(trial, *map(cell, columns, values)) for trial, *values in trials[columns].itertuples(name=None)],
     )
     counts = ", ".join(f"{count} {status}" for status, count in summary["counts"].items())
     echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")

@@ -153,11 +153,15 @@ class Storage:
     def state(self, name: str) -> FileState | None:
         """How far a file has grown; None where there is none."""
         if self.local:
-            path = self._path(name)
-            with telling_of(path, missing=False), suppress(FileNotFoundError, NotADirectoryError):
-                found = os.stat(path)
-                return FileState(found.st_size, found.st_mtime)
-            return None
+            # Asked of many thousand files: what is seldom needed is left out.
+            try:
+                found = os.stat(self._path(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except OSError:
+                with telling_of(self._path(name)):
+                    raise
+            return FileState(found.st_size, found.st_mtime)
         path = self._path(name)
         info = self._remote.ask(lambda there: there.get_file_info(path))
         return FileState(info.size, info.mtime and info.mtime.timestamp()) if info.is_file else None
