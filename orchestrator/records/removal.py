@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
 from orchestrator.records.run_folder import RunFolder, run_folders
 from orchestrator.storage import Storage
+
+_OUT_DIR = re.compile(r"out_dir\W*:\s*(?!null\b)\S")
+"""What an experiment has to say for its checkpoints to lie elsewhere; looking for it is a thousand times quicker than reading YAML."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Removal:
         successors = [other for other in run_folders(around) if _goes_on_from(other, folder)]
         if lacking := [other for other in successors if not other.checkpoint_names()]:
             raise UsageError(f"{lacking[0]} goes on from {folder}, and has no checkpoint of its own yet: end or remove that first")
-        elsewhere = [kept for run in (folder, *run_folders(folder.storage / "trials")) for kept in _kept_outside(run, folder)]
+        own = [folder, *run_folders(folder.storage / "trials")]
+        elsewhere = [kept for found in folder.storage.each(lambda run: _kept_outside(run, folder), own) for kept in found]
         return cls(folder, elsewhere, successors)
 
     def __str__(self) -> str:
@@ -77,6 +82,8 @@ def _goes_on_from(other: RunFolder, folder: RunFolder) -> bool:
 def _kept_outside(run: RunFolder, folder: RunFolder) -> list[Storage]:
     """Where a run's checkpoints lie, if that is not in the folder that is removed; nowhere where its experiment cannot be read."""
     with suppress(DamagedFile):
+        if not _OUT_DIR.search(run.experiment_text()):
+            return []
         kept = run.kept_checkpoints()
         return [] if _within(kept.path, folder) or not kept.exists() else [kept]
     return []

@@ -56,10 +56,11 @@ def usage_of_many(rows: Rows) -> dict[str, float]:
     every = {"ranks": "count(distinct rank)"}
     every |= {name: f"max({column})" for column, name in _PEAKS.items() if column in known}
     every |= {name: f"avg({name})" for name in _MEANS if name in known}
-    found = rows.aggregate(every).iloc[0].to_dict()
+    found = dict(zip(every, rows.aggregate(every).iloc[0], strict=True))
     if "step_s" in known:
         found["step_s"] = rows.quantiles({"step_s": "step_s"}, [0.5], training).iloc[0, 0]
-        sums = {name: f"sum({name})" for name in ("step_s", "data_wait_s", "batch_size") if name in known}
+        summed: tuple[str, ...] = ("step_s", "data_wait_s", "batch_size")
+        sums = {name: f"sum({name})" for name in summed if name in known}
         by_rank = rows.aggregate(sums, ["rank"], training)
         found["train_s"] = by_rank["step_s"].max()
         if "data_wait_s" in known:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import time
+import tracemalloc
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import training
@@ -116,3 +119,37 @@ def test_new_trials_come_with_the_next_look(tmp_path: Path) -> None:
     assert (live.look().trials, live.look().best, live.look().eta_s) == ((), None, None)
     trial(sweep, 0, 0.5)
     assert [one.name for one in live.look().trials] == ["trial-0000"]
+
+
+def test_of_a_trial_that_is_over_no_report_is_held(tmp_path: Path) -> None:
+    held = []
+    for reports in (5, 100):
+        sweep = written_sweep(tmp_path / str(reports))
+        for number in range(2):
+            trial(sweep, number, *[0.5] * reports, status="finished")
+        LiveSweep(sweep).look()  # whatever is read for the first time
+        tracemalloc.start()
+        live = LiveSweep(sweep)
+        assert live.look().counts == {"finished": 2}
+        gc.collect()
+        held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert max(held) < 40_000
+    assert abs(held[1] - held[0]) < 5000
+
+
+def test_a_sweep_with_an_index_opens_no_trial_that_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = written_sweep(tmp_path)
+    trial(sweep, 0, 0.5, 0.4, status="finished")
+    trial(sweep, 1, 0.2, status="failed", error="broken")
+    trial(sweep, 2, 0.7)
+    expected = LiveSweep(sweep).look()
+    TrialIndex(sweep, [("val/accuracy", "max")]).join()
+    opened: list[str] = []
+    metadata = RunFolder.metadata
+    monkeypatch.setattr(RunFolder, "metadata", lambda folder: opened.append(folder.name) or metadata(folder))
+    view = LiveSweep(sweep).look()
+    assert [(one.name, one.status, one.best, one.last, one.ended, one.values) for one in view.trials] == [
+        (one.name, one.status, one.best, one.last, one.ended, one.values) for one in expected.trials
+    ]
+    assert {*opened} == {"sweep", "trial-0001", "trial-0002"}  # one that failed may be started anew
