@@ -47,7 +47,7 @@ def _pickled(classes: Mapping[str, Any]) -> bytes:
     """By value, as cloudpickle does with what is of `__main__`; by name the marks of dataclasses, which are asked for by `is`."""
     from ray.cloudpickle import CloudPickler
 
-    class Pickler(CloudPickler):  # type: ignore[misc]  # Ray has no types for it
+    class Pickler(CloudPickler):
         dispatch_table: ClassVar[Any] = ChainMap({type(MISSING): lambda mark: "MISSING"}, CloudPickler.dispatch_table)
 
     buffer = io.BytesIO()

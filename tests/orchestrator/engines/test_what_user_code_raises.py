@@ -87,7 +87,8 @@ def test_the_first_failure_is_told_where_the_second_is_that_it_cannot_be_written
 @pytest.mark.parametrize(("number", "advice"), [
     (errno.ENOSPC, "The disk is full, or has room for no more files: make room"),
     (errno.EROFS, "It can only be read: give another storage"),
-    (errno.EIO, "Look at the disk"),
+    (errno.EIO, "may be about to fail"),
+    (errno.EBUSY, "Look at the disk"),
 ])  # fmt: skip
 def test_what_the_system_refuses_is_told_with_what_can_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
