@@ -155,7 +155,8 @@ class StandstillNotes:
 
     def _words(self, name: str) -> Whereabouts | None:
         with suppress(FileNotFoundError, DamagedFile):
-            return read_json(self._storage, f"{FOLDER}/{name}", lambda entries: checked(entries, Whereabouts), "It is left out.")
+            words: Whereabouts = read_json(self._storage, f"{FOLDER}/{name}", lambda entries: checked(entries, Whereabouts), "It is left out.")
+            return words
         return None
 
     def judged(self) -> Standstill | None:

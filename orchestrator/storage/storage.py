@@ -161,7 +161,7 @@ class Storage:
             except OSError:
                 with telling_of(self._path(name)):
                     raise
-            return FileState(found.st_size, found.st_mtime)
+            return FileState(found.st_size, found.st_mtime) if S_ISREG(found.st_mode) else None
         path = self._path(name)
         info = self._remote.ask(lambda there: there.get_file_info(path))
         return FileState(info.size, info.mtime and info.mtime.timestamp()) if info.is_file else None

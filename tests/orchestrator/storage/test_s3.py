@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,52 @@ def test_what_is_seen_of_a_live_run_is_half_a_minute_old_at_most(
     done = run(described(task_args={"train": 70, "val": 4}, batch_size=1, epochs=1, hooks=hooks), f"{bucket}/three", local=True)
     assert seen == {29: ([], 0), 32: ([30], 30), 60: ([30], 30), 62: ([60], 60)}
     assert done.stats.query("phase == 'train'")["iteration"].tolist() == [*range(1, 71)]
+
+
+@pytest.fixture
+def requests(bucket: str, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """The requests since it was asked last: `PUT /bucket/name`."""
+    with caplog.at_level(logging.INFO, "werkzeug"):
+
+        def since() -> list[str]:
+            found = [match[1] for record in caplog.records if (match := re.search(r'"(?:\x1b\[[0-9;]*m)*((?:GET|HEAD|PUT|POST|DELETE) [^ ?]*)', record.getMessage()))]
+            caplog.clear()
+            return found
+
+        yield since
+
+
+def test_what_is_asked_of_the_store_is_counted(bucket: str, requests: Callable[[], list[str]]) -> None:
+    storage = Storage(f"{bucket}/counted")
+    for number in range(40):
+        storage.write(f"run-{number:02d}/run.json", b"{}")
+    assert requests() == [f"PUT /bucket/counted/run-{number:02d}/run.json" for number in range(40)], "what is small is one request"
+    assert storage.each(lambda name: storage.read(f"{name}/run.json"), storage.names()) == [b"{}"] * 40
+    assert len(requests()) == 81, "one listing, and two to read a file"
+    for line in ("one\n", "two\n", "three\n"):
+        storage.append("log.txt", line)
+    assert len(requests()) == 8, "two a line, once one knows that there is no file yet"
+    storage.join("log.txt")
+    assert storage.read("log.txt") == b"one\ntwo\nthree\n"
+    assert storage.verifies_uploads
+    requests()
+    storage.delete("run-00/run.json")
+    storage.delete("run-01")
+    assert len(requests()) <= 11
+    assert storage.names()[:4] == [".parts", "log.txt", "run-00", "run-02"]
+
+
+def test_a_pyarrow_that_knows_no_single_request_writes_in_parts(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow import ArrowInvalid, fs
+
+    from_uri = fs.FileSystem.from_uri
+
+    def older(uri: str) -> Any:
+        if "allow_delayed_open" in uri:
+            raise ArrowInvalid("Unexpected query parameter in S3 URI: 'allow_delayed_open'")
+        return from_uri(uri)
+
+    monkeypatch.setattr(fs, "FileSystem", type("FileSystem", (), {"from_uri": staticmethod(older)}))
+    storage = Storage(f"{bucket}/older")
+    storage.write("file", b"x")
+    assert storage.read("file") == b"x"

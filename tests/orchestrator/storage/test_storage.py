@@ -257,3 +257,47 @@ def test_what_lies_in_a_folders_place_is_no_empty_folder(tmp_path: Path) -> None
         with pytest.raises(StorageError, match=said):
             Storage(tmp_path).names(name)
     assert Storage(tmp_path).names("nothing") == Storage(tmp_path).names("file") == []
+
+
+def test_a_file_is_read_in_pieces_and_its_state_is_told(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.storage.storage._PIECE_BYTES", 4)
+    monkeypatch.setattr("orchestrator.storage.remote._PIECE_BYTES", 4)
+    storage.write("a/file", b"0123456789")
+    assert [*storage.pieces("a/file")] == [b"0123", b"4567", b"89"]
+    state = storage.state("a/file")
+    assert state is not None
+    assert state.size_bytes == 10
+    assert (storage.state("a/none"), storage.state("a")) == (None, None)
+    with storage.fetched("a/file") as copy:
+        copy.seek(4)
+        assert copy.read() == b"456789"
+    for none in ("a/none", "a/file/below"):
+        with pytest.raises(FileNotFoundError):
+            next(storage.pieces(none))
+        with pytest.raises(FileNotFoundError), storage.fetched(none):
+            pass
+        with pytest.raises(FileNotFoundError):
+            storage.read(none)
+
+
+def test_what_is_asked_of_many_is_answered_in_their_order_within_one_another_too(storage: Storage) -> None:
+    for number in range(50):
+        storage.write(f"{number % 5}/{number}", str(number))
+
+    def inside(folder: str) -> list[bytes]:
+        return storage.each(lambda name: storage.read(f"{folder}/{name}"), storage.names(folder))
+
+    assert [len(own) for own in storage.each(inside, storage.names())] == [10] * 5
+    assert storage.each(inside, ["3"]) == [[str(number).encode() for number in sorted(range(3, 50, 5), key=str)]]
+    with pytest.raises(FileNotFoundError):
+        storage.each(storage.read, ["0/0", "none", "1/1"])
+
+
+def test_places_on_the_same_store_share_what_asks_it(location: str) -> None:
+    storage = Storage(location) / "runs" / "one"
+    storage.write("file", b"x")
+    around = storage.parent
+    assert (around.names(), around.path, around.name) == (["one"], f"{location}/runs", "runs")
+    there = around.at(f"{location}/runs/one")
+    assert (there.read("file"), there.root, there.location) == (b"x", storage.root, storage.location)
+    assert there._remote is storage._remote
