@@ -85,7 +85,7 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
 
     opened, other = open_run(run), open_run(against) if against else None
     ending = failure(opened.status, opened.error)
-    diagnosis = diagnose(opened.stats, opened.hook_costs, None if other is None else other.stats, against or "", ending)
+    diagnosis = diagnose(opened.rows(), opened.hook_costs, None if other is None else other.rows(), against or "", ending)
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(

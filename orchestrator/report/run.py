@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
 from orchestrator.report.page import Tile
@@ -24,26 +21,29 @@ from orchestrator.runs.result import Run
 from orchestrator.stats import quantities
 from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
+from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.query import Rows
 
 HEADLINES = 4
 """The most metrics in the headline."""
+_PEAKS = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
 
 
 def run_page(run: Run, made: str) -> str:
     """The page of a run, under way or over; `made` says when it was made."""
     metadata, reports, modes = run.folder.metadata(), run.reports(), run.modes
-    stats, hook_costs = run.stats, run.hook_costs
+    rows, hook_costs = run.rows(), run.hook_costs
     sections = [
-        verdicts(diagnose(stats, hook_costs, ending=failure(run.status, metadata.error)), run.path),
+        verdicts(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error)), run.path),
         handover(run.folder, run.best),
-        learning(stats, reports, modes),
-        spans(stats, reports),
-        memory(stats),
-        hooks(hook_costs, stats),
-        recorded(stats),
+        learning(rows, reports, modes),
+        spans(rows, reports),
+        memory(rows),
+        hooks(hook_costs, rows),
+        recorded(rows),
         experiment(run.folder.experiment_text(), metadata, run.folder.attempts()),
     ]
-    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, stats)]
+    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, rows)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)
 
 
@@ -61,19 +61,22 @@ def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]
     return tiles[:HEADLINES]
 
 
-def _cost_tiles(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
+def _cost_tiles(metadata: RunMetadata, rows: Rows) -> list[Tile]:
     tiles: list[Tile] = []
     if metadata.wall_s is not None:
         tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end, in whole seconds"))
-    if not len(stats):
+    asked = {"rows": "count(*)", **{name: f"{how}({name})" for name, how in (("step_s", "sum"), *((name, "max") for name in _PEAKS)) if name in rows.columns}}
+    by_rank = rows.aggregate(asked, ["rank"])
+    if not len(by_rank):
         return tiles
-    ranks = int(stats["rank"].nunique())
-    if "step_s" in stats:
-        spent = float(stats["step_s"].sum())
-        note = f"in {len(stats):,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"
-        tiles.append(Tile("rank-seconds", Quantity("", spent), note))
-    tiles += _peak_tiles(stats)
-    slowest = slowest_rank(stats)
+    if "step_s" in by_rank:
+        ranks = len(by_rank)
+        note = f"in {by_rank['rows'].sum():,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"
+        tiles.append(Tile("rank-seconds", Quantity("", float(by_rank["step_s"].sum())), note))
+    for name, title in _PEAKS.items():
+        if name in by_rank and by_rank[name].notna().any():
+            tiles.append(Tile(title, Quantity(name, float(by_rank[name].max())), f"rank {by_rank[name].idxmax()}"))
+    slowest = slowest_rank(rows)
     if slowest is not None:
         rank, behind = slowest
         note = f"its own work takes {behind:.1%} longer than the others' median"
@@ -81,24 +84,14 @@ def _cost_tiles(metadata: RunMetadata, stats: pd.DataFrame) -> list[Tile]:
     return tiles
 
 
-def _peak_tiles(stats: pd.DataFrame) -> list[Tile]:
-    columns = {"rss_bytes": "peak memory of a process", "cuda_peak_allocated_bytes": "peak memory of a device"}
-    tiles = []
-    for name, title in columns.items():
-        if name in stats and stats[name].notna().any():
-            values = stats[name].to_numpy(dtype=float)
-            worst = int(np.nanargmax(values))
-            tiles.append(Tile(title, Quantity(name, float(values[worst])), f"rank {stats['rank'].iloc[worst]}"))
-    return tiles
-
-
-def slowest_rank(stats: pd.DataFrame) -> tuple[int, float] | None:
+def slowest_rank(rows: Rows) -> tuple[int, float] | None:
     """The rank whose own work takes longest, by the median of its training iterations, and by how much of the others'
     median; None with one rank."""
-    training = stats[stats["phase"] == "train"]
-    if "step_s" not in training or training["rank"].nunique() < 2:
+    if "step_s" not in rows.columns:
         return None
-    medians = pd.Series(own_work(training)).groupby(training["rank"].to_numpy()).median()
+    medians = rows.medians({"work": own_work(rows.columns)}, "rank", TRAINING)["work"]
+    if len(medians) < 2:
+        return None
     rank = rank_of_most(medians)
     others = float(medians.drop(rank).median())
     return (rank, float(medians[rank]) / others - 1) if others > 0 else None

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.runs.result import Run
-from orchestrator.stats.compare import COLUMNS, Side, compare
-from orchestrator.stats.reading import recorded_schema
+from orchestrator.stats.compare import Side, compare
 
 
 def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
@@ -16,6 +15,4 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _side(run: Run) -> Side:
-    recorded = recorded_schema(run.folder.storage).names
-    known = [name for name in COLUMNS if name in recorded]
-    return Side(run.name, run.config, run.reports(), run.load_stats(known, "phase == 'train'"), run.modes)
+    return Side(run.name, run.config, run.reports(), run.rows("phase == 'train'"), run.modes)

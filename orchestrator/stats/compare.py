@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hooks.parts.metric_direction import direction
 from orchestrator.stats.quantities import is_number
+from orchestrator.stats.query import Rows
 
 BLOCKS = 10
 DEALS = 4999
@@ -31,8 +32,8 @@ SHORTEST = 40
 """Iterations below which a run says nothing of its own fluctuation."""
 FEWEST_REPORTS = 8
 Series = NDArray[np.float64]
-COLUMNS = ("rank", "epoch", "iteration", "batch_size", "step_s", "data_wait_s", "rss_bytes", "cuda_peak_allocated_bytes")
-"""What is looked at of a run's training rows, where it is recorded."""
+MOST_ITERATIONS, STRETCH = 2**22, 1000
+"""Of a run with more iterations some are looked at: stretches of so many, evenly over the run."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Side:
     name: str
     config: Mapping[str, Any]
     reports: Sequence[Mapping[str, Any]]
-    rows: pd.DataFrame
-    """The rows of `train` of all ranks, with those of COLUMNS that were recorded."""
+    rows: Rows
+    """The rows of `train` of all ranks."""
     modes: Mapping[str, str] = field(default_factory=dict)
     """What the run says of its metrics: `max` or `min`."""
 
@@ -57,13 +58,14 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     known which way they are better.
     """
     modes = _modes(sides)
+    ranks = [len(side.rows.aggregate({}, ["rank"])) if "rank" in side.rows.columns else 0 for side in sides]
     return {
         "runs": [side.name for side in sides],
-        "ranks": [int(side.rows["rank"].nunique()) if "rank" in side.rows else 0 for side in sides],
+        "ranks": ranks,
         "config": config_differences([side.config for side in sides]),
         "metrics": _metrics([side.reports for side in sides], modes),
         "not_known": [name for name, mode in modes.items() if mode is None],
-        "costs": _costs([side.rows for side in sides]),
+        "costs": _costs([side.rows for side in sides], ranks),
     }
 
 
@@ -117,13 +119,14 @@ def metrics_verdict(difference: float, first: Series, other: Series) -> str:
     return direction_of(difference) if abs(difference) > 3 * np.sqrt(variance) else "noise"
 
 
-def _costs(runs: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
-    steps = [_iterations(rows) for rows in runs]
+def _costs(runs: Sequence[Rows], ranks: Sequence[int]) -> dict[str, dict[str, list[Any]]]:
+    every = [max(1, rows.total // (MOST_ITERATIONS * max(1, count))) for rows, count in zip(runs, ranks, strict=True)]
+    steps = [_iterations(rows, each) for rows, each in zip(runs, every, strict=True)]
     found: dict[str, dict[str, list[Any]]] = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):
         series = [_column(one, name) for one in steps]
         found[name] = comparison(series, np.median, [blocks(one) for one in series], cost_verdict)
-    times = [_column(one, "step_s") for one in steps]
+    times = [_column(one, "step_s") * each for one, each in zip(steps, every, strict=True)]
     # Together the blocks of a total come to it.
     found["train_s"] = comparison(times, np.sum, [blocks(one, np.mean) * len(one) for one in times], cost_verdict)
     for name in ("rss_bytes", "cuda_peak_allocated_bytes"):
@@ -136,16 +139,14 @@ def _column(table: pd.DataFrame, name: str) -> Series:
     return table[name].to_numpy(dtype=float) if name in table else np.empty(0)
 
 
-def _iterations(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per iteration: the slowest rank's times, and the samples of all ranks by the second."""
-    if not len(rows):
-        return rows
-    grouped = rows.groupby(["epoch", "iteration"])
-    times = [name for name in ("step_s", "data_wait_s") if name in rows]
-    table = grouped[times].max()
-    if "step_s" in rows and "batch_size" in rows:
-        table["samples_per_s"] = grouped["batch_size"].sum() / table["step_s"]
-    return table.dropna()
+def _iterations(rows: Rows, every: int) -> pd.DataFrame:
+    """One row per iteration of one stretch in `every`: the slowest rank's times, and the samples of all ranks by the second."""
+    if "epoch" not in rows.columns:
+        return pd.DataFrame()
+    found: dict[str, str] = {name: f"max({name})" for name in ("step_s", "data_wait_s") if name in rows.columns}
+    if {"step_s", "batch_size"} <= {*rows.columns}:
+        found["samples_per_s"] = "sum(batch_size) / max(step_s)"
+    return rows.aggregate(found, ["epoch", "iteration"], f"iteration // {STRETCH} % {every} = 0").dropna()
 
 
 def blocks(series: Series, summary: Callable[[Series], Any] = np.median) -> Series:
@@ -185,12 +186,14 @@ def is_rare(by_chance: Series, difference: float) -> bool:
     return bool((as_large + 1) / (len(by_chance) + 1) < LEVEL)
 
 
-def _peaks(rows: pd.DataFrame, name: str) -> Series:
+def _peaks(rows: Rows, name: str) -> Series:
     """The largest reading of each rank in each half of the run."""
-    if name not in rows or not rows[name].notna().any():
+    if name not in rows.columns:
         return np.empty(0)
-    later = rows["iteration"] > rows["iteration"].median()
-    return rows[name].groupby([rows["rank"], later]).max().dropna().to_numpy(dtype=float)
+    middle = rows.quantiles({"iteration": "iteration"}, [0.5])["iteration"].iloc[0]
+    if np.isnan(middle):
+        return np.empty(0)
+    return rows.aggregate({name: f"max({name})"}, ["rank", f"iteration > {middle}"])[name].dropna().to_numpy(dtype=float)
 
 
 def memory_verdict(difference: float, first: Series, other: Series) -> str:

@@ -2,18 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from weakref import finalize
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from orchestrator.records.metadata import Attempt
-from orchestrator.stats.tables import load_table
+from orchestrator.stats.query import Source, temporary_folder
+from orchestrator.stats.reading import as_schema, described, read_tail
+from orchestrator.stats.recorded_files import RecordedFiles, recorded_files
+from orchestrator.stats.row_filter import Condition, joint_condition, parse_where
+from orchestrator.stats.superseded import superseded
+from orchestrator.stats.tables import FIRST
 from orchestrator.storage import Storage
 
+IN_MEMORY = 2**20
+"""So many rows that ranks have not written as Parquet yet are kept in memory; more go to a temporary file."""
+_FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 
-def recorded_rows(storage: Storage, attempts: Sequence[Attempt], where: str | None = None) -> ds.Dataset:
-    """The rows that count and meet a condition, each once; `storage` is the run's folder.
+
+def recorded_rows(storage: Storage, attempts: Sequence[Attempt], where: str | None = None) -> Source:
+    """The rows that count and meet a condition, each once and in no order; `storage` is the run's folder.
 
     `where` is as `parse_where` takes it. Raises UsageError for a condition that cannot be read.
     """
-    return ds.dataset(load_table(storage, attempts, None, where))
+    files = recorded_files(storage, "rows")
+    schema, _ = described(storage, files)
+    conditions = parse_where(where, schema) if where else []
+    if not schema.names:
+        return Source(ds.dataset(pa.table({name: pa.nulls(0) for name in FIRST})))
+    files = files.of(conditions)
+    tails, folder = _tails(storage, files, schema)
+    counting = joint_condition([*conditions, Condition(frozenset(), ~superseded(attempts, schema.names))])
+    source = Source(ds.dataset([_in_parquet(storage, files, schema), *tails]), counting)
+    if folder:
+        finalize(source, shutil.rmtree, folder, ignore_errors=True)
+    return source
+
+
+def _in_parquet(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:
+    system = storage.filesystem or LocalFileSystem()
+    fragments = [_FORMAT.make_fragment(f"{storage.root}/{files.joined}", system)] if files.joined else []
+    for segment in files.segments:
+        of_rank = ds.field("rank") == pa.scalar(segment.rank, schema.field("rank").type)
+        of_attempt = ds.field("attempt") == pa.scalar(segment.attempt, schema.field("attempt").type)
+        fragments.append(_FORMAT.make_fragment(f"{storage.root}/{segment.path}", system, of_rank & of_attempt))
+    return ds.FileSystemDataset(fragments, schema, _FORMAT, system)
+
+
+def _tails(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
+    """What ranks that are alive, or were killed, have not written as Parquet; and the temporary folder it is in, if it is."""
+    tables = (as_schema(read_tail(storage, parts), schema) for parts in files.tails)
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(map(len, held)) > IN_MEMORY:
+            folder = temporary_folder()
+            return [_spooled(chain(held, tables), schema, f"{folder}/rows.parquet")], folder
+    return ([ds.dataset(pa.concat_tables(held))] if held else []), None
+
+
+def _spooled(tables: Iterable[pa.Table], schema: pa.Schema, path: str) -> ds.Dataset:
+    with pq.ParquetWriter(path, schema, compression="zstd") as file:
+        for table in tables:
+            file.write_table(table)
+    return ds.dataset(path, schema, format="parquet")

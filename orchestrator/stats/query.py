@@ -25,6 +25,7 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from orchestrator.errors import DamagedFile, UsageError, shortened
+from orchestrator.stats.recorded_files import ADVICE
 
 MEMORY = "768MiB"
 """What DuckDB may hold; more it writes to a temporary folder."""
@@ -48,6 +49,34 @@ def quoted(column: str) -> str:
     return '"{}"'.format(column.replace('"', '""'))
 
 
+@dataclass(frozen=True)
+class Source:
+    """Rows that DuckDB is fed with."""
+
+    data: ds.Dataset
+    condition: Any = None
+    """An expression of pyarrow's that those rows meet which are meant; None where it is all."""
+
+    @property
+    def rows(self) -> ds.Dataset:
+        """Those that are meant."""
+        return self.data if self.condition is None else self.data.filter(self.condition)
+
+    @contextmanager
+    def telling_damage(self) -> Iterator[None]:
+        """Within it an error is raised as DamagedFile where a file that is read is damaged."""
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            for fragment in self.data.get_fragments():
+                try:
+                    for _ in fragment.to_batches():
+                        pass
+                except (pa.ArrowException, OSError) as reason:
+                    raise DamagedFile(fragment.path, str(reason), ADVICE) from error
+            raise
+
+
 class Rows:
     """The rows of a run that count, asked in SQL as the table `rows`.
 
@@ -55,21 +84,25 @@ class Rows:
     which tells damage and knows every storage: DuckDB is fed, and opens none. Raises DamagedFile.
     """
 
-    def __init__(self, data: ds.Dataset) -> None:
-        self._data = data
-        self.columns: list[str] = data.schema.names
-        self.numbers: list[str] = [field.name for field in data.schema if field.name not in (*COUNTERS, *NAMES) and _is_number(field.type)]
+    def __init__(self, source: Source, where: str = "true") -> None:
+        self.source, self._where, schema = source, where, source.data.schema
+        self.columns: list[str] = schema.names
+        self.numbers: list[str] = [field.name for field in schema if field.name not in (*COUNTERS, *NAMES) and _is_number(field.type)]
         """The columns that may hold measurements."""
-        self.texts = [field.name for field in data.schema if field.name in NAMES or _is_text(field.type)]
+        self.texts = [field.name for field in schema if field.name in NAMES or _is_text(field.type)]
 
     @classmethod
     def of(cls, table: pd.DataFrame | pa.Table) -> Self:
         """The rows of a table in memory."""
-        return cls(ds.dataset(table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)))
+        return cls(Source(ds.dataset(table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False))))
+
+    def only(self, where: str) -> Rows:
+        """Those of them that meet a condition in SQL."""
+        return Rows(self.source, f"({self._where}) and ({where})")
 
     def ask(self, sql: str) -> pd.DataFrame:
         """What a query of our own answers."""
-        with _telling_damage(self._data):
+        with self.source.telling_damage():
             found: pd.DataFrame = self._connection.sql(sql).df()
         return found
 
@@ -80,7 +113,7 @@ class Rows:
         named = [f"{expression} as {quoted(name)}" for name, expression in expressions.items()]
         grouping = f" group by {', '.join(by)} order by {', '.join(by)}" if by else ""
         table = self.ask(f"select {', '.join([*by, *named])} from rows where {where}{grouping}")
-        return table.set_index([*by]) if by else table
+        return table.set_index([*table.columns[: len(by)]]) if by else table
 
     def quantiles(self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true") -> pd.DataFrame:
         """The exact quantiles of SQL expressions by name, between two values in a straight line; `at` is the index."""
@@ -103,24 +136,24 @@ class Rows:
 
     @cached_property
     def total(self) -> int:
-        """How many rows there are."""
-        with _telling_damage(self._data):
-            return int(self._data.count_rows())
+        """How many rows there are, or a few more where they are narrowed down."""
+        with self.source.telling_damage():
+            return int(self.source.rows.count_rows())
 
     def _are_few(self, expressions: Mapping[str, str]) -> bool:
         return self.total * len(expressions) <= AT_ONCE
 
     def _batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """What a query answers, piece by piece."""
-        with _telling_damage(self._data):
+        with self.source.telling_damage():
             yield from pa.RecordBatchReader.from_stream(self._connection.sql(sql))
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
         connection = _own_database().cursor()
-        connection.register("recorded", self._data)
-        shown = [_shown(field.name, field.name in self.numbers) for field in self._data.schema]
-        connection.execute(f"create temporary view rows as select {', '.join(shown)} from recorded")
+        connection.register("recorded", self.source.rows)
+        shown = [_shown(field.name, field.name in self.numbers) for field in self.source.data.schema]
+        connection.execute(f"create temporary view rows as select {', '.join(shown)} from recorded where {self._where}")
         return connection
 
 
@@ -237,19 +270,19 @@ class _Stretch:
         return self.high if place < last + self.highest else None
 
 
-def query(data: ds.Dataset, sql: str) -> pd.DataFrame:
+def query(source: Source, sql: str) -> pd.DataFrame:
     """What anybody's query in DuckDB's SQL answers of the table `rows`. It can read nothing else, and writes nothing.
 
     Raises UsageError for what is not a single `select`, and with its place for what is wrong in it.
     """
     connection = _database()
-    connection.register("rows", data)
+    connection.register("rows", source.rows)
     connection.execute("set lock_configuration = true")
     try:
         statements = connection.extract_statements(sql)
         if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
             raise UsageError(f"query: {shortened(sql, 200)!r} is no single select, such as: select rank, avg(step_s) from rows group by rank")
-        with _telling_damage(data):
+        with source.telling_damage():
             return connection.execute(sql).df()
     except duckdb.Error as error:
         raise UsageError(f"query: {error}") from None
@@ -259,7 +292,7 @@ def query(data: ds.Dataset, sql: str) -> pd.DataFrame:
 
 def _database() -> duckdb.DuckDBPyConnection:
     """A database in memory that holds nothing, and reaches no file and no variable of Python."""
-    folder = _spill_folder()
+    folder = temporary_folder()
     connection = duckdb.connect(config={"memory_limit": MEMORY, "temp_directory": folder, "preserve_insertion_order": "false"})
     finalize(connection, shutil.rmtree, folder, ignore_errors=True)
     for setting in ("enable_external_access", "autoload_known_extensions", "python_enable_replacements", "enable_progress_bar"):
@@ -273,29 +306,13 @@ def _own_database() -> duckdb.DuckDBPyConnection:
     return _database()
 
 
-def _spill_folder() -> str:
-    """A folder for what does not fit into memory; those of processes that are gone are removed."""
+def temporary_folder() -> str:
+    """A folder for what does not fit into memory; those that processes left which are gone are removed."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SPILLS}*-*"):
         pid = left.name.removeprefix(_SPILLS).partition("-")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(left, ignore_errors=True)
     return tempfile.mkdtemp(prefix=f"{_SPILLS}{os.getpid()}-")
-
-
-@contextmanager
-def _telling_damage(data: ds.Dataset) -> Iterator[None]:
-    """Within it an error of DuckDB is raised as DamagedFile where a file that it is fed from cannot be read."""
-    try:
-        yield
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
-        for fragment in data.get_fragments():
-            try:
-                for _ in fragment.to_batches():
-                    pass
-            except (pa.ArrowException, OSError) as reason:
-                advice = "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
-                raise DamagedFile(fragment.path, str(reason), advice) from error
-        raise
 
 
 def _shown(name: str, is_number: bool) -> str:

@@ -129,7 +129,7 @@ def recorded_tables(storage: Storage, files: RecordedFiles, schema: pa.Schema, k
         return keep(narrow(read_segment(storage, segment, schema, where)))
 
     def of_tail(parts: Sequence[Recorded]) -> pa.Table:
-        return keep(narrow(_as(read_tail(storage, parts, schema.names), schema)))
+        return keep(narrow(as_schema(read_tail(storage, parts, schema.names), schema)))
 
     if files.joined:
         yield keep(narrow(read_parquet(storage, files.joined, schema, where)))
@@ -140,7 +140,7 @@ def recorded_tables(storage: Storage, files: RecordedFiles, schema: pa.Schema, k
         yield from storage.each(of_tail, tails[first : first + _AT_ONCE])
 
 
-def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A table with the columns of a schema; those that it lacks are empty."""
     columns = [
         table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)

@@ -19,6 +19,8 @@ from orchestrator.storage import Storage
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Where a finished run of few rows keeps each table."""
+ADVICE = "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
+"""What can be done where one of these files is damaged."""
 _PATH = re.compile(r"stats/attempt=(?P<attempt>[0-9]+)/rank=(?P<rank>[0-9]+)/(?P<table>rows|costs)-(?P<number>[0-9]+)\.(?P<kind>arrow|parquet)")
 
 
@@ -126,5 +128,4 @@ def opened_parquet(storage: Storage, path: str) -> Iterator[Any]:
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException) as error:
-        advice = "Put back a copy of it; without one what its ranks recorded is lost. Reports and checkpoints do not depend on it"
-        raise DamagedFile(str(storage / path), str(error), advice) from error
+        raise DamagedFile(str(storage / path), str(error), ADVICE) from error

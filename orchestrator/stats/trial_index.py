@@ -25,7 +25,6 @@ from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder, status_of
 from orchestrator.stats.best_report import best_report
 from orchestrator.stats.compaction import JOINED_ROWS, is_compacted
-from orchestrator.stats.dataset import recorded_rows
 from orchestrator.stats.reading import described
 from orchestrator.stats.recorded_files import COMPACTED, recorded_files
 from orchestrator.stats.tables import load
@@ -119,7 +118,8 @@ def _usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
             return kept
     if described(trial, recorded_files(trial, "rows"))[1] <= JOINED_ROWS:
         return usage(load(trial, attempts))
-    from orchestrator.stats.query import Rows  # which takes DuckDB
+    from orchestrator.stats.dataset import recorded_rows  # which takes DuckDB
+    from orchestrator.stats.query import Rows
 
     return usage_of_many(Rows(recorded_rows(trial, attempts)))
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from hooks.parts.metric_direction import direction, not_known
 from orchestrator.report import page, palette
@@ -16,7 +15,9 @@ from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import table
 from orchestrator.stats import quantities
 from orchestrator.stats.best_report import best_report
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.quantities import is_number
+from orchestrator.stats.query import Rows
 
 BINS = 240
 """Into how many bins a column's iterations are put, for a chart."""
@@ -25,8 +26,8 @@ PHASES = ("train", "val", "test")
 Reports = Sequence[Mapping[str, Any]]
 
 
-def learning(rows: pd.DataFrame, reports: Reports, modes: Mapping[str, str]) -> page.Section:
-    """The loss and the metrics over optimizer steps. `rows` is the run's stats, `reports` its reports, and `modes` what the
+def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Section:
+    """The loss and the metrics over optimizer steps. `rows` are the run's, `reports` its reports, and `modes` what the
     run says of its metrics: `max` or `min`."""
     by_name = metrics_of(reports)
     charts = [
@@ -75,18 +76,18 @@ def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
     return steps, values
 
 
-def _loss(rows: pd.DataFrame, phases: Mapping[str, str], reports: Reports) -> Markup | None:
+def _loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | None:
     drawn, note = _reported(phases, reports), ""
-    training = rows[rows["phase"] == "train"] if "loss" in rows else rows.iloc[:0]
-    if len(training):
-        found = envelope(training["step"], training["loss"], BINS)
-        each = int(training["step"].nunique()) // max(len(found.at), 1)
-        ranks = training["rank"].nunique()
+    training = {"rows": "count(*)", "first": "min(step)", "last": "max(step)", "ranks": "count(distinct rank)"}
+    seen = rows.aggregate(training, where=TRAINING).iloc[0] if "loss" in rows.columns else {"rows": 0}
+    if seen["rows"]:
+        found = envelope(rows, "step", "loss", BINS, TRAINING)
+        each, ranks, left_out = int(seen["last"] - seen["first"] + 1) // max(len(found.at), 1), int(seen["ranks"]), int(seen["rows"]) - found.count
         steps = "a step" if each <= 1 else f"about {each} steps"
         on = "one rank" if ranks == 1 else f"all {ranks:,} ranks"
         note = f"The band is from the smallest to the largest of {steps} on {on}, the line their mean."
-        if found.left_out:
-            note += f" Not drawn: {found.left_out:,} of {len(training):,} values, which are not finite."
+        if left_out:
+            note += f" Not drawn: {left_out:,} of {int(seen['rows']):,} values, which are not finite."
         if len(found.at):
             drawn = [line_of("train, by step", found, kind=palette.BACK), *drawn]
     return lines("loss", "loss", drawn, "step", note) if drawn else None

@@ -10,34 +10,29 @@ from orchestrator.report.charts.frame import choice
 from orchestrator.report.charts.lines import Line, line_of, lines
 from orchestrator.report.markup import Markup
 from orchestrator.report.views.learning import BINS
+from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.query import Rows, quoted
 
 LINES = 8
 """The most ranks with a line of their own."""
 
 
-def memory(rows: pd.DataFrame) -> page.Section:
-    """Each column of bytes over training's iterations. `rows` is the run's stats."""
-    training = rows[rows["phase"] == "train"] if len(rows) else rows
-    columns = [name for name in training.columns if str(name).endswith("_bytes") and training[name].notna().any()]
-    if not columns:
+def memory(rows: Rows) -> page.Section:
+    """Each column of bytes over training's iterations. `rows` are the run's."""
+    columns = [name for name in rows.numbers if name.endswith("_bytes")]
+    held = rows.aggregate({name: f"max({quoted(name)})" for name in columns}, ["rank"], TRAINING).dropna(axis=1, how="all")
+    if not held.columns.size:
         return page.Section("memory", "Memory", "No memory was recorded: the hook memory_stats is off, or has not read yet.")
-    panels = [(str(name), _chart(training, str(name))) for name in columns]
+    panels = [(str(name), _chart(rows, str(name), held[name].dropna())) for name in held]
     return page.Section("memory", "Memory", choice("memory", panels))
 
 
-def _chart(rows: pd.DataFrame, column: str) -> Markup:
-    known = rows.loc[rows[column].notna(), ["rank", "iteration", column]]
-    peaks = known.groupby("rank")[column].max().sort_values(ascending=False, kind="stable")
-    chosen = sorted(peaks.index[:LINES])
-    drawn = [_line(known[known["rank"] == rank], column, f"rank {rank}", place) for place, rank in enumerate(chosen)]
-    shortened = any(len(line.x) < (known["rank"] == chosen[0]).sum() for line in drawn)
-    note = "The largest value of each stretch of iterations." if shortened else ""
+def _chart(rows: Rows, column: str, held: pd.Series[float]) -> Markup:
+    peaks = held.sort_values(ascending=False, kind="stable")
+    found = {rank: envelope(rows, "iteration", quoted(column), BINS, f"{TRAINING} and rank = {rank}") for rank in sorted(peaks.index[:LINES])}
+    drawn = [Line(f"rank {rank}", one.at, one.high, kind=place) for place, (rank, one) in enumerate(found.items())]
+    note = "The largest value of each stretch of iterations." if any(len(one.at) < one.count for one in found.values()) else ""
     if len(peaks) > LINES:
-        drawn.insert(0, line_of("all ranks", envelope(known["iteration"], known[column], BINS), kind=palette.BACK))
+        drawn.insert(0, line_of("all ranks", envelope(rows, "iteration", quoted(column), BINS, TRAINING), kind=palette.BACK))
         note = f"The {LINES} of {len(peaks):,} ranks that held most, and the band and mean of all. {note}"
     return lines(f"{column} by rank", column, drawn, "iteration", note)
-
-
-def _line(own: pd.DataFrame, column: str, name: str, kind: int) -> Line:
-    found = envelope(own["iteration"], own[column], BINS)
-    return Line(name, found.at, found.high, kind=kind)

@@ -1,4 +1,4 @@
-"""Insight: what the tables say of a run, in sentences with their numbers. Knows pandas alone."""
+"""Insight: what the tables say of a run, in sentences with their numbers. Asks the rows, and knows pandas beside."""
 
 from orchestrator.stats.insight.diagnosis import Diagnosis, diagnose, failure
 from orchestrator.stats.insight.verdict import Verdict

@@ -10,12 +10,14 @@ import pandas as pd
 
 from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
+from orchestrator.stats.insight.look import TRAINING, Look, look
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
 from orchestrator.stats.insight.stragglers import LEAST_SYNCS, stragglers
-from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, unnamed
+from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
 from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.query import Rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Diagnosis:
             if f"{name}_share" in signs:
                 parts.append(f"{signs[f'{name}_share']:.1%} {what}")
         if "ranks_apart_share" in signs:
-            parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work")
+            looked = f" (seen in {signs['compared_share']:.1%} of the iterations)" if "compared_share" in signs else ""
+            parts.append(f"ranks {signs['ranks_apart_share']:.1%} apart in their own work{looked}")
         elif signs["ranks"] > 1:
             parts.append("too few iterations to compare the ranks")
         if "throughput_ratio" in signs:
@@ -55,32 +58,38 @@ class Diagnosis:
 
 
 def diagnose(
-    stats: pd.DataFrame,
+    stats: Rows | pd.DataFrame,
     hooks: pd.DataFrame | None = None,
-    against: pd.DataFrame | None = None,
+    against: Rows | pd.DataFrame | None = None,
     against_name: str = "the other run",
     ending: Verdict | None = None,
 ) -> Diagnosis:
-    """Looks a stats table through. Needs pandas alone, and takes any table with the columns of docs/tables.md.
+    """Looks the rows of a run through, or any table with the columns of docs/tables.md.
 
-    `hooks` is the hooks' ledger, `against` the stats of a run to compare with, `ending` what is to be said of how it ended.
+    `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it ended.
     What a table lacks is not looked for; `signs` says how much there was.
     """
-    if not len(stats):
+    rows = stats if isinstance(stats, Rows) else Rows.of(stats)
+    if not rows.total:
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
-    stats = stats.astype({name: str for name in ("phase", "node") if name in stats})
-    exchanges = gradient_syncs(stats)
-    found = [*data_bound(stats), *saving_stalls(stats), *unnamed(stats), *memory(stats), *losses(stats)]
+    looked, found_s = look(rows), times(rows)
+    exchanges = gradient_syncs(looked.rows, looked.share)
+    other = None if against is None else look(against if isinstance(against, Rows) else Rows.of(against)).rows
+    found = [*data_bound(rows, found_s), *saving_stalls(rows, found_s), *unnamed(found_s), *memory(rows), *losses(rows)]
     if exchanges is not None:
         found += stragglers(exchanges, hooks)
     if hooks is not None:
-        found += hook_costs(stats, hooks)
-    if against is not None:
-        found += regression(stats, against, against_name)
+        found += hook_costs(found_s, hooks)
+    if other is not None:
+        found += regression(looked.rows, other, against_name)
     if ending is not None:
         found.append(ending)
     found.sort(key=lambda verdict: verdict.weight, reverse=True)
-    return Diagnosis(tuple(found), vital_signs(stats, exchanges, against))
+    signs = vital_signs(rows, looked, found_s, exchanges)
+    compared = throughput(looked.rows, other) if other is not None else None
+    if compared is not None:
+        signs["throughput_ratio"] = compared.ratio
+    return Diagnosis(tuple(found), signs)
 
 
 def failure(status: str, error: str | None) -> Verdict | None:
@@ -96,20 +105,18 @@ def failure(status: str, error: str | None) -> Verdict | None:
     return Verdict("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
 
 
-def vital_signs(stats: pd.DataFrame, exchanges: GradientSyncs | None, against: pd.DataFrame | None = None) -> dict[str, Any]:
+def vital_signs(rows: Rows, looked: Look, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
     """The run in a few numbers; shares are of the time of all training iterations."""
-    rows = stats[stats["phase"] == "train"]
-    signs: dict[str, Any] = {"iterations": int(rows["iteration"].nunique()), "ranks": int(rows["rank"].nunique())}
-    if "step_s" not in rows or not rows["step_s"].sum() > 0:
+    signs: dict[str, Any] = {"iterations": looked.iterations, "ranks": looked.ranks}
+    if "step_s" not in found or not found["step_s"].sum() > 0:
         return signs
-    signs["step_s"] = float(rows["step_s"].median())
+    signs["step_s"] = float(rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING)["step_s"].iloc[0])
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
-        if name in rows:
-            signs[f"{name.removesuffix('_s')}_share"] = float(rows[name].sum() / rows["step_s"].sum())
+        if name in found:
+            signs[f"{name.removesuffix('_s')}_share"] = float(found[name].sum() / found["step_s"].sum())
+    if looked.share < 1:
+        signs["compared_share"] = looked.share
     if exchanges is not None and len(exchanges.ranks) > 1 and len(exchanges.iterations) >= LEAST_SYNCS:
         work = np.median(exchanges.work, axis=0)
         signs["ranks_apart_share"] = float((work.max() - work.min()) / exchanges.step_s)
-    compared = throughput(stats, against) if against is not None else None
-    if compared is not None:
-        signs["throughput_ratio"] = compared.ratio
     return signs

@@ -40,6 +40,10 @@ class GradientSyncs:
     """The whole time."""
     steps_apart: bool
     """True where an exchange comes after several iterations."""
+    places: NDArray[np.int64]
+    """Which of the run's exchanges each is, from any number on; they are neighbours where all are looked at."""
+    share: float = 1.0
+    """The part of the run's exchanges that these are."""
 
     @cached_property
     def step_s(self) -> float:
@@ -57,11 +61,11 @@ class GradientSyncs:
         return total
 
 
-def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
+def gradient_syncs(stats: pd.DataFrame, share: float = 1.0) -> GradientSyncs | None:
     """The exchanges of a stats table, of which the first is left out; None where nothing was timed.
 
     Iterations that share an optimizer step are taken together, as their ranks meet once. What not all ranks have is
-    left out.
+    left out. Of a table in stretches, which has a `share` of the run's iterations, so are steps that are cut in two.
     """
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
@@ -73,6 +77,8 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     cell, shape = of_exchange * len(ranks) + of_rank, (len(numbers), len(ranks))
     whole: NDArray[np.bool_] = np.all(np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1)
     whole[np.flatnonzero(whole)[:1]] = False
+    if share < 1 and steps_apart:
+        whole &= ~_cut(rows["iteration"].to_numpy(dtype=np.int64), of_exchange)
     if not whole.any():
         return None
 
@@ -91,7 +97,16 @@ def gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     iterations = np.zeros(len(numbers), dtype=np.int64)
     np.maximum.at(iterations, of_exchange, rows["iteration"].to_numpy(dtype=np.int64))
     nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(ranks)
-    return GradientSyncs(iterations[whole], tuple(ranks.tolist()), tuple(map(str, nodes)), local, wait, column["step_s"], steps_apart)
+    places = np.arange(whole.sum()) if share == 1 else numbers[whole]
+    return GradientSyncs(iterations[whole], tuple(ranks.tolist()), tuple(map(str, nodes)), local, wait, column["step_s"], steps_apart, places, share)
+
+
+def _cut(iteration: NDArray[np.int64], of_exchange: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The exchanges that begin where a stretch does."""
+    first = np.full(of_exchange.max() + 1, iteration.max())
+    np.minimum.at(first, of_exchange, iteration)
+    known = np.unique(iteration)
+    return np.isin(first, known[np.flatnonzero(np.diff(known, prepend=-1) > 1)])
 
 
 def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
@@ -99,9 +114,11 @@ def _exchange_of(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
     if "step" not in rows or rows["step"].nunique() > 0.9 * rows["iteration"].nunique():
         return rows["iteration"].to_numpy(dtype=np.int64), False
     order = np.lexsort((rows["iteration"], rows["rank"]))
-    in_order = rows[["rank", "step"]].iloc[order]
+    in_order = rows[["rank", "step", "iteration"]].iloc[order]
     exchange = np.empty(len(rows), dtype=np.int64)
-    exchange[order] = in_order.groupby("rank")["step"].shift(1).fillna(in_order["step"])
+    before = in_order.groupby("rank")["step"].shift(1).fillna(in_order["step"])
+    follows = in_order["iteration"].diff().abs() <= 1
+    exchange[order] = before.where(follows, in_order["step"])
     return exchange, True
 
 

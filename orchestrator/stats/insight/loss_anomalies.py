@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.insight.verdict import Verdict, rank_names
+from orchestrator.stats.query import Rows
 
 WINDOW = 51
 """Iterations around one that say what is usual there."""
@@ -22,35 +23,43 @@ LEAST_MOVED = 20
 """So many iterations without any change of the loss are no training."""
 STILL = 1e-6
 """Of the loss: a smaller range is none."""
+MOST_ITERATIONS = 2**21
+"""Of more, neighbours are taken together."""
+NOT_FINITE = "loss is null or isinf(loss)"
 DIVERGED = 2.0
 """So many times what it began with, over the last iterations: a loss that should fall."""
 
 
-def losses(stats: pd.DataFrame) -> Iterator[Verdict]:
+def losses(rows: Rows) -> Iterator[Verdict]:
     """Losses that are not finite, spikes of the loss over all ranks, each with the ranks that had them, and a loss that
     diverged or stood still."""
-    rows = stats[stats["phase"] == "train"]
-    if "loss" not in rows or not len(rows):
+    if "loss" not in rows.columns:
         return
-    table = rows.pivot_table(index="iteration", columns="rank", values="loss", aggfunc="last", dropna=False).sort_index()
-    yield from _not_finite(rows)
-    finite: Any = table[np.isfinite(table).all(axis=1)]
+    seen = rows.aggregate({"last": "max(iteration)", "bad": f"count(*) filter ({NOT_FINITE})"}, ["rank"], TRAINING)
+    if not len(seen):
+        return
+    if seen["bad"].any():
+        yield from _not_finite(rows, len(seen))
+    together = -(-int(seen["last"].max()) // MOST_ITERATIONS)
+    means = rows.ask(
+        f"select iteration // {together} * {together} as first, avg(loss) as loss, count(*) as rows, count(*) filter ({NOT_FINITE}) as bad "
+        f"from rows where {TRAINING} group by first order by first"
+    ).set_index("first")
+    finite = means["loss"][(means["rows"] >= len(seen)) & (means["bad"] == 0)]
     if len(finite) >= WINDOW:
-        yield from _spikes(finite)
+        yield from _spikes(rows, finite, together)
     if len(finite) >= LEAST_MOVED:
-        yield from _course(finite.mean(axis=1).to_numpy(dtype=float))
+        yield from _course(finite.to_numpy(dtype=float))
 
 
-def _not_finite(rows: pd.DataFrame) -> Iterator[Verdict]:
-    bad = rows[~np.isfinite(rows["loss"])]
-    if not len(bad):
-        return
-    first, count = int(bad["iteration"].min()), int(bad["iteration"].nunique())
-    ranks = sorted(int(rank) for rank in bad[bad["iteration"] == first]["rank"])
+def _not_finite(rows: Rows, ranks: int) -> Iterator[Verdict]:
+    found = rows.aggregate({"ranks": "list(rank order by rank)"}, ["iteration"], f"{TRAINING} and {NOT_FINITE}")["ranks"]
+    iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
+    first, count, bad = int(found.index[0]), len(found), [int(rank) for rank in found.iloc[0]]
     yield Verdict(
         "loss",
-        f"the loss was not finite in {count} of {rows['iteration'].nunique()} iterations, first at iteration {first} on {rank_names(ranks, rows['rank'].nunique())}",
-        {"problem": "not finite", "iteration": first, "ranks": ranks, "iterations": count},
+        f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on {rank_names(bad, ranks)}",
+        {"problem": "not finite", "iteration": first, "ranks": bad, "iterations": count},
         "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
         "nan_guard leaves such steps out; anomaly_detection finds the operation; a lower learning rate or bf16 may avoid it",
         1.0,
@@ -83,11 +92,9 @@ def _course(means: Floats) -> Iterator[Verdict]:
         )
 
 
-def _spikes(table: pd.DataFrame) -> Iterator[Verdict]:
-    usual = table.rolling(WINDOW, center=True, min_periods=WINDOW // 2).median()
-    over: Floats = (table - usual).to_numpy(dtype=float)
-    mean_over = over.mean(axis=1)
-    usual_mean = usual.mean(axis=1).to_numpy(dtype=float)
+def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
+    usual = means.rolling(WINDOW, center=True, min_periods=WINDOW // 2).median()
+    usual_mean, mean_over = usual.to_numpy(dtype=float), (means - usual).to_numpy(dtype=float)
     spread = 1.48 * pd.Series(np.abs(mean_over)).rolling(WINDOW, center=True, min_periods=WINDOW // 2).median().to_numpy(dtype=float)
     high = mean_over > np.maximum(LEAST_DEVIATIONS * spread, LEAST_RISE * np.abs(usual_mean))
     # In units of what is usual at that point of the run, so that the noise of its beginning does not hide its end.
@@ -98,25 +105,34 @@ def _spikes(table: pd.DataFrame) -> Iterator[Verdict]:
         return
     episodes = 1 + int((np.diff(places) > WINDOW // 2).sum())
     worst = int(places[mean_over[places].argmax()])
-    # It came from those whose own loss rose at least half as much as the highest.
-    ranks = [int(rank) for rank in table.columns[over[worst] >= over[worst].max() / 2]]
-    iterations = [int(table.index[place]) for place in places.tolist()]
+    ranks, of = _ranks_above(rows, means, worst, together)
+    iterations = [int(means.index[place]) for place in places.tolist()]
     height = float(mean_over[worst] + usual_mean[worst])
     yield Verdict(
         "loss",
-        f"the loss spiked {'once' if episodes == 1 else f'{episodes} times'}: to {height:.4g} at iteration {table.index[worst]}, "
-        f"where {usual_mean[worst]:.4g} was usual; it came from {rank_names(ranks, table.shape[1])}",
+        f"the loss spiked {'once' if episodes == 1 else f'{episodes} times'}: to {height:.4g} at iteration {means.index[worst]}, "
+        f"where {usual_mean[worst]:.4g} was usual; it came from {rank_names(ranks, of)}",
         {
             "problem": "spike",
-            "iteration": int(table.index[worst]),
+            "iteration": int(means.index[worst]),
             "loss": height,
             "usual": float(usual_mean[worst]),
             "ranks": ranks,
             "episodes": episodes,
             "iterations": iterations,
         },
-        f"stats.query('iteration == {table.index[worst]}')[['rank', 'loss']]",
+        f"stats.query('iteration == {means.index[worst]}')[['rank', 'loss']]",
         "look at the batches of these ranks at that iteration; the hook loss_spike leaves such steps out and notes their samples; "
-        "gradient_clip bounds their effect" if len(ranks) < table.shape[1] else "a lower learning rate, a longer warm-up or gradient_clip",
+        "gradient_clip bounds their effect" if len(ranks) < of else "a lower learning rate, a longer warm-up or gradient_clip",
         min(0.5, 0.05 * episodes),
     )
+
+
+def _ranks_above(rows: Rows, means: pd.Series, worst: int, together: int) -> tuple[list[int], int]:
+    """The ranks whose own loss rose at least half as much as the highest, over what was usual for them around, of how many."""
+    around = means.index[[max(0, worst - WINDOW // 2), min(len(means) - 1, worst + WINDOW // 2)]]
+    where = f"{TRAINING} and iteration between {around[0]} and {around[1] + together - 1}"
+    at = f"iteration // {together} * {together} = {means.index[worst]}"
+    highest = rows.aggregate({"loss": f"max(loss) filter ({at})"}, ["rank"], where)["loss"]
+    over = highest - rows.medians({"loss": "loss"}, "rank", where)["loss"]
+    return [int(rank) for rank in over.index[over >= over.max() / 2]], len(over)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
 from orchestrator.stats.insight.staircase import autocorrelation, rises
 from orchestrator.stats.insight.verdict import Verdict, rank_names
+from orchestrator.stats.query import AT_ONCE, Rows
 
 GROWING = ("rss_bytes", "cuda_allocated_bytes")
 """Columns in which a leak shows; what torch's allocator holds in reserve grows without one."""
@@ -39,31 +41,37 @@ WARMING_UP = 0.25
 """The first part of a run, in which buffers and caches find their size."""
 
 
-def memory(stats: pd.DataFrame) -> Iterator[Verdict]:
+def memory(rows: Rows) -> Iterator[Verdict]:
     """Leaks, imbalance over ranks, and memory that is nearly full."""
-    rows = stats[stats["phase"] == "train"] if "phase" in stats else stats
+    where = TRAINING if "phase" in rows.columns else "true"
     for column in GROWING:
-        if column in rows:
-            yield from _leaks(rows, column)
+        if column in rows.columns:
+            yield from _leaks(rows, column, where)
     for column in COMPARED:
-        if column in rows:
-            yield from _imbalance(rows, column)
-    yield from _room(stats)
+        if column in rows.columns:
+            yield from _imbalance(rows, column, where)
+    yield from _room(rows)
 
 
 @dataclass(frozen=True)
-class _Readings:
-    """What ranks held after warming up, those with as many readings together; arrays have the shape (ranks, readings)."""
+class _Series:
+    """What some ranks held after warming up, in short; each has as many readings as the others. Arrays have a row for each rank."""
 
     ranks: NDArray[np.int64]
-    iterations: Floats
-    held: Floats
+    x: Floats
+    """The iterations of up to 24 stretches, by their medians."""
+    y: Floats
+    """What was held in them."""
+    moments: Floats
+    """All readings; where they are many the means of so many neighbours."""
 
 
-def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
-    ranks = rows["rank"].nunique()
-    least_evidence = VERY_STRONG + FOR_CHANCE * math.log(ranks)
-    found = [_growths(readings, least_evidence) for readings in _readings(rows, column)]
+def _leaks(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
+    readings = rows.aggregate({"readings": f"count({column})"}, ["rank"], where)["readings"]
+    ranks = len(readings)
+    least_evidence = VERY_STRONG + FOR_CHANCE * math.log(max(1, ranks))
+    enough = readings[readings - (WARMING_UP * readings).astype(int) >= LEAST_READINGS]
+    found = [_growths(_series(rows, column, where, alike.index.tolist(), int(count)), least_evidence) for count, alike in enough.groupby(enough)]
     growths = pd.concat(found).sort_index() if found else pd.DataFrame()
     if not len(growths):
         return
@@ -92,35 +100,31 @@ def _leaks(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     )
 
 
-def _readings(rows: pd.DataFrame, column: str) -> Iterator[_Readings]:
-    """The readings after warming up of all ranks that have enough of them."""
-    read = rows.loc[rows[column].notna(), ["rank", "iteration", column]]
-    rank, iteration, held = (read[name].to_numpy(dtype=float) for name in ("rank", "iteration", column))
-    order = np.lexsort((iteration, rank))
-    iteration, held = iteration[order], held[order]
-    names, starts, counts = np.unique(rank[order], return_index=True, return_counts=True)
-    for count in np.unique(counts):
-        left_out = int(WARMING_UP * count)
-        if count - left_out < LEAST_READINGS:
-            continue
-        alike = counts == count
-        places = starts[alike, None] + np.arange(left_out, count)
-        yield _Readings(names[alike].astype(np.int64), iteration[places], held[places])
+def _series(rows: Rows, column: str, where: str, ranks: Sequence[int], count: int) -> _Series:
+    """The readings after warming up of ranks with `count` of them each, of so many ranks at once as fit into memory."""
+    together, parts = max(1, AT_ONCE // count), []
+    for first in range(0, len(ranks), together):
+        some = ", ".join(map(str, ranks[first : first + together]))
+        read = rows.ask(f"select iteration, {column} as held from rows where {where} and {column} is not null and rank in ({some}) order by rank, iteration")
+        iterations, held = (read[name].to_numpy(dtype=float).reshape(-1, count)[:, int(WARMING_UP * count) :] for name in ("iteration", "held"))
+        x, y = (block_medians(values.T, most=24, least_length=2).T for values in (iterations, held))
+        parts.append((x, y, _moments(held)))
+    return _Series(np.array(ranks, dtype=np.int64), *map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _growths(readings: _Readings, least_evidence: float) -> pd.DataFrame:
+def _growths(series: _Series, least_evidence: float) -> pd.DataFrame:
     """The ranks whose memory grows to the end, and not in jumps alone, which are the index: bytes per 1000 iterations with
     their bounds, and by what share of what was held."""
-    x, y = (block_medians(values.T, most=24, least_length=2).T for values in (readings.iterations, readings.held))
+    x, y = series.x, series.y
     slope, half = theil_sen(x, y), x.shape[1] // 2
     grown = slope.per_step * (x[:, -1] - x[:, 0])
     share = grown / np.maximum(y[:, 0], 1.0)
     halves = [theil_sen(x[:, part], y[:, part]).per_step for part in (slice(half), slice(half, None))]
     grows = (share >= LEAST_GROWTH) & (slope.low > 0) & (np.minimum(*halves) >= LASTING * slope.per_step)
-    growths = pd.DataFrame({"per_1000": 1000 * slope.per_step, "low": 1000 * slope.low, "high": 1000 * slope.high, "share": share}, readings.ranks)
+    growths = pd.DataFrame({"per_1000": 1000 * slope.per_step, "low": 1000 * slope.low, "high": 1000 * slope.high, "share": share}, series.ranks)
     if not grows.any():
         return growths[grows]
-    moments = without_spikes(_moments(readings.held))
+    moments = without_spikes(series.moments)
     found = rises(moments[grows], autocorrelation(moments))
     between, (least, most) = found.slope * moments.shape[1] / grown[grows], BETWEEN_JUMPS
     grows[grows] = (found.evidence > least_evidence) & (between > least) & (between < most)
@@ -134,8 +138,9 @@ def _moments(held: Floats) -> Floats:
     return np.asarray(whole.reshape(len(held), -1, together).mean(axis=2))
 
 
-def _imbalance(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
-    held = rows.groupby("rank")[column].median().dropna() if column == "rss_bytes" else rows.groupby("rank")[column].max().dropna()
+def _imbalance(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
+    typical = rows.medians({column: column}, "rank", where) if column == "rss_bytes" else rows.aggregate({column: f"max({column})"}, ["rank"], where)
+    held = typical[column].dropna()
     if len(held) < 2:
         return
     rank = rank_of_most(held)
@@ -162,16 +167,20 @@ def _imbalance(rows: pd.DataFrame, column: str) -> Iterator[Verdict]:
     )
 
 
-def _room(stats: pd.DataFrame) -> Iterator[Verdict]:
+def _room(rows: Rows) -> Iterator[Verdict]:
+    asked = {f"{used} left": f"min(1 - {used} / {there_is})" for used, there_is in CAPACITY.items() if {used, there_is} <= {*rows.columns}}
+    asked |= {name: f"max({name})" for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns}
+    if not asked:
+        return
+    found = rows.aggregate(asked, ["rank"])
     for used, there_is in CAPACITY.items():
-        if used in stats and there_is in stats:
-            left = (1 - stats[used] / stats[there_is]).groupby(stats["rank"]).min().dropna()
-            yield from _little_room(left, used, f"(1 - stats['{used}'] / stats['{there_is}']).groupby(stats['rank']).min()")
-    if "system_memory_percent" in stats:
-        left = (1 - stats.groupby("rank")["system_memory_percent"].max() / 100).dropna()
+        if f"{used} left" in found:
+            yield from _little_room(found[f"{used} left"].dropna(), used, f"(1 - stats['{used}'] / stats['{there_is}']).groupby(stats['rank']).min()")
+    if "system_memory_percent" in found:
+        left = (1 - found["system_memory_percent"] / 100).dropna()
         yield from _little_room(left, "system_memory_percent", "1 - stats.groupby('rank')['system_memory_percent'].max() / 100")
-    if "cuda_alloc_retries" in stats and (stats["cuda_alloc_retries"].max() or 0) > 0:
-        retries = stats.groupby("rank")["cuda_alloc_retries"].max()
+    if "cuda_alloc_retries" in found and found["cuda_alloc_retries"].max() > 0:
+        retries = found["cuda_alloc_retries"]
         rank = rank_of_most(retries)
         yield Verdict(
             "memory",

@@ -113,13 +113,13 @@ class Period:
     """How often it came."""
 
 
-def period_of(hits: NDArray[np.bool_], tests: int, error: float = 0.001) -> Period | None:
+def period_of(hits: NDArray[np.bool_], at: NDArray[np.int64], tests: int, error: float = 0.001) -> Period | None:
     """The period in which hits come, if their places could not be so by chance; at least five times over.
 
-    Hits are folded at each possible length; four of five moments of a phase must be hits, and that many must be less
-    likely than `error` among all lengths, phases and other `tests` made.
+    `at` says when each moment was. Hits are folded at each possible length; four of five moments of a phase must be hits, and
+    that many must be less likely than `error` among all lengths, phases and other `tests` made.
     """
-    places = np.flatnonzero(hits)
+    places = at[hits]
     rate, longest = len(places) / len(hits), len(hits) // 5
     if len(places) < 5 or rate > 0.6:
         return None
@@ -128,8 +128,11 @@ def period_of(hits: NDArray[np.bool_], tests: int, error: float = 0.001) -> Peri
     for length in range(2, longest + 1):
         counts = np.bincount(places % length, minlength=length)
         phase = int(counts.argmax())
-        times, of = int(counts[phase]), len(range(phase, len(hits), length))
-        if times < 5 or times < 0.8 * of or math.log(math.comb(of, times)) + times * math.log(rate) > bound:
+        times = int(counts[phase])
+        if times < 5:
+            continue
+        of = int(np.count_nonzero(at % length == phase))
+        if times < 0.8 * of or math.log(math.comb(of, times)) + times * math.log(rate) > bound:
             continue
         if best is None or times > best.times:
             best = Period(length, phase, times)

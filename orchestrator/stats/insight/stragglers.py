@@ -161,14 +161,15 @@ def _stalls(exchanges: GradientSyncs, excess: dict[str, Floats], trusted: dict[s
         rest[span] = over.copy()
         for column in range(len(exchanges.ranks)):
             hits = over[:, column] > np.maximum(6 * usual[column], LEAST_SHARE * exchanges.step_s)
-            period = period_of(hits, tests)
+            period = period_of(hits, exchanges.places, tests)
             if period is None:
                 continue
-            stalls = over[period.phase :: period.length, column]
+            then = exchanges.places % period.length == period.phase
+            stalls = over[then, column]
             lost = float(np.median(stalls)) / period.length
             if lost < LEAST_SHARE / 2 * exchanges.step_s:
                 continue
-            rest[span][period.phase :: period.length, column] = 0
+            rest[span][then, column] = 0
             yield _Slow("periodic", column, span, lost, {"period": period.length, "stall_s": float(np.median(stalls))})
     yield from _single_stalls(exchanges, rest)
 
@@ -187,7 +188,7 @@ def _single_stalls(exchanges: GradientSyncs, over: dict[str, Floats]) -> Iterato
     longest = stalls.max(axis=0)
     column = int(longest.argmax())
     places = np.flatnonzero(stalls[:, column] > LEAST_STALL * exchanges.step_s)
-    lost_s = float(stalls[places, column].sum()) / len(stalls)
+    lost_s = float(stalls[places, column].sum()) / len(stalls) * exchanges.share
     if lost_s < LEAST_STALLED_SHARE * exchanges.step_s or longest[column] < LEAST_OF_OTHERS * np.delete(longest, column).max():
         return
     span = max(over, key=lambda name: float(over[name][places, column].sum()))

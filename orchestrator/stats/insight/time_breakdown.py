@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
+from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.verdict import Verdict
+from orchestrator.stats.query import Rows
 from orchestrator.stats.spans import SPANS
 
 DATA_SHARE, HOOK_SHARE, SAVING_SHARE, UNNAMED_SHARE = 0.1, 0.03, 0.05, 0.1
@@ -18,25 +21,44 @@ SUM_ERROR = 0.05
 """By how much of the time the spans may miss their sum."""
 
 
-def _shares(rows: pd.DataFrame, span: str) -> pd.Series[Any]:
+def times(rows: Rows) -> pd.DataFrame:
+    """Seconds of each rank, which is the index: `all_s` in all iterations, and in training `step_s` and each span; `named_s` and
+    `unnamed_s` are those of iterations with every span, in the spans and beside them."""
+    spans = [name for name in SPANS if name in rows.columns]
+    if "step_s" not in rows.columns:
+        return rows.aggregate({}, ["rank"])
+    sums = {name: f"sum({name}) filter ({TRAINING})" for name in ("step_s", *spans)}
+    found = rows.aggregate({"all_s": "sum(step_s)", **sums, **_named(spans)}, ["rank"])
+    recorded = [name for name in spans if found[name].notna().any()]
+    if recorded != spans:
+        found[["named_s", "unnamed_s"]] = rows.aggregate(_named(recorded), ["rank"]) if recorded else np.nan
+    return found
+
+
+def _named(spans: Sequence[str]) -> dict[str, str]:
+    beside = f"step_s - ({' + '.join(spans) or 'null'})"
+    whole = f"filter ({TRAINING} and {beside} is not null)"
+    return {"named_s": f"sum(step_s) {whole}", "unnamed_s": f"sum({beside}) {whole}"}
+
+
+def _shares(found: pd.DataFrame, span: str) -> pd.Series[Any]:
     """The share of each rank's time that a span has; empty where nothing was timed."""
-    if not {span, "step_s"} <= set(rows.columns) or rows["step_s"].sum() == 0:
+    if not {span, "step_s"} <= set(found.columns) or not found["step_s"].sum() > 0:
         return pd.Series(dtype=float)
-    totals = rows.groupby("rank")[[span, "step_s"]].sum()
-    return totals[span] / totals["step_s"]
+    trained = found[found["step_s"].notna()]
+    return trained[span].fillna(0.0) / trained["step_s"]
 
 
-def data_bound(stats: pd.DataFrame) -> Iterator[Verdict]:
-    """Training in which every rank waits for its loader."""
-    rows = stats[stats["phase"] == "train"]
-    shares = _shares(rows, "data_wait_s")
+def data_bound(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
+    """Training in which every rank waits for its loader. `found`, here and below, is what `times` gives."""
+    shares = _shares(found, "data_wait_s")
     if not len(shares):
         return
     # The lower of the middle ones: where one of two ranks waits, that one is a straggler and the run is not short of data.
     share = float(shares.sort_values().iloc[(len(shares) - 1) // 2])
     if share < DATA_SHARE:
         return
-    typical = float(rows["data_wait_s"].median())
+    typical = float(rows.quantiles({"data_wait_s": "data_wait_s"}, [0.5], TRAINING)["data_wait_s"].iloc[0])
     yield Verdict(
         "data",
         f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%}; median {quantities.seconds(typical)} per iteration)",
@@ -47,12 +69,11 @@ def data_bound(stats: pd.DataFrame) -> Iterator[Verdict]:
     )
 
 
-def hook_costs(stats: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
+def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
     """Hooks that take much of a rank's time, by hook and event, and what saving takes at the end of phases."""
-    if "step_s" not in stats or not len(costs):
+    if "step_s" not in found or not len(costs):
         return
-    times = stats.groupby("rank")["step_s"].sum()
-    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(times))
+    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(found["all_s"].fillna(0.0)))
     groups: Any = costs.groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:
         worst: Any = rows.sort_values("share").dropna(subset=["share"]).iloc[-1] if rows["share"].notna().any() else None
@@ -80,14 +101,13 @@ def hook_costs(stats: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
         )
 
 
-def saving_stalls(stats: pd.DataFrame) -> Iterator[Verdict]:
+def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
     """Training that stands still while checkpoints are written in the middle of a phase."""
-    rows = stats[stats["phase"] == "train"]
-    shares = _shares(rows, "checkpoint_s")
+    shares = _shares(found, "checkpoint_s")
     if not len(shares) or shares.max() < SAVING_SHARE:
         return
     rank, share = rank_of_most(shares), float(shares.max())
-    own = rows[(rows["rank"] == rank) & (rows["checkpoint_s"] > 0)]["checkpoint_s"]
+    own = rows.ask(f"select checkpoint_s from rows where {TRAINING} and rank = {rank} and checkpoint_s > 0")["checkpoint_s"]
     yield Verdict(
         "checkpoint",
         f"training stood still for {share:.1%} of rank {rank}'s time while checkpoints were written: {len(own)} times, "
@@ -99,14 +119,12 @@ def saving_stalls(stats: pd.DataFrame) -> Iterator[Verdict]:
     )
 
 
-def unnamed(stats: pd.DataFrame) -> Iterator[Verdict]:
+def unnamed(found: pd.DataFrame) -> Iterator[Verdict]:
     """Time in no span: spans that miss their sum, and much in `other_s`."""
-    rows = stats[stats["phase"] == "train"]
-    spans = [name for name in SPANS if name in rows and rows[name].notna().any()]
-    rows = rows.dropna(subset=[name for name in ("step_s", *spans) if name in rows])
-    if "step_s" not in rows or not len(spans) or rows["step_s"].sum() == 0:
+    if "step_s" not in found or not found["named_s"].sum() > 0:
         return
-    gap = (rows["step_s"] - rows[spans].sum(axis=1)).groupby(rows["rank"]).sum() / rows.groupby("rank")["step_s"].sum()
+    spans = [name for name in SPANS if name in found and found[name].notna().any()]
+    gap = (found["unnamed_s"] / found["named_s"]).dropna()
     rank = rank_of_most(gap.abs())
     missing = float(gap[rank])
     if abs(missing) > SUM_ERROR:
@@ -118,7 +136,7 @@ def unnamed(stats: pd.DataFrame) -> Iterator[Verdict]:
             "the table lacks a span, or a device and the host are timed by different clocks; trust step_s",
             abs(missing),
         )
-    shares = _shares(rows, "other_s")
+    shares = _shares(found, "other_s")
     share = float(shares.median())
     if share > UNNAMED_SHARE:
         yield Verdict(

@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.report import binning
 from orchestrator.report.binning import envelope, grouped, worst_of_bins
+from orchestrator.stats.query import Rows
 
 
-@settings(deadline=None)
+def rows_of(**columns: Any) -> Rows:
+    return Rows.of(pd.DataFrame(columns))
+
+
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(-1e6, 1e6)), min_size=1, max_size=80), st.integers(1, 10))
 def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: int) -> None:
     at, values = (np.array(part, dtype=float) for part in zip(*points, strict=True))
-    found = envelope(at, values, bins)
+    found = envelope(rows_of(step=at.astype(int), value=values), "step", "value", bins)
     assert len(found.at) <= bins
     assert (found.low.min(), found.high.max()) == (values.min(), values.max())
     bin_of = np.searchsorted(found.at, at)
@@ -24,7 +32,7 @@ def test_an_envelope_keeps_every_extreme(points: list[tuple[int, float]], bins: 
 
 
 def test_few_places_are_left_alone() -> None:
-    found = envelope([3, 1, 1], [5.0, 1.0, 3.0], 10)
+    found = envelope(rows_of(step=[3, 1, 1], value=[5.0, 1.0, 3.0]), "step", "value", 10)
     assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == (
         [1, 3],
         [1, 5],
@@ -33,10 +41,21 @@ def test_few_places_are_left_alone() -> None:
     )
 
 
-def test_what_is_not_finite_is_counted_and_left_out() -> None:
-    found = envelope([1, 2, 3], [1.0, float("nan"), float("inf")], 10)
-    assert (found.at.tolist(), found.left_out) == ([1], 2)
-    assert (len(envelope([1], [float("nan")], 10).at), envelope([1], [float("nan")], 10).left_out) == (0, 1)
+def test_what_is_not_finite_is_left_out() -> None:
+    found = envelope(rows_of(step=[1, 2, 3], value=[1.0, float("nan"), float("inf")]), "step", "value", 10)
+    assert (found.at.tolist(), found.count) == ([1], 1)
+    nothing = envelope(rows_of(step=[1], value=[float("nan")]), "step", "value", 10)
+    assert (len(nothing.at), nothing.count) == (0, 0)
+
+
+def test_of_very_many_places_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight places where four may be told apart: twos of them, in two bins."""
+    monkeypatch.setattr(binning, "MOST_POSITIONS", 4)
+    rows = rows_of(rank=[0] * 8, iteration=range(8), value=np.arange(8.0))
+    found = envelope(rows, "iteration", "value", 2)
+    assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == ([3, 7], [0, 4], [1.5, 5.5], [3, 7])
+    grid = worst_of_bins(rows, {"x": "value"}, 9, 2)["x"]
+    assert (grid.values.tolist(), grid.columns.tolist(), grid.column_groups.tolist()) == ([[3, 7]], [[3, 7]], [[0, 3], [4, 7]])
 
 
 def test_groups_are_of_nearly_the_same_size() -> None:
@@ -49,7 +68,7 @@ def test_a_cell_is_the_largest_of_its_bin_and_tells_whose_it_was() -> None:
     ranks, iterations = np.tile(np.arange(6), 8), np.repeat(np.arange(1, 9), 6)
     values = np.random.default_rng(0).random(48)
     values[7] = np.nan
-    grid = worst_of_bins(ranks, iterations, {"x": values}, 3, 4)["x"]
+    grid = worst_of_bins(rows_of(rank=ranks, iteration=iterations, value=values), {"x": "value"}, 3, 4)["x"]
     table = pd.DataFrame({"rank": ranks, "iteration": iterations, "value": values})
     for down, (first, last) in enumerate(grid.row_groups.tolist()):
         for across, (begin, end) in enumerate(grid.column_groups.tolist()):
@@ -64,5 +83,5 @@ def test_a_cell_is_the_largest_of_its_bin_and_tells_whose_it_was() -> None:
 
 
 def test_a_cell_without_a_value_is_empty() -> None:
-    grid = worst_of_bins([0, 1], [1, 2], {"x": [1.0, 2.0]}, 9, 9)["x"]
+    grid = worst_of_bins(rows_of(rank=[0, 1], iteration=[1, 2], value=[1.0, 2.0]), {"x": "value"}, 9, 9)["x"]
     assert np.isnan(grid.values).tolist() == [[False, True], [True, False]]

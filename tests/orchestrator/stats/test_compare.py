@@ -19,6 +19,7 @@ from orchestrator.stats.compare import (
     deals_of,
     metrics_verdict,
 )
+from orchestrator.stats.query import Rows
 
 MIB = 2.0**20
 
@@ -50,7 +51,7 @@ def side(name: str, seed: int, step_s: float = 0.1, *, length: int = 500, ranks:
         for rank in range(ranks)
     )
     curve = accuracy + 0.01 * noise(100 * seed + 99, 20, kept=0.0) - 0.5 * np.exp(-np.arange(20))
-    return Side(name, config, [{"epoch": n, "val/accuracy": value, "val/loss": 1 - value, "val/iteration_s": 0.1} for n, value in enumerate(curve)], rows)
+    return Side(name, config, [{"epoch": n, "val/accuracy": value, "val/loss": 1 - value, "val/iteration_s": 0.1} for n, value in enumerate(curve)], Rows.of(rows))
 
 
 def test_differences_that_are_there_are_found_and_have_a_direction() -> None:
@@ -70,7 +71,7 @@ def test_the_numbers_are_those_of_the_runs() -> None:
     """Two ranks, of which the slower one counts; 50 iterations of 2 s and 4 x 32 samples."""
     rows = pd.DataFrame({"rank": [0, 1] * 50, "epoch": 0, "iteration": np.repeat(np.arange(50), 2), "batch_size": 64, "step_s": [1.0, 2.0] * 50})
     reports = [{"val/loss": 0.5}, {"val/loss": 0.25}, {"val/loss": 0.75}]
-    found = compare([Side("a", {}, reports, rows), Side("b", {}, [], rows[:0])])
+    found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, [], Rows.of(rows[:0]))])
     assert found["ranks"] == [2, 0]
     assert {name: entry["values"] for name, entry in found["costs"].items()} == {
         "step_s": [2.0, None], "samples_per_s": [64.0, None], "train_s": [100.0, None]
@@ -82,15 +83,15 @@ def test_the_numbers_are_those_of_the_runs() -> None:
 def test_the_best_is_what_runs_say_or_a_metric_s_words_tell() -> None:
     reports = [{"val/ppl": 9.0, "val/bits_per_character": 2.0, "val/score": 0.5}, {"val/ppl": 7.0, "val/bits_per_character": 3.0, "val/score": 0.25}]
     rows = pd.DataFrame()
-    found = compare([Side("a", {}, reports, rows), Side("b", {}, reports, rows)])
+    found = compare([Side("a", {}, reports, Rows.of(rows)), Side("b", {}, reports, Rows.of(rows))])
     assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
     assert found["metrics"]["val/bits_per_character best"]["values"] == [2.0, 2.0]
     assert "val/score best" not in found["metrics"]
     assert found["not_known"] == ["val/score"]
-    said = compare([Side("a", {}, reports, rows, {"val/score": "max"}), Side("b", {}, reports, rows)])
+    said = compare([Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.of(rows))])
     assert said["metrics"]["val/score best"]["values"] == [0.5, 0.5]
     assert said["not_known"] == []
-    against = compare([Side("a", {}, reports, rows, {"val/score": "max"}), Side("b", {}, reports, rows, {"val/score": "min"})])
+    against = compare([Side("a", {}, reports, Rows.of(rows), {"val/score": "max"}), Side("b", {}, reports, Rows.of(rows), {"val/score": "min"})])
     assert against["not_known"] == ["val/score"]
 
 

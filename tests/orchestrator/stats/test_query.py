@@ -59,7 +59,7 @@ def test_quantiles_are_those_of_pandas_to_the_last_bit(seed: int, at_once: int, 
 
 
 def test_what_is_no_query_is_told_with_its_place() -> None:
-    data = Rows.of(drawn(1))._data
+    data = Rows.of(drawn(1)).source
     assert query(data, 'select rank, max(step_s) as "most" from rows group by rank order by rank')["most"].tolist() == drawn(1).groupby("rank")["step_s"].max().tolist()
     with pytest.raises(UsageError, match=r"(?s)step_z.*LINE 1: select step_z from rows\n +\^"):
         query(data, "select step_z from rows")
@@ -91,7 +91,7 @@ def test_a_query_reads_no_file_and_writes_nothing(sql: str, tmp_path: Path) -> N
     file = tmp_path / "secret"
     file.write_text("a,b\n1,2\n")
     try:
-        found: Any = query(Rows.of(drawn(0))._data, sql.format(file=file))
+        found: Any = query(Rows.of(drawn(0)).source, sql.format(file=file))
     except UsageError as error:
         found = str(error)
         assert found.startswith("query: ")

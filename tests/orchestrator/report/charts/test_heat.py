@@ -4,12 +4,14 @@ import base64
 from io import BytesIO
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
 from orchestrator.report import palette
 from orchestrator.report.binning import worst_of_bins
 from orchestrator.report.charts.heat import heat_map, png
+from orchestrator.stats.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 
@@ -31,7 +33,7 @@ def made() -> str:
     values = np.arange(12.0).reshape(3, 4)
     values[2, 0] = np.nan
     ranks, iterations = (places.ravel() for places in np.mgrid[0:3, 1:5])
-    grid = worst_of_bins(ranks, iterations, {"x": values.ravel() / 1000}, 9, 9)["x"]
+    grid = worst_of_bins(Rows.of(pd.DataFrame({"rank": ranks, "iteration": iterations, "x": values.ravel() / 1000})), {"x": "x"}, 9, 9)["x"]
     return heat_map("own work", "step_s", grid, "rank", "iteration", "How.")
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report.views.learning import best, learning, metrics_of, points
+from orchestrator.stats.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import training
 
@@ -27,7 +28,7 @@ REPORTS = [
         "memory/rss_bytes": 5,
     },
 ]
-EMPTY = pd.DataFrame(columns=["rank", "phase", "step"])
+EMPTY = Rows.of(pd.DataFrame(columns=["rank", "phase", "step"]))
 
 
 def test_metrics_are_put_together_by_name() -> None:
@@ -62,7 +63,7 @@ def test_a_metric_of_which_nothing_is_known_has_no_best() -> None:
 
 def test_the_loss_of_every_step_is_drawn_with_its_extremes() -> None:
     losses = np.linspace(3, 1, 400).reshape(200, 2)
-    section = learning(training(2, loss=losses), REPORTS, {})
+    section = learning(Rows.of(training(2, loss=losses)), REPORTS, {})
     table = tables_of(section.content)["loss"]
     assert table[0] == ["step", "train, by step, smallest", "train, by step", "train, by step, largest", "train", "val"]
     assert table[1] == ["1", f"{losses[0, 1]:.4g}", f"{losses[0].mean():.4g}", "3", "", ""]
@@ -73,7 +74,7 @@ def test_the_loss_of_every_step_is_drawn_with_its_extremes() -> None:
 def test_losses_that_are_not_finite_are_counted() -> None:
     losses = np.ones((200, 2))
     losses[7, 1] = np.nan
-    assert "Not drawn: 1 of 400 values, which are not finite." in str(learning(training(2, loss=losses), [], {}).content)
+    assert "Not drawn: 1 of 400 values, which are not finite." in str(learning(Rows.of(training(2, loss=losses)), [], {}).content)
 
 
 def test_without_numbers_there_is_no_point() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from orchestrator.stats.insight.loss_anomalies import losses
+from orchestrator.stats.query import Rows
 from tests.orchestrator.stats.insight.runs import training
 
 
@@ -13,19 +14,19 @@ def loss(ranks: int = 3, iterations: int = 200) -> np.ndarray:
 
 
 def test_a_loss_that_falls_has_no_spike() -> None:
-    assert list(losses(training(3, loss=loss()))) == []
+    assert list(losses(Rows.of(training(3, loss=loss())))) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_noisy_loss_has_no_spike(seed: int) -> None:
     noisy = np.random.default_rng(seed).lognormal(0, 1, (400, 2))
-    assert list(losses(training(2, 400, loss=noisy))) == []
+    assert list(losses(Rows.of(training(2, 400, loss=noisy)))) == []
 
 
 def test_a_spike_has_its_iteration_and_the_rank_it_came_from() -> None:
     values = loss()
     values[99, 2] += 9
-    (verdict,) = losses(training(3, loss=values))
+    (verdict,) = losses(Rows.of(training(3, loss=values)))
     numbers = verdict.numbers
     assert (numbers["iteration"], numbers["ranks"], numbers["episodes"]) == (100, [2], 1)
     assert numbers["loss"] == pytest.approx(1.5 + 9 / 3, rel=0.02)
@@ -36,7 +37,7 @@ def test_a_spike_has_its_iteration_and_the_rank_it_came_from() -> None:
 def test_spikes_on_all_ranks_are_counted_by_episode() -> None:
     values = loss()
     values[[60, 61, 62, 150]] += 5
-    (verdict,) = losses(training(3, loss=values))
+    (verdict,) = losses(Rows.of(training(3, loss=values)))
     assert (verdict.numbers["ranks"], verdict.numbers["episodes"]) == ([0, 1, 2], 2)
     assert verdict.numbers["iterations"] == [61, 62, 63, 151]
 
@@ -46,10 +47,10 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     values = loss()
     values[120:, 1] = value
     values[121:] = value
-    (verdict,) = losses(training(3, loss=values))
+    (verdict,) = losses(Rows.of(training(3, loss=values)))
     assert (verdict.numbers["iteration"], verdict.numbers["ranks"], verdict.numbers["iterations"]) == (121, [1], 80)
     assert verdict.weight == 1
 
 
 def test_without_a_loss_nothing_is_said() -> None:
-    assert list(losses(training(2))) == []
+    assert list(losses(Rows.of(training(2)))) == []

@@ -75,17 +75,17 @@ def test_a_period_is_found_among_other_hits() -> None:
     hits = np.zeros(300, dtype=bool)
     hits[7::20] = True
     hits[[3, 50, 51, 200]] = True
-    period = period_of(hits, tests=100)
+    period = period_of(hits, np.arange(300), tests=100)
     assert period is not None
     assert (period.length, period.phase, period.times) == (20, 7, 15)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_hits_by_chance_have_no_period(seed: int) -> None:
-    assert period_of(np.random.default_rng(seed).random(400) < 0.05, tests=10) is None
+    assert period_of(np.random.default_rng(seed).random(400) < 0.05, np.arange(400), tests=10) is None
 
 
 def test_four_hits_are_too_few() -> None:
     hits = np.zeros(100, dtype=bool)
     hits[::25] = True
-    assert period_of(hits, tests=1) is None
+    assert period_of(hits, np.arange(100), tests=1) is None

@@ -3,10 +3,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, unnamed
+from orchestrator.stats.insight.time_breakdown import data_bound, hook_costs, saving_stalls, times, unnamed
+from orchestrator.stats.query import Rows
 from tests.orchestrator.stats.insight.runs import costs, slower, training
+
+
+def asked(stats: pd.DataFrame) -> tuple[Rows, pd.DataFrame]:
+    rows = Rows.of(stats)
+    return rows, times(rows)
 
 
 def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
@@ -15,20 +22,20 @@ def test_a_run_short_of_data_says_how_much_of_the_time_it_waits() -> None:
     def change(own: dict[str, Any]) -> None:
         own["data_wait_s"] += 0.02
 
-    (verdict,) = data_bound(training(4, change=change))
+    (verdict,) = data_bound(*asked(training(4, change=change)))
     assert verdict.weight == pytest.approx(0.022 / 0.12, rel=0.02)
     assert "18% of the time on every rank" in verdict.sentence
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_one_rank_that_waits_for_data_makes_no_run_short_of_it(ranks: int) -> None:
-    assert list(data_bound(training(ranks, change=slower("data_wait_s", 1, 0.05)))) == []
+    assert list(data_bound(*asked(training(ranks, change=slower("data_wait_s", 1, 0.05))))) == []
 
 
 def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
     """200 iterations of 0.1 s are 20 s on each rank; rank 1 pays 2 s of them, 10 ms a call."""
     ledger = costs((0, "plots", "on_step", 200, 1.0), (1, "plots", "on_step", 200, 2.0), (1, "ema", "on_update", 200, 0.1))
-    (verdict,) = hook_costs(training(2), ledger)
+    (verdict,) = hook_costs(asked(training(2))[1], ledger)
     assert (verdict.kind, verdict.numbers["hook"], verdict.numbers["event"], verdict.numbers["rank"]) == ("hook", "plots", "on_step", 1)
     assert verdict.weight == pytest.approx(2 / 20, rel=0.02)
     assert verdict.numbers["seconds_by_rank"] == {0: 1.0, 1: 2.0}
@@ -36,17 +43,17 @@ def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
 
 
 def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
-    (verdict,) = hook_costs(training(1), costs((0, "(loop)", "save", 4, 6.0)))
+    (verdict,) = hook_costs(asked(training(1))[1], costs((0, "(loop)", "save", 4, 6.0)))
     assert verdict.kind == "checkpoint"
     assert verdict.sentence.startswith("saving checkpoints between phases took 6 s on rank 0")
 
 
 def test_a_ledger_of_a_table_without_times_says_nothing() -> None:
     stats = training(1).drop(columns="step_s")
-    assert list(hook_costs(stats, costs((0, "a", "on_step", 1, 99.0)))) == []
-    assert list(data_bound(stats)) == []
-    assert list(saving_stalls(stats)) == []
-    assert list(unnamed(stats)) == []
+    assert list(hook_costs(asked(stats)[1], costs((0, "a", "on_step", 1, 99.0)))) == []
+    assert list(data_bound(*asked(stats))) == []
+    assert list(saving_stalls(*asked(stats))) == []
+    assert list(unnamed(asked(stats)[1])) == []
 
 
 def test_checkpoints_for_which_training_stands_still() -> None:
@@ -54,21 +61,21 @@ def test_checkpoints_for_which_training_stands_still() -> None:
     stats = training(2)
     stats["checkpoint_s"] = np.where(stats["iteration"].isin([50, 100, 150, 200]), 1.0, 0.0)
     stats["step_s"] += stats["checkpoint_s"]
-    (verdict,) = saving_stalls(stats)
+    (verdict,) = saving_stalls(*asked(stats))
     assert (verdict.numbers["times"], verdict.numbers["median_s"], verdict.numbers["max_s"]) == (4, 1.0, 1.0)
     assert verdict.weight == pytest.approx(4 / 24, rel=0.02)
 
 
 def test_a_healthy_run_spends_nothing_unusual() -> None:
     stats = training(3)
-    assert [*data_bound(stats), *saving_stalls(stats), *unnamed(stats), *hook_costs(stats, costs((0, "a", "on_step", 9, 0.1)))] == []
+    assert [*data_bound(*asked(stats)), *saving_stalls(*asked(stats)), *unnamed(asked(stats)[1]), *hook_costs(asked(stats)[1], costs((0, "a", "on_step", 9, 0.1)))] == []
 
 
 def test_spans_that_miss_their_sum() -> None:
     """The forward pass is 30 of 100 ms; without it the others make 70 %."""
     stats = training(2)
     stats.loc[stats["rank"] == 1, "forward_s"] = 0.0
-    (verdict,) = unnamed(stats)
+    (verdict,) = unnamed(asked(stats)[1])
     assert verdict.numbers["rank"] == 1
     assert verdict.numbers["missing_share"] == pytest.approx(0.3, rel=0.02)
     assert "add up to 70% of its step_s" in verdict.sentence
@@ -78,5 +85,5 @@ def test_much_time_between_the_spans() -> None:
     def change(own: dict[str, Any]) -> None:
         own["other_s"] += 0.05
 
-    (verdict,) = unnamed(training(2, change=change))
+    (verdict,) = unnamed(asked(training(2, change=change))[1])
     assert verdict.weight == pytest.approx(0.051 / 0.15, rel=0.02)
