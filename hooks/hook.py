@@ -24,6 +24,10 @@ WITHIN_ITERATION = (
 """The events of an iteration: those that a hook may ask for at a pace, by the decorator `paced_by`."""
 
 
+WORKS_ON_OUTPUT = "it works on the output of the forward pass, which is the task's own within its turns"
+"""For hooks that cannot be where optimizers take turns."""
+
+
 class Priority(IntEnum):
     """When a hook runs among the hooks of one event: the lowest value first (MMEngine's nine levels)."""
 
@@ -74,6 +78,9 @@ class Hook:
     keeps_record: ClassVar[bool] = False
     """True when the hook puts a record under its own name into each checkpoint, which can then be published."""
 
+    no_turns: ClassVar[str] = ""
+    """Why the hook cannot be where several optimizers take turns; empty where it can."""
+
     def __init_subclass__(cls) -> None:
         """Refuses a method that looks like an event but is none, such as `on_stepp`, and a field that would hide an event."""
         super().__init_subclass__()
@@ -107,7 +114,8 @@ class Hook:
         """`state.batch` is on the device."""
 
     def on_forward(self, state: State) -> None:
-        """`state.output` is there."""
+        """`state.output` is there. Where optimizers take turns, this and what follows to `on_update` fire in each turn (`state.turn`), in
+        training without an output, which is the task's own."""
 
     def on_loss(self, state: State) -> None:
         """`state.loss` is there; in `train` what it holds after this event is what is differentiated."""

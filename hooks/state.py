@@ -100,8 +100,13 @@ class State:
     module: nn.Module = field(default_factory=nn.Module)
     """The task's own model, unwrapped: parameters, buffers and names as the task made them."""
     optimizer: torch.optim.Optimizer | None = None
+    """What trains; of several, that whose turn it is, and between turns the first. So are scheduler and scaler."""
     scheduler: Any = None
     scaler: torch.amp.GradScaler | None = None
+    several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(default_factory=dict)
+    """Optimizer, scheduler and scaler by name, where optimizers take turns; `optimizers` and `schedulers` have a single one too."""
+    turn: str = ""
+    """The name of the optimizer whose turn it is, from `on_forward` to `on_update`; empty between turns, and where there is one."""
     loaders: Mapping[str, Any] = field(default_factory=dict)
     """Phase name to loader; `fresh_batches` gives batches without disturbing them."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
@@ -177,6 +182,31 @@ class State:
     _sharded: bool = False
 
     @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """What trains, by name; the name of a single one is empty."""
+        return {name: optimizer for name, (optimizer, _, _) in self.several.items()} or ({"": self.optimizer} if self.optimizer else {})
+
+    @property
+    def schedulers(self) -> dict[str, Any]:
+        """The scheduler of each optimizer, None where it has none."""
+        return {name: scheduler for name, (_, scheduler, _) in self.several.items()} or {"": self.scheduler}
+
+    @property
+    def scalers(self) -> dict[str, torch.amp.GradScaler | None]:
+        """What scales the loss of each optimizer."""
+        return {name: scaler for name, (_, _, scaler) in self.several.items()} or {"": self.scaler}
+
+    def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
+        """Makes an optimizer the one whose turn it is, with the parameters that it trains; for the loop. Without these, no turn is
+        under way."""
+        self.turn, self._parameters, self._gradient_norm = name if parameters else "", parameters, None
+        self.optimizer, self.scheduler, self.scaler = self.several[name]
+
+    def column(self, name: str) -> str:
+        """What a column of the present row is called: with the name of the optimizer whose turn it is, where there are several."""
+        return f"{name}_{self.turn}" if self.turn else name
+
+    @property
     def is_master(self) -> bool:
         """Whether this is global rank 0. To run on the master alone, declare `ranks`; do not ask here."""
         return self.rank == 0
@@ -206,9 +236,10 @@ class State:
 
     def record(self, **columns: Any) -> None:
         """Adds columns to this iteration's row: numbers, or tensors of one element, which are taken as they are now and stay on
-        their device. What is kept is no view and has no graph, so that nothing else lives on for it."""
+        their device. What is kept is no view and has no graph, so that nothing else lives on for it. In the turn of one of several
+        optimizers its name is added to theirs: `grad_norm_d`."""
         for name, value in columns.items():
-            self.row[name] = value.detach().clone() if isinstance(value, Tensor) else value
+            self.row[self.column(name) if self.turn else name] = value.detach().clone() if isinstance(value, Tensor) else value
 
     def show(self, line: str) -> None:
         """Shows a line of plain text on the display; where there is none, the logger `hookyard` has it."""
@@ -236,7 +267,7 @@ class State:
 
     def gradients(self) -> list[Tensor]:
         """The gradients there are, in the order of the module's parameters; where ranks share the model out among them,
-        this rank's parts."""
+        this rank's parts; where optimizers take turns, those of the present one."""
         if self._parameters is None:
             self._parameters = list(self.module.parameters())
             self._sharded = any(map(shards.is_sharded, self._parameters))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +17,14 @@ class Task(ABC):
     """What an experiment brings: model, data, loss and metrics. Runs in the worker process.
 
     A task is a dataclass: its fields are its parameters in YAML (`task_args`), and a sweep may vary them. Only
-    `model`, `data` and `loss` must be written.
+    `model`, `data` and `loss`, or `turns`, must be written.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A task that takes turns needs no `loss`, unless it brings data of val or test."""
+        super().__init_subclass__(**options)
+        if takes_turns(cls) and cls.loss is Task.loss:
+            cls.loss = without_loss  # type: ignore[method-assign]  # so that it is no abstract class
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -31,7 +37,17 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, output: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
-        """A scalar: the mean over the batch's samples; or a mapping of such, whose sum is trained, each a column and a mean too."""
+        """A scalar: the mean over the batch's samples; or a mapping of such, whose sum is trained, each a column and a mean too.
+        Of a task that takes turns it is for val and test alone."""
+
+    def turns(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor | Mapping[str, Tensor]]]:
+        """For several optimizers: yields the name of one and the loss that its parameters are trained with, in the order in which they
+        take their turns. What comes after a `yield` sees the parameters as that turn's step left them. Every rank takes the same turns."""
+        raise NotImplementedError
+
+    def parameters(self, model: nn.Module) -> Mapping[str, Iterable[nn.Parameter]]:
+        """For several optimizers: what each trains, by its name, where patterns in the file do not say it."""
+        return {}
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Runs the model on a batch. `model` is the task's own, whose parts may be called one by one; with `strategy: fsdp` it is
@@ -115,3 +131,13 @@ class Task(ABC):
     def required_hooks(self) -> Mapping[str, Any]:
         """Hooks this task cannot do without: a name to what YAML would say of it, its class or an object; the experiment may refine them."""
         return {}
+
+
+def takes_turns(task: type[Task]) -> bool:
+    """Whether a task trains several optimizers, one after the other in each iteration."""
+    return task.turns is not Task.turns
+
+
+def without_loss(self: Task, output: Any, batch: Any) -> Any:
+    """Stands where a task that takes turns has no `loss`."""
+    raise NotImplementedError

@@ -469,6 +469,8 @@ LISTED = {"hooks": {"param_scheduler": True}, "scheduler": [{"type": "LinearLR",
 GROUPED = {"optimizer": {"type": "SGD", "lr": 0.1, "weight_decay": 0.1, "groups": [{"match": "*.bias", "lr_scale": 0.5}]}}
 FP16 = {"precision": "fp16", "hooks": {"checkpoint": {"every": "1 step"}}}
 GROWING = {**FP16, "scaler": {"growth_interval": 2}}
+TURNS = {"d": {"type": "SGD", "lr": 0.1, "params": "critic.*"}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
+PLAYED = {"task": "tests.orchestrator.loop.test_turns:Gan", "hooks": {"param_scheduler": True}, "optimizer": {"type": "SGD", "lr": 0.1}, "optimizers": TURNS}
 ADAM, STEPS = {"type": "Adam", "lr": 0.1}, {"epochs": None, "steps": 5}
 EXPERIMENT: dict[str, Key] = {
     "task": Key(f"{HERE}:Images"),
@@ -488,6 +490,10 @@ EXPERIMENT: dict[str, Key] = {
     "optimizer.groups": Key([{"match": "*.bias", "lr": 0.2}]),
     "optimizer.groups.0": Key("no_decay", around=GROUPED), "optimizer.groups.0.match": Key("*.weight", around=GROUPED),
     "optimizer.groups.0.lr_scale": Key(0.1, around=GROUPED), "optimizer.groups.0.layer_decay": Key(0.5, around=GROUPED),
+    "optimizers": Key({"d": TURNS["d"], "g": {**TURNS["g"], "lr": 0.2}}, around=PLAYED),
+    "optimizers.d.type": Key("Adam", around=PLAYED), "optimizers.g.lr": Key(0.3, around=PLAYED), "optimizers.g.params": Key("*", around=PLAYED),
+    "optimizers.d.scheduler": Key({"type": "StepLR", "step_size": 1}, around=PLAYED),
+    "optimizers.d.groups": Key([{"match": "*.bias", "lr_scale": 0.5}], around=PLAYED),
     "precision": Key("bf16"),
     "scaler.init_scale": Key(1e30, around=FP16), "scaler.growth_factor": Key(4.0, around=GROWING),
     "scaler.backoff_factor": Key(0.001, around={**FP16, "scaler": {"init_scale": 1e8}}), "scaler.growth_interval": Key(2, around=FP16),

@@ -284,7 +284,10 @@ def _first_of_val(metrics: Mapping[str, float]) -> str:
 def _save_failed(state: State, error: BaseException) -> None:
     file = state.artifacts / "failed" / f"step-{state.step:08d}" / f"rank={state.rank}.pt"
     file.parent.mkdir(parents=True, exist_ok=True)
-    parts = {"model": state.module, "optimizer": state.optimizer, "scheduler": state.scheduler, "scaler": state.scaler}
+    parts: dict[str, Any] = {"model": state.module}
+    for name, optimizer in state.optimizers.items():
+        made = {"optimizer": optimizer, "scheduler": state.schedulers.get(name), "scaler": state.scalers.get(name)}
+        parts |= {f"{part}_{name}" if name else part: one for part, one in made.items()}
     counters = {name: getattr(state, name) for name in ("epoch", "step", "iteration", "samples", "phase", "phase_iteration")}
     partial = file.with_name(f".{file.name}.partial")
     torch.save(

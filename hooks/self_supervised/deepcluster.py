@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.hook import Hook, Priority
+from hooks.hook import WORKS_ON_OUTPUT, Hook, Priority
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.eval_mode import evaluating
 from hooks.parts.self_supervised import spherical_kmeans
@@ -58,6 +58,7 @@ class DeepCluster(Hook):
     iterations: Annotated[int, Ge(1)] = 10
     """Iterations of k-means."""
 
+    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})

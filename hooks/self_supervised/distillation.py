@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hooks.hook import Hook, Priority
+from hooks.hook import WORKS_ON_OUTPUT, Hook, Priority
 from hooks.parts.import_path import callable_at
 from hooks.state import State
 
@@ -42,6 +42,7 @@ class Distillation(Hook):
     checkpoint: str | None = None
     """A file with the teacher's weights: a state dict, such as a checkpoint's model.pt, alone or under the key `model`."""
 
+    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def __post_init__(self) -> None:

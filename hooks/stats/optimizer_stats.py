@@ -29,6 +29,8 @@ class OptimizerStats(LayerMeasurement, Hook):
     parameter go to Parquet files under `optimizer/` (`pandas.read_parquet`: rank, epoch, iteration, step, layer ...) and to
     `state.info["optimizer"]`; not a number where a parameter has none, such as a frozen one's gradient.
 
+    Where optimizers take turns, the columns are of each one's parameters, with its name.
+
     Only a measured step pays: a copy of the trainable parameters until it is done, and a few fused operations. Nothing
     waits for the device before the phase ends. Source: Composer OptimizerMonitor.
     """
@@ -49,7 +51,8 @@ class OptimizerStats(LayerMeasurement, Hook):
     @paced_by("every")
     @torch.no_grad()
     def on_gradients(self, state: State) -> None:
-        self._parameters = {name: p for name, p in state.module.named_parameters() if p.requires_grad}
+        trained = {parameter for group in state.optimizer.param_groups for parameter in group["params"]} if state.turn and state.optimizer else None
+        self._parameters = {name: p for name, p in state.module.named_parameters() if p.requires_grad and (trained is None or p in trained)}
         self._before = [p.clone() for p in self._parameters.values()]
         self._gradient_norms = _norms([p.grad for p in self._parameters.values()])
 

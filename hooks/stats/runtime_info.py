@@ -61,7 +61,7 @@ def _update(state: State, phase: str | None) -> None:
         iteration=state.iteration,
         step=state.step,
         samples=state.samples,
-        learning_rates=[float(group["lr"]) for group in state.optimizer.param_groups] if state.optimizer else [],
+        learning_rates=[float(group["lr"]) for optimizer in state.optimizers.values() for group in optimizer.param_groups],
     )
 
 

@@ -23,7 +23,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.stats.quantities import unit
 from orchestrator.storage import Storage
-from orchestrator.task import Task
+from orchestrator.task import Task, takes_turns
 
 NAME = "checked"
 """What the hook is called in its loop."""
@@ -166,21 +166,24 @@ class Lives:
 
     def _moment(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> Moment:
         state = loop.state
-        assert state.optimizer is not None
         runs_here = NAME in loop.plan.hooks
         return Moment(
             dict(metrics),
             copied(dict(state.module.named_parameters())),
             copied(dict(state.module.named_buffers())),
-            copied(state.optimizer.state_dict()),
+            copied({name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}),
             read_back("state_dict", hook.state_dict()) if runs_here else {},
             read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},
         )
 
 
 def _written_for(task: Task) -> dict[str, Any]:
-    """An optimizer and a scheduler with state to save, where the task brings none of its own."""
-    written = {"optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9}, "scheduler": {"type": "StepLR", "step_size": 1}}
+    """An optimizer and a scheduler with state to save, where the task brings none of its own; for a task that takes turns one for each
+    name that its `parameters` gives."""
+    written: dict[str, Any] = {"optimizer": {"type": "SGD", "lr": 0.05, "momentum": 0.9}, "scheduler": {"type": "StepLR", "step_size": 1}}
+    if takes_turns(type(task)):
+        each = {**written["optimizer"], "scheduler": written["scheduler"]}
+        return {"optimizers": dict.fromkeys(task.parameters(task.model()), each)}
     return {part: entry for part, entry in written.items() if not brings_its_own(type(task), part)}
 
 

@@ -78,6 +78,9 @@ class EMA(Hook):
         """Of a sharded parameter, that of this rank's shard."""
         self._alike: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._unlike: list[tuple[Tensor, Tensor]] = []
+        self._turns: dict[str, tuple[tuple[list[Tensor], list[Tensor]], list[tuple[Tensor, Tensor]]]] = {}
+        self._step = 0
+        """The step of the last update."""
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
         self._rank_buffers: dict[str, Tensor] = {}
         self._recomputed: tuple[int, list[Tensor]] | None = None
@@ -105,13 +108,16 @@ class EMA(Hook):
         step = state.step + 1
         if step % self.interval:
             return
-        if self._updates:
-            self._average()
-        elif (step if self.begin.unit == "steps" else state.epoch) >= self.begin.count:
+        # Where optimizers take turns, each turn averages what it has trained: a step is one update, whatever their number.
+        is_first = not state.turn or step != self._step
+        if self._updates > 1 or (self._updates and is_first):
+            self._average(state, self._updates if is_first else self._updates - 1)
+        elif self._updates or (step if self.begin.unit == "steps" else state.epoch) >= self.begin.count:
             self._copy_weights(state.module)
         else:
             return
-        self._updates += 1
+        self._updates += is_first
+        self._step = step
 
     def on_phase_end(self, state: State) -> None:
         """Averages the buffers' averages over ranks, as each rank's are of its own batches."""
@@ -149,27 +155,40 @@ class EMA(Hook):
     def _label(self) -> str:
         return self.name or "ema"
 
-    def _weight(self) -> float:
-        """What the next update takes of the new weights."""
+    def _weight(self, updates: int) -> float:
+        """What an update after so many takes of the new weights."""
         if self.average == "stochastic":
-            return 1 / (self._updates + 1)
+            return 1 / (updates + 1)
         if self.average == "annealing":
-            return max(1 - self.decay, self.gamma / (self.gamma + self._updates * self.interval))
+            return max(1 - self.decay, self.gamma / (self.gamma + updates * self.interval))
         return 1 - self.decay
 
-    def _average(self) -> None:
-        weight = self._weight()
-        averages, parameters = self._alike
+    def _average(self, state: State, updates: int) -> None:
+        weight = self._weight(updates)
+        (averages, parameters), unlike = self._of_turn(state) if state.turn else (self._alike, self._unlike)
         with torch.no_grad():
             if averages:
                 foreach_lerp_(averages, parameters, weight)
-            for average, parameter in self._unlike:
+            for average, parameter in unlike:
                 average.lerp_(parameter.to(average), weight)
+            if state.turn and state.step + 1 == self._step:
+                return
             for (owner, name), average in self._buffers.values():
                 average.lerp_(getattr(owner, name).to(average), weight)
 
+    def _of_turn(self, state: State) -> tuple[tuple[list[Tensor], list[Tensor]], list[tuple[Tensor, Tensor]]]:
+        """The averages and weights of what the optimizer trains whose turn it is."""
+        if state.turn not in self._turns:
+            assert state.optimizer is not None
+            trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
+            alike = [(average, weight) for average, weight in zip(*self._alike, strict=True) if id(weight) in trained]
+            unlike = [pair for pair in self._unlike if id(pair[1]) in trained]
+            self._turns[state.turn] = ([average for average, _ in alike], [weight for _, weight in alike]), unlike
+        return self._turns[state.turn]
+
     def _copy_weights(self, module: nn.Module) -> None:
         """The first update; from here on the same lists of tensors are averaged."""
+        self._turns.clear()
         self._parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
         weights = [shards.local(parameter) for parameter in self._parameters.values()]
         self._averages = [self._copy(weight) for weight in weights]

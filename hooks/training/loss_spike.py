@@ -44,6 +44,7 @@ class LossSpike(Hook):
     patience: Annotated[int, Ge(0)] = 10
     """How many spikes in a row are left out before the next one is an error."""
 
+    no_turns: ClassVar[str] = "it tells the spikes of one loss, and each turn has its own"
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
     collective: ClassVar[bool] = True

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.hook import Hook
+from hooks.hook import WORKS_ON_OUTPUT, Hook
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.state import State
 
@@ -30,6 +30,7 @@ class OutputMask(Hook):
     target: int | str = 1
     """Where a batch has its labels: a place, or a key."""
 
+    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     collective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

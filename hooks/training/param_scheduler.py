@@ -44,15 +44,18 @@ class ParamScheduler(Hook):
             refuse_unread(self, "monitor: null, as the scheduler steps where the metric is there", "every")
 
     def on_start(self, state: State) -> None:
-        plateau = isinstance(state.scheduler, ReduceLROnPlateau)
-        kind = type(state.scheduler).__name__
-        if plateau and self.monitor is None:
-            raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
-        better = direction(self.monitor, declared_modes(state.config)) if plateau and self.monitor else None
-        if better not in (None, getattr(state.scheduler, "mode", None)):
-            raise ValueError(f"{kind} has mode={state.scheduler.mode}, and {better} of {self.monitor} is better; write mode: {better} in scheduler")
-        if self.monitor and isinstance(state.scheduler, LRScheduler) and not plateau:
-            raise ValueError(f"{kind} takes no metric; leave out monitor={self.monitor!r}")
+        schedulers = [scheduler for scheduler in state.schedulers.values() if scheduler is not None]
+        for scheduler in schedulers:
+            kind = type(scheduler).__name__
+            if not isinstance(scheduler, ReduceLROnPlateau):
+                if self.monitor and isinstance(scheduler, LRScheduler):
+                    raise ValueError(f"{kind} takes no metric; leave out monitor={self.monitor!r}")
+                continue
+            if self.monitor is None:
+                raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
+            better = direction(self.monitor, declared_modes(state.config))
+            if better not in (None, scheduler.mode):
+                raise ValueError(f"{kind} has mode={scheduler.mode}, and {better} of {self.monitor} is better; write mode: {better} in scheduler")
 
     def on_loss(self, state: State) -> None:
         if state.phase == "train" and state.optimizer is not None:
@@ -72,7 +75,7 @@ class ParamScheduler(Hook):
 
     def _record(self, state: State, optimizer: Optimizer) -> None:
         for index, group in enumerate(optimizer.param_groups):
-            suffix = f"_{index}" if index else ""
+            suffix = state.column("") + (f"_{index}" if index else "")
             momentum = group["momentum"] if "momentum" in group else group.get("betas", (None,))[0]
             if self.record_momentum and momentum is not None:
                 state.row[f"momentum{suffix}"] = momentum
@@ -86,12 +89,16 @@ class ParamScheduler(Hook):
             self._step_when_due(state)
 
     def _step_when_due(self, state: State) -> None:
-        if state.scheduler is not None and self.monitor is None and self.every.due(state):
-            state.scheduler.step()
+        if self.monitor is None and self.every.due(state):
+            for scheduler in state.schedulers.values():
+                if scheduler is not None:
+                    scheduler.step()
 
     def _step_on_metric(self, state: State, monitor: str) -> None:
-        if state.scheduler is None or monitor.split("/")[0] != state.phase:
+        schedulers = [scheduler for scheduler in state.schedulers.values() if scheduler is not None]
+        if not schedulers or monitor.split("/")[0] != state.phase:
             return
         if monitor not in state.metrics:
             raise KeyError(f"monitor={monitor!r} is no metric of this run; {there_are(state.metrics, monitor)}")
-        state.scheduler.step(state.metrics[monitor])
+        for scheduler in schedulers:
+            scheduler.step(state.metrics[monitor])

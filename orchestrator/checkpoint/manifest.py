@@ -40,6 +40,8 @@ class _Manifest:
     world_size: int
     metrics: Mapping[str, Any]
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What is said of each of several optimizers, by name."""
     judged_by: str = ""
     evaluations: Mapping[str, str] = field(default_factory=dict)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.config.components import hook_class, make_hook
-from orchestrator.config.experiment import Component, Experiment, number_of_optimizer
+from orchestrator.config.experiment import Component, Experiment, Optimization, number_of_optimizer
 from orchestrator.config.optimizer import check_optimizer
 from orchestrator.config.source import with_value
 from orchestrator.errors import Problem, collect_problems
@@ -16,8 +17,10 @@ def unchangeable(path: str, experiment: Experiment) -> str | None:
     """Why a setting cannot change while the run goes on; None where it can: fields that a hook calls mutable, and
     numbers of the optimizer."""
     group, _, rest = path.partition(".")
-    if number_of_optimizer(path):
-        return None
+    number = number_of_optimizer(path)
+    if number:
+        there = experiment.optimizations
+        return None if number[0] in there else f"there is no optimizer '{number[0]}'" if number[0] else f"there are several optimizers: {', '.join(there)}"
     name, _, field = rest.partition(".")
     if group != "hooks" or not field:
         return "cannot change in flight; fields of hooks and numbers of the optimizer can"
@@ -49,17 +52,22 @@ def change_problems(experiment: Experiment, task: type[Task]) -> list[Problem]:
 def _refused(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
     """What the component says to a value that may change in flight."""
     problems: list[Problem] = []
-    group, name, *_ = path.split(".")
-    changed = collect_problems(problems, with_value, {"optimizer": experiment.optimizer.model_dump(), "hooks": experiment.hooks}, path, value)
-    if changed is None:
-        return problems
-    if group == "optimizer":
-        if type(value) not in (int, float):
-            return [Problem(path, f"must be a number to change in flight, got {value!r}")]
-        collect_problems(problems, check_optimizer, Component(**changed["optimizer"]), task)
+    number = number_of_optimizer(path)
+    if number and type(value) not in (int, float):
+        return [Problem(path, f"must be a number to change in flight, got {value!r}")]
+    if number:
+        name, key = number
+        changed = collect_problems(problems, with_number, experiment.optimizations[name], key, value)
+        collect_problems(problems, check_optimizer, changed, task) if changed else None
     else:
-        collect_problems(problems, make_hook, name, changed["hooks"][name])
+        _, name, field = path.split(".", 2)
+        collect_problems(problems, make_hook, name, with_value(experiment.hooks[name], field, value))  # type: ignore[arg-type]  # it is on, as `unchangeable` found
     return problems
+
+
+def with_number(optimization: Optimization, key: str, value: float) -> Optimization:
+    """The optimizer with one of its numbers changed; raises ConfigError where there is no place for it."""
+    return replace(optimization, optimizer=Component(**with_value(optimization.optimizer.model_dump(), key, value)))
 
 
 def seen_from(name: str, problem: Problem) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -26,6 +26,7 @@ from hooks.rhythm import Rhythm
 from orchestrator.config.model import Model
 from orchestrator.config.modes import inferred_modes
 from orchestrator.config.other_systems import EXPERIMENT
+from orchestrator.config.parameter_groups import Patterns
 from orchestrator.config.parameters import check
 from orchestrator.config.python_objects import as_written, folders_of, task_as_written
 from orchestrator.config.source import ExperimentSource, with_value
@@ -66,6 +67,44 @@ Scheduler = Annotated[
     Discriminator(lambda value: "list" if isinstance(value, list) else "one"),
 ]
 """One scheduler, or several with the part of the run that each acts in."""
+
+
+class NamedOptimizer(Component):
+    """One of several optimizers: its class and arguments, what it trains, and its scheduler."""
+
+    params: Patterns | None = None
+    """Which parameters it trains, by patterns of their names with * and ?; where it is not said, the task's `parameters` does."""
+    scheduler: Scheduler | None = None
+    """Its scheduler, or a list of them."""
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """An optimizer and its scheduler, as they are written; a task that takes turns has several, by name."""
+
+    name: str
+    """Empty for the one of an experiment that has one."""
+    optimizer: Component
+    scheduler: Scheduler | None = None
+    patterns: tuple[str, ...] = ()
+    """Which parameters it trains; of the one it is all."""
+
+    @property
+    def path(self) -> str:
+        """Where in an experiment the optimizer stands."""
+        return f"optimizers.{self.name}" if self.name else "optimizer"
+
+    @property
+    def scheduler_path(self) -> str:
+        """Where its scheduler does."""
+        return f"optimizers.{self.name}.scheduler" if self.name else "scheduler"
+
+    @classmethod
+    def named(cls, name: str, written: NamedOptimizer) -> Self:
+        """One of several."""
+        optimizer = Component(**{"type": written.type, **written.arguments})
+        patterns = (written.params,) if isinstance(written.params, str) else tuple(written.params or ())
+        return cls(name, optimizer, written.scheduler, patterns)
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B")
@@ -190,12 +229,13 @@ class Change(Model):
     optimizer, such as `optimizer.lr`, whose schedule is scaled with it."""
 
 
-def number_of_optimizer(path: str) -> str | None:
-    """The path below `optimizer` of what may be one of its numbers, its groups' too; None of any other path."""
-    group, _, key = path.partition(".")
-    keys = key.split(".")
+def number_of_optimizer(path: str) -> tuple[str, str] | None:
+    """The name of an optimizer, and the path below it of what may be one of its numbers, its groups' too; None of any other path."""
+    first, *keys = path.split(".")
+    name = keys.pop(0) if first == "optimizers" and keys else ""
     of_a_group = len(keys) == 3 and keys[0] == "groups" and keys[1].isdecimal() and keys[2] != "match"
-    return key if group == "optimizer" and (of_a_group or (len(keys) == 1 and key not in ("", "type", "groups"))) else None
+    is_number = of_a_group or (len(keys) == 1 and keys[0] not in ("", "type", "groups", "params", "scheduler"))
+    return (name, ".".join(keys)) if is_number and (first == "optimizer" or name) else None
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,6 +313,8 @@ class Experiment(Model):
     scheduler: Scheduler | None = None
     """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its arguments; or a list of them,
     each with `begin`, `end` and `every`."""
+    optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")], NamedOptimizer] = Field(default_factory=dict)
+    """Several optimizers by name instead, for a task that takes turns: each with its class and arguments, `params` and `scheduler`."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """What the forward pass computes in; fp16 scales the loss."""
     scaler: Scaler = Scaler()
@@ -327,6 +369,12 @@ class Experiment(Model):
         if message:
             raise ValueError(message)
         return self
+
+    @property
+    def optimizations(self) -> dict[str, Optimization]:
+        """Optimizers and their schedulers by name; where there is one, its name is empty."""
+        one = {"": Optimization("", self.optimizer, self.scheduler)}
+        return {name: Optimization.named(name, written) for name, written in self.optimizers.items()} or one
 
     def __eq__(self, other: object) -> bool:
         """Whether two experiments say the same, wherever they were read."""

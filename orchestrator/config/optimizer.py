@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from orchestrator.config.experiment import Component, with_default_optimizer
+from hooks.parts.parameter_names import listed, matched
+from orchestrator.config.experiment import Component, Optimization, with_default_optimizer
 from orchestrator.config.imports import find_class
 from orchestrator.config.parameter_groups import Group, parameter_groups, read_groups, settings_of
 from orchestrator.config.parameters import check, model_of_signature, parameters
@@ -49,21 +50,24 @@ def optimizer_in_full(written: Mapping[str, Any], task: type[Task]) -> dict[str,
     return full
 
 
-def check_optimizer(optimizer: Component, task: type[Task]) -> None:
+def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     """Refuses an optimizer that could not be built, before there is a model; raises ConfigError."""
-    if optimizer.type == OWN:
+    optimizer, path = optimization.optimizer, optimization.path
+    if optimizer.type == OWN and not optimization.name:
         in_full_of_own({"type": OWN, **optimizer.arguments}, task, "optimizer")
         return
-    arguments, groups = _split(optimizer, "optimizer")
-    check_component(optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), "optimizer")
+    arguments, groups = _split(optimizer, path)
+    check_component(optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), path)
     problems: list[Problem] = []
-    cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
+    cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
     for index, group in enumerate(groups):
-        place, said = f"optimizer.groups.{index}", arguments | settings_of(group)
+        place, said = f"{path}.groups.{index}", arguments | settings_of(group)
         if group is None and "weight_decay" not in model_of_signature(cls).model_fields:
             problems.append(Problem(place, f"is no_decay, and {optimizer.type} takes no weight_decay"))
             continue
         collect_problems(problems, check_component, optimizer.type, said, Optimizer, OPTIMIZERS, _NoParameters(), place)
+    if optimization.name and not optimization.patterns and not brings_its_own(task, "parameters"):
+        problems.append(Problem(f"{path}.params", f"is not said, and {task.__name__} has no method parameters()", suggestion="write patterns of names"))
     if problems:
         raise ConfigError([_meant_for_a_group(problem) for problem in problems])
 
@@ -74,20 +78,52 @@ def _meant_for_a_group(problem: Problem) -> Problem:
     return replace(problem, suggestion=hint or problem.suggestion)
 
 
-def build_optimizer(optimizer: Component, task: Task, model: nn.Module) -> Optimizer:
-    """The optimizer over all parameters of the model, or what the task's own method makes; raises ConfigError."""
+def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, model: nn.Module) -> dict[str, Optimizer]:
+    """The optimizers by name; raises ConfigError, also where one of several leaves parameters to none."""
+    made = {name: build_optimizer(one, task, model) for name, one in optimizations.items()}
+    if "" in made:
+        return made
+    trained = {parameter for optimizer in made.values() for group in optimizer.param_groups for parameter in group["params"]}
+    left = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter not in trained]
+    if left:
+        message = f"train {len(left)} of the model's parameters with none of them: {listed(left, 4)}"
+        raise ConfigError([Problem("optimizers", message, suggestion="name them in params, or write requires_grad_(False) for them in model()")])
+    return made
+
+
+def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) -> Optimizer:
+    """The optimizer over its parameters of the model, or what the task's own method makes; raises ConfigError."""
+    optimizer, path = optimization.optimizer, optimization.path
     if optimizer.type != OWN:
-        cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, "optimizer.type")
-        arguments, groups = _split(optimizer, "optimizer")
-        named = dict(model.named_parameters(remove_duplicate=False))
-        parameters: Any = parameter_groups(named, groups, cls, arguments, "optimizer") if groups else model.parameters()
-        made: Optimizer = made_of(cls, parameters, optimizer.type, arguments, "optimizer")
+        cls = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
+        arguments, groups = _split(optimizer, path)
+        named = _trained(optimization, task, model)
+        parameters: Any = parameter_groups(named, groups, cls, arguments, path) if groups else list(dict.fromkeys(named.values()))
+        made: Optimizer = made_of(cls, parameters, optimizer.type, arguments, path)
         return made
     own = task.optimizer(model, **optimizer.arguments)
     if isinstance(own, Optimizer):
         return own
     message = f"{type(task).__name__}.optimizer() gives {own!r}, and must give an optimizer"
     raise ConfigError([Problem("task", message, suggestion="leave the method out where the file says it")])
+
+
+def _trained(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that an optimizer trains, by name; raises ConfigError with near names for a pattern that matches none."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    if not optimization.name:
+        return named
+    if optimization.patterns:
+        try:
+            return {name: named[name] for name in matched(optimization.patterns, named)}
+        except ValueError as error:
+            raise ConfigError([Problem(f"{optimization.path}.params", str(error))]) from None
+    given = set(task.parameters(model).get(optimization.name, ()))
+    found = {name: parameter for name, parameter in named.items() if parameter in given}
+    if not found:
+        message = f"is not said, and {type(task).__name__}.parameters() gives no parameters of the model for '{optimization.name}'"
+        raise ConfigError([Problem(f"{optimization.path}.params", message)])
+    return found
 
 
 def _split(optimizer: Component, path: str) -> tuple[dict[str, Any], list[Group | None]]:

@@ -11,19 +11,17 @@ from hooks import Hook, ParamScheduler
 from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, make_hooks, make_task
-from orchestrator.config.experiment import Component, Experiment, Scaler, Scheduler, without_nulls, wrong_length
+from orchestrator.config.experiment import Experiment, Scaler, without_nulls, wrong_length
 from orchestrator.config.imports import define_in_main, find_class
 from orchestrator.config.judged_metrics import metric_problems
 from orchestrator.config.modes import contradicting_modes, inferred_modes
-from orchestrator.config.optimizer import OWN, brings_its_own, check_optimizer, optimizer_in_full
+from orchestrator.config.optimization import check_optimization, optimization_in_full
 from orchestrator.config.other_systems import EXPERIMENT
-from orchestrator.config.parameter_groups import scaled_rates
 from orchestrator.config.parameters import check
-from orchestrator.config.schedule import Course, Schedule, pace_of, scheduler_in_full, stepping_problems, unread_rate
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.users_code import asked, given
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.task import Task
+from orchestrator.task import Task, takes_turns
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         data = with_value(data, path, mode)
     problems = contradicting_modes(data)
     task_class = _task_class(data)
-    data = _optimization_in_full(data, task_class, problems)
+    data = optimization_in_full(data, task_class, problems)
     experiment = collect_problems(problems, check, Experiment, data, "", EXPERIMENT)
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
@@ -95,8 +93,11 @@ def _components(
         problems.extend(metric_problems(said, task, made_hooks))
     misfits = {name: collect_problems(problems, asked, hook.misfit, f"hooks.{name}", made_hooks) for name, hook in made_hooks.items()}
     problems.extend(Problem(f"hooks.{name}", message) for name, message in misfits.items() if message)
+    if task and takes_turns(type(task)):
+        unable = {name: hook.no_turns for name, hook in made_hooks.items() if hook.no_turns}
+        problems.extend(Problem(f"hooks.{name}", f"cannot be where optimizers take turns: {reason}") for name, reason in unable.items())
     # Where hooks are wrong, who steps the scheduler is not known.
-    _check_optimization(data, task_class or Task, {"param_scheduler": ParamScheduler()} if right is None else made_hooks, problems)
+    check_optimization(data, task_class, {"param_scheduler": ParamScheduler()} if right is None else made_hooks, problems)
     return task, task_args, hooks
 
 
@@ -116,6 +117,8 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
         message = "is fsdp, which shares the model out among ranks, and there is one"
         return [Problem("workers.strategy", message, suggestion="write workers.count, or strategy: ddp")]
     reasons = {path: asked(one.hook.needs_whole_model, path) for path, one in ((f"hooks.{name}", one) for name, one in hooks.items()) if one}
+    if data.get("optimizers"):
+        reasons["optimizers"] = "each turn is given the gradients of its own parameters, of which each rank has but parts"
     if data.get("precision") == "fp16":
         reasons["precision"] = "each rank would scale the loss by its own shards' overflows; bf16 needs no scale"
     if data.get("channels_last"):
@@ -129,60 +132,3 @@ def _task_class(data: Mapping[str, Any]) -> type[Task] | None:
     """The class of the task, where there is one; what is wrong otherwise is said where the task is made."""
     name = data.get("task")
     return collect_problems([], find_class, name, Task, {}, "task") if isinstance(name, str) else None
-
-
-def _optimization_in_full(data: dict[str, Any], task: type[Task] | None, problems: list[Problem]) -> dict[str, Any]:
-    """The data with optimizer and scheduler in full: the task's own where the file leaves them to it. What is wrong is left
-    out, and so is what an unknown task would have to say."""
-    written: dict[str, Any] = {"optimizer": data.get("optimizer", {}), "scheduler": data.get("scheduler")}
-    if "scheduler" not in data and task and brings_its_own(task, "scheduler"):
-        written["scheduler"] = {}
-    full = dict(data)
-    for key, in_full in (("optimizer", optimizer_in_full), ("scheduler", scheduler_in_full)):
-        if not isinstance(written[key], dict) and not (key == "scheduler" and isinstance(written[key], list)):
-            continue
-        full.pop(key, None)
-        if task or isinstance(written[key], list) or written[key].get("type", OWN) != OWN:
-            value = collect_problems(problems, in_full, written[key], task or Task)
-            full |= {key: value} if value is not None else {}
-    shaped = isinstance(full.get("optimizer"), dict) and isinstance(full.get("scheduler"), dict | list)
-    if shaped and (message := unread_rate(full["optimizer"], full["scheduler"])):
-        paths = (["lr"] if "lr" in written["optimizer"] else []) + scaled_rates(full["optimizer"])
-        problems.extend(Problem(f"optimizer.{path}", message, suggestion="leave one of them out") for path in paths)
-        full["optimizer"] = {key: value for key, value in full["optimizer"].items() if key != "lr"}
-    return _with_pace(full, task or Task)
-
-
-def _with_pace(data: dict[str, Any], task: type[Task]) -> dict[str, Any]:
-    """The data with the pace at which the hook steps schedulers that have paces of their own, unless that is said."""
-    schedulers, hooks = _schedulers(data.get("scheduler")), data.get("hooks", {})
-    entry = hooks.get("param_scheduler", True) if isinstance(hooks, dict) else None
-    pace = collect_problems([], pace_of, schedulers, task) if isinstance(schedulers, list) else None
-    if pace is None or not entry or (isinstance(entry, dict) and {"every", "type"} & entry.keys()) or not isinstance(entry, bool | dict):
-        return data
-    return with_value(data, "hooks.param_scheduler.every", str(pace))
-
-
-def _check_optimization(data: Mapping[str, Any], task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]) -> None:
-    """Optimizer and scheduler, and who steps that. A scheduler that is said to be null may be a sweep's other value."""
-    optimizer, scheduler = _component(data.get("optimizer")), _schedulers(data.get("scheduler"))
-    if optimizer:
-        collect_problems(problems, check_optimizer, optimizer, task)
-    if scheduler or "scheduler" not in data:
-        problems.extend(stepping_problems(scheduler, hooks, task))
-    if scheduler:
-        schedule = collect_problems(problems, Schedule.of, scheduler, task, Course.of(hooks, data.get("epochs"), data.get("steps")))
-        collect_problems(problems, schedule.check, task) if schedule else None
-
-
-def _component(value: Any) -> Component | None:
-    shaped = isinstance(value, dict) and isinstance(value.get("type"), str)
-    return check(Component, value, "") if shaped else None
-
-
-def _schedulers(value: Any) -> Scheduler | None:
-    """One scheduler or several; None where there is none, or one has not the right shape, which is told elsewhere."""
-    if not isinstance(value, list):
-        return _component(value)
-    each = [one for one in map(_component, value) if one]
-    return each if each and len(each) == len(value) else None

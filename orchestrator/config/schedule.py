@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks import HOOKS, Hook, ParamScheduler, Rhythm
-from orchestrator.config.experiment import Component, Scheduler
+from orchestrator.config.experiment import Component, Optimization, Scheduler
 from orchestrator.config.imports import find_class
 from orchestrator.config.model import Model
 from orchestrator.config.optimizer import (
@@ -255,11 +255,11 @@ def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> li
     return windows
 
 
-def pace_of(schedulers: Sequence[Component], task: type[Task]) -> Rhythm:
-    """How often the hook steps a list of schedulers, so that each has its own pace; raises ConfigError."""
-    windows = _windows(schedulers, task, "scheduler")
+def pace_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhythm | None:
+    """How often the hook steps schedulers of a list, so that each has its own pace; None where there is none. Raises ConfigError."""
+    windows = [window for one in optimizations if isinstance(one.scheduler, list) for window in _windows(one.scheduler, task, one.scheduler_path)]
     in_steps = any(one is not None and one.unit == "steps" for window in windows for one in (window.begin, window.end, window.pace()))
-    return Rhythm(1, "steps" if in_steps else "epochs")
+    return Rhythm(1, "steps" if in_steps else "epochs") if windows else None
 
 
 def _split(scheduler: Component, task: type[Task], ours: type[Model]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -316,10 +316,10 @@ def _in_full(written: Mapping[str, Any], task: type[Task], keys: type[Model], pa
     return {key: value for key, value in full.items() if key not in lengths} | ours
 
 
-def unread_rate(optimizer: Mapping[str, Any], scheduler: Any) -> str | None:
-    """What makes nothing read the rate of one of torch's optimizers, where it is so."""
-    stages = [(f"scheduler.{index}", one) for index, one in enumerate(scheduler)] if isinstance(scheduler, list) else [("scheduler", scheduler)]
-    set_by = [f"{one['type']} sets the rate to {path}.{name}" for path, one in stages if isinstance(one, dict) and (name := RATES.get(str(one.get("type")))) in one]
+def unread_rate(optimizer: Mapping[str, Any], scheduler: Any, path: str = "scheduler") -> str | None:
+    """What makes nothing read the rate of one of torch's optimizers, where it is so; its scheduler stands at `path`."""
+    stages = [(f"{path}.{index}", one) for index, one in enumerate(scheduler)] if isinstance(scheduler, list) else [(path, scheduler)]
+    set_by = [f"{one['type']} sets the rate to {place}.{name}" for place, one in stages if isinstance(one, dict) and (name := RATES.get(str(one.get("type")))) in one]
     if not set_by or len(set_by) != len(stages) or optimizer.get("type", OWN) == OWN:
         return None
     return f"is read by nothing: {set_by[0]}"
@@ -330,20 +330,21 @@ def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
     return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
 
 
-def stepping_problems(scheduler: Scheduler | None, hooks: Mapping[str, Hook], task: type[Task]) -> list[Problem]:
+def stepping_problems(optimizations: Sequence[Optimization], hooks: Mapping[str, Hook], task: type[Task]) -> list[Problem]:
     """Where there is a scheduler that nothing steps, a pace to step none, or one that those of a list do not go by."""
+    scheduled = [one for one in optimizations if one.scheduler]
     hook, others = stepping_hook(hooks), any(type(one) not in HOOKS.values() for one in hooks.values())
     if hook is None:
         message = "is stepped by nothing: the hook param_scheduler is off"
-        return [Problem("scheduler", message, suggestion="leave hooks.param_scheduler on")] if scheduler and not others else []
+        return [Problem(one.scheduler_path, message, suggestion="leave hooks.param_scheduler on") for one in scheduled if not others]
     name = next(name for name, one in hooks.items() if one is hook)
-    if scheduler is None:
+    if not scheduled:
         said = {"every": hook.every != ParamScheduler.every, "monitor": hook.monitor is not None}
         message = "is read by nothing: there is no scheduler to step"
         return [Problem(f"hooks.{name}.{key}", message, suggestion="write scheduler, or leave it out") for key, is_said in said.items() if is_said]
     if hook.every.count == 0:
         return [Problem(f"hooks.{name}.every", "is 0, and so nothing steps the scheduler", suggestion="write scheduler: null for none")]
-    pace = collect_problems([], pace_of, scheduler, task) if isinstance(scheduler, list) else None
+    pace = collect_problems([], pace_of, optimizations, task)
     if pace not in (None, hook.every):
         message = f"is {hook.every}, and schedulers of a list have each its own `every`, for which it is {pace}"
         return [Problem(f"hooks.{name}.every", message, suggestion="leave it out")]

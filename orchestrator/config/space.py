@@ -166,9 +166,9 @@ def _decides(other: str, name: str) -> bool:
         return True
     group, names_a_class = name.partition(".")[0], other.endswith(".type") or other.count(".") == (other[:6] == "hooks.")
     if other == "task":
-        return group in ("task_args", "hooks", "changes", "optimizer", "scheduler")
+        return group in ("task_args", "hooks", "changes", "optimizer", "optimizers", "scheduler")
     if name == "changes":
-        return names_a_class and other.partition(".")[0] in ("hooks", "optimizer")
+        return names_a_class and other.partition(".")[0] in ("hooks", "optimizer", "optimizers")
     around = other.removesuffix("type") if other.endswith(".type") else f"{other}."
     return name != other and name.startswith(around)
 

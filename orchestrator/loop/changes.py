@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -10,11 +11,10 @@ from torch import Tensor
 from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
-from orchestrator.config.changes import unchangeable
-from orchestrator.config.experiment import Change, Component, Experiment, number_of_optimizer
+from orchestrator.config.changes import unchangeable, with_number
+from orchestrator.config.experiment import Change, Component, Experiment, Optimization, number_of_optimizer
 from orchestrator.config.optimizer import build_optimizer
 from orchestrator.config.parameters import construct
-from orchestrator.config.source import with_value
 from orchestrator.errors import CheckpointError, ConfigError, Problem
 from orchestrator.task import Task
 
@@ -37,13 +37,13 @@ class Changes:
     def __init__(self, experiment: Experiment, task: Task, plan: Plan, state: State) -> None:
         self._experiment, self._task, self._plan, self._state = experiment, task, plan, state
         self._entries = {name: dict(entry) for name, entry in experiment.hooks.items() if isinstance(entry, Mapping)}
-        self._optimizer = experiment.optimizer
+        self._optimizers = experiment.optimizations
         self.coming: list[Change] = list(experiment.changes)
         """What is still to change."""
         for path, value in (one for change in self.coming for one in change.set.items()):
-            key = number_of_optimizer(path)
-            if key and (after := _with_number(self._optimizer, key, value)) != self._optimizer:
-                self._differing_groups(self._optimizer, after)
+            number = number_of_optimizer(path)
+            if number and (after := with_number(before := self._optimizers[number[0]], number[1], value)) != before:
+                self._differing_groups(before, after)
 
     def advance(self) -> None:
         """Makes the changes whose time has come; call it between two iterations. Raises ConfigError."""
@@ -52,33 +52,36 @@ class Changes:
             for path, value in change.set.items():
                 self._set(path, value)
 
-    def in_force(self) -> dict[str, Any]:
-        """What is in force of the optimizer, for a checkpoint."""
-        return {"type": self._optimizer.type, **self._optimizer.arguments}
+    def in_force(self, name: str) -> dict[str, Any]:
+        """What is in force of an optimizer, for a checkpoint."""
+        return self._optimizers[name].optimizer.model_dump()
 
-    def refuse_another_optimizer(self, saved: Mapping[str, Any]) -> None:
-        """Raises CheckpointError where the optimizer of a checkpoint, of which `saved` was in force, is of another type."""
-        if saved.get("type", self._optimizer.type) != self._optimizer.type:
-            raise CheckpointError(f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {self._optimizer.type}")
+    def refuse_another_optimizer(self, name: str, saved: Mapping[str, Any]) -> None:
+        """Raises CheckpointError where an optimizer of a checkpoint, of which `saved` was in force, is of another type."""
+        kind = self._optimizers[name].optimizer.type
+        if saved.get("type", kind) != kind:
+            raise CheckpointError(f"the checkpoint was made with the optimizer {saved['type']}, and cannot go on with {kind}")
 
-    def restored(self, saved: Mapping[str, Any]) -> None:
-        """Takes up from a checkpoint, of whose optimizer `saved` was in force: what was due before it is made again. Where that is
-        empty, the optimizer has this experiment's numbers already. Raises ConfigError."""
-        configured = self._optimizer
-        if saved:
-            # A checkpoint from before the type was kept has only the numbers.
-            words = {key: value for key, value in configured.arguments.items() if type(value) not in (int, float)}
-            self._optimizer = Component(**{"type": configured.type, **({} if "type" in saved else words), **saved})
-        in_force = configured
+    def restored(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes up from a checkpoint, of whose optimizers `saved` was in force: what was due before it is made again. Where that is
+        empty, an optimizer has this experiment's numbers already. Raises ConfigError."""
+        in_force = dict(self._optimizers)
+        for name, configured in in_force.items():
+            if saved[name]:
+                # A checkpoint from before the type was kept has only the numbers.
+                words = {key: value for key, value in configured.optimizer.arguments.items() if type(value) not in (int, float)}
+                optimizer = Component(**{"type": configured.optimizer.type, **({} if "type" in saved[name] else words), **saved[name]})
+                self._optimizers[name] = replace(configured, optimizer=optimizer)
         for change in [change for change in self.coming if self._is_past(change)]:
             self.coming.remove(change)
             for path, value in change.set.items():
-                key = number_of_optimizer(path)
-                if key:
-                    in_force = _with_number(in_force, key, value)
+                number = number_of_optimizer(path)
+                if number:
+                    in_force[number[0]] = with_number(in_force[number[0]], number[1], value)
                 else:
                     self._set(path, value)
-        self._bring_optimizer_to(in_force)
+        for after in in_force.values():
+            self._bring_optimizer_to(after)
 
     def _is_past(self, change: Change) -> bool:
         """Whether a checkpoint of the present step holds a change: one that is due right here comes after it."""
@@ -91,9 +94,9 @@ class Changes:
         message = unchangeable(path, self._experiment)
         if message:
             raise ConfigError([Problem(path, message)])
-        key = number_of_optimizer(path)
-        if key:
-            self._bring_optimizer_to(_with_number(self._optimizer, key, value))
+        number = number_of_optimizer(path)
+        if number:
+            self._bring_optimizer_to(with_number(self._optimizers[number[0]], number[1], value))
         else:
             _, name, field = path.split(".", 2)
             self._set_hook(name, field, value)
@@ -109,35 +112,31 @@ class Changes:
 
     # The optimizer
 
-    def _differing_groups(self, before: Component, after: Component) -> tuple[Groups, Groups]:
+    def _differing_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
         """The parameter groups of two optimizers; raises ConfigError where their numbers are no way from one to the other."""
         old, new = (build_optimizer(one, self._task, self._state.module).param_groups for one in (before, after))
-        keys = [key for key in before.arguments | after.arguments if before.arguments.get(key, ...) != after.arguments.get(key, ...)]
-        path = f"optimizer.{', '.join(keys)}"
+        was, now = before.optimizer.arguments, after.optimizer.arguments
+        path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
         if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
             raise ConfigError([Problem(path, "changes which parameters lie in which group, which cannot change in flight")])
-        if all(_same(was, now) for was, now in zip(old, new, strict=True)):
+        if all(map(_same, old, new)):
             raise ConfigError([Problem(path, "is no number of a parameter group of this optimizer, and so cannot change in flight")])
         return old, new
 
-    def _bring_optimizer_to(self, after: Component) -> None:
-        before, self._optimizer = self._optimizer, after
+    def _bring_optimizer_to(self, after: Optimization) -> None:
+        optimizer, state = after.name, self._state
+        before, self._optimizers[optimizer] = self._optimizers[optimizer], after
         if before == after:
             return
         old, new = self._differing_groups(before, after)
-        assert self._state.optimizer is not None
-        for group, was, now in zip(self._state.optimizer.param_groups, old, new, strict=True):
+        for group, was, now in zip(state.optimizers[optimizer].param_groups, old, new, strict=True):
             for name in now.keys() - {"params"}:
                 if was.get(name) == now[name]:
                     continue
                 for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
                     if scaled in group:
                         group[scaled] = _scaled(group[scaled], was.get(name), now[name])
-        _scale_base_lrs(self._state.scheduler, [group["lr"] for group in old], [group["lr"] for group in new])
-
-
-def _with_number(optimizer: Component, key: str, value: float) -> Component:
-    return Component(**with_value(optimizer.model_dump(), key, value))
+        _scale_base_lrs(state.schedulers[optimizer], [group["lr"] for group in old], [group["lr"] for group in new])
 
 
 def _same(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

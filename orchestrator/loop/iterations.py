@@ -51,9 +51,12 @@ class Iterations:
     is read once: the names beginning with `t_` are its marks.
     """
 
-    def __init__(self, task: Task, state: State, plan: Plan, clock: Clock, precision: Precision, recorder: Recorder) -> None:
+    def __init__(
+        self, task: Task, state: State, plan: Plan, clock: Clock, precisions: Mapping[str, Precision], recorder: Recorder, world: World
+    ) -> None:
         self.task, self.state, self.plan = task, state, plan
-        self.clock, self.precision, self.recorder = clock, precision, recorder
+        self.clock, self.precisions, self.recorder, self.world = clock, precisions, recorder, world
+        self.precision = next(iter(precisions.values()))
         self.means = Means()
         self._own_backward = OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
         self._on_cpu = state.device.type == "cpu"
@@ -135,7 +138,7 @@ class Iterations:
                     fire("on_gradients", state)
                     t_measured = mark()
                 if state.skip_reasons or scaler is not None:
-                    state.stepped = self._step_or_skip(optimizer)
+                    state.stepped = self._step_or_skip(optimizer, precision)
                 else:
                     optimizer.step()
                     state.stepped = True
@@ -247,8 +250,8 @@ class Iterations:
         parts, samples = loss_parts(method, loss), self.state.batch_size
         for name, part in parts.items():
             value: Any = part.item() if self._on_cpu else part.detach().double()
-            self.state.row[name] = value
-            self.means.add(name, value * samples, samples)
+            self.state.row[self.state.column(name)] = value
+            self.means.add(self.state.column(name), value * samples, samples)
         self._parts = parts.keys()
         return reduce(add, parts.values())
 
@@ -277,12 +280,12 @@ class Iterations:
         """The hooks' calls of each event of an iteration: empty for those that no hook wants."""
         return [self.plan.calls[event] for event in WITHIN_ITERATION]
 
-    def _step_or_skip(self, optimizer: torch.optim.Optimizer) -> bool:
+    def _step_or_skip(self, optimizer: torch.optim.Optimizer, precision: Precision) -> bool:
         """The optimizer step; False where it was left out."""
         if not self.state.skip_reasons:
-            return self.precision.step(optimizer)
+            return precision.step(optimizer)
         self.state.skip_reasons.clear()
-        self.precision.skip()
+        precision.skip()
         return False
 
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:

@@ -16,9 +16,9 @@ from hooks.plan import Plan
 from hooks.state import Display, State
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, Optimization
 from orchestrator.config.judged_metrics import phase_problems
-from orchestrator.config.optimizer import build_optimizer
+from orchestrator.config.optimizer import build_optimizers
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.changes import Changes
@@ -35,9 +35,10 @@ from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.strategy import forward_pass, shared
 from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.training_cursor import TrainingCursor
+from orchestrator.loop.turns import TurnIterations
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
-from orchestrator.task import Task
+from orchestrator.task import Task, takes_turns, without_loss
 
 logger = logging.getLogger("hookyard")
 
@@ -73,18 +74,19 @@ class Loop:
         self._check_plans_agree()
         seed_all(experiment.seed)
         self.data = Data(task, experiment, self.world)
-        self.precision = Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
+        self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
         self.clock = clock_for(self.world.device)
-        schedule = self._schedule()
-        self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store, schedule)
+        schedules = self._schedules()
+        self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store, schedules)
         self.cursor = TrainingCursor(experiment, state, self.data, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, task, self.plan, state)
-        self.iterations = Iterations(task, state, self.plan, self.clock, self.precision, self.recorder)
+        kind = TurnIterations if takes_turns(type(task)) else Iterations
+        self.iterations = kind(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         self.saving = Saving(
-            store, state, self.plan, self.iterations, self.cursor, self.data, self.changes, self.world, schedule, self.ledger,
+            store, state, self.plan, self.iterations, self.cursor, self.data, self.changes, self.world, schedules, self.ledger,
             send_artifacts,
         )
         self._batches: Iterator[Any] | None = None
@@ -100,14 +102,16 @@ class Loop:
                     "in the same order, or the ranks would wait for each other for ever"
                 )
 
-    def _schedule(self) -> Schedule | None:
-        """The scheduler's numbers, its length that of the run."""
+    def _schedules(self) -> dict[str, Schedule | None]:
+        """The numbers of each optimizer's scheduler, its length that of the run."""
+        return {name: self._schedule(one) if one.scheduler else None for name, one in self.experiment.optimizations.items()}
+
+    def _schedule(self, optimization: Optimization) -> Schedule:
         experiment = self.experiment
-        if experiment.scheduler is None:
-            return None
         steps_per_epoch = -(-self.data.train.length() // experiment.accumulate)
         course = Course.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
-        return Schedule.of(experiment.scheduler, type(self.task), course)
+        assert optimization.scheduler is not None
+        return Schedule.of(optimization.scheduler, type(self.task), course, optimization.scheduler_path)
 
     def _make_state(
         self,
@@ -116,11 +120,13 @@ class Loop:
         config: Mapping[str, Any],
         name: str,
         store: CheckpointStore | None,
-        schedule: Schedule | None,
+        schedules: Mapping[str, Schedule | None],
     ) -> State:
         module = of_kind(self.task.model, self.task.model(), nn.Module, "the model, a torch.nn.Module")
         model = shared(module, self.task, self.experiment, self.world)
-        optimizer = build_optimizer(self.experiment.optimizer, self.task, module)
+        optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
+        schedulers = {name: schedule.build(self.task, optimizers[name]) if schedule else None for name, schedule in schedules.items()}
+        first = next(iter(optimizers))
         return State(
             rank=self.world.rank,
             world_size=self.world.world_size,
@@ -129,12 +135,13 @@ class Loop:
             device=self.world.device,
             model=model,
             module=module,
-            optimizer=optimizer,
-            scheduler=schedule.build(self.task, optimizer) if schedule else None,
-            scaler=self.precision.scaler,
+            optimizer=optimizers[first],
+            scheduler=schedulers[first],
+            scaler=self.precisions[first].scaler,
+            several={name: (optimizers[name], schedulers[name], self.precisions[name].scaler) for name in optimizers if name},
             loaders=self.data.loaders,
             fresh_batches=self.data.fresh_batches,
-            forward=self.precision.autocasting(forward_pass(self.task, model, module)),
+            forward=self.precisions[first].autocasting(forward_pass(self.task, model, module)),
             samples_in=self.task.batch_size,
             max_epochs=self.experiment.epochs,
             max_steps=self.experiment.steps,
@@ -166,7 +173,7 @@ class Loop:
         """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
         is_left = False
         try:
-            self._refuse_metrics_without_data()
+            self._refuse_what_is_not_there()
             self.plan.fire("on_start", self.state)
             for report in self._rounds():
                 is_left = True
@@ -182,8 +189,12 @@ class Loop:
             self._close_ledger_quietly()
             raise
 
-    def _refuse_metrics_without_data(self) -> None:
-        """Raises RunError where a hook judges by a metric of a phase without data: it would never judge."""
+    def _refuse_what_is_not_there(self) -> None:
+        """Raises RunError where a hook judges by a metric of a phase without data, as it would never judge, and where there is data to
+        evaluate and no loss."""
+        evaluated = [phase for phase in self._phases() if phase != "train"]
+        if evaluated and type(self.task).loss is without_loss:
+            raise RunError(f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which that is evaluated; write loss(output, batch)")
         problems = phase_problems({"hooks": self.state.config.get("hooks")}, self.data.loaders)
         if problems:
             raise RunError("\n".join(map(str, problems)))

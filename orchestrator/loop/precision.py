@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +26,10 @@ class Precision:
             return function
         under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(function)
         return under_autocast
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """torch's autocast, for what is no function; nothing where that changes nothing."""
+        return nullcontext() if self._dtype is None else torch.autocast(self._device_type, dtype=self._dtype)
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss as it is to be differentiated: scaled where fp16 needs it."""

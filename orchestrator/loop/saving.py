@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -33,7 +33,7 @@ _PARTS = ("model", "optimizer", "hooks")
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    `schedule` is what the scheduler goes by. `send_artifacts` carries what hooks wrote to where the run lies.
+    `schedules` are what each optimizer's scheduler goes by. `send_artifacts` carries what hooks wrote to where the run lies.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Saving:
         data: Data,
         changes: Changes,
         world: World,
-        schedule: Schedule | None,
+        schedules: Mapping[str, Schedule | None],
         ledger: Ledger,
         send_artifacts: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._iterations, self._cursor, self._data, self._changes = iterations, cursor, data, changes
-        self._schedule = schedule.record() if schedule else None
+        self._schedules = {name: schedule.record() if schedule else None for name, schedule in schedules.items()}
         self._ledger, self._send_artifacts = ledger, send_artifacts
         self.last_path: str | None = None
         """The newest stored checkpoint."""
@@ -90,8 +90,7 @@ class Saving:
             described = {
                 "world_size": world.world_size,
                 "metrics": state.metrics,
-                "optimizer": self._changes.in_force(),
-                "scheduler": self._schedule,
+                **self._in_force(),
                 "judged_by": state.judged_by,
                 "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
             }
@@ -106,16 +105,34 @@ class Saving:
     def _gather(self) -> dict[str, Any]:
         """What all ranks have alike."""
         state = self._state
-        assert state.optimizer is not None
+        optimizers = {
+            name: {
+                "optimizer": optimizer.state_dict(),
+                "scheduler": scheduler.state_dict() if (scheduler := state.schedulers[name]) else None,
+                "scaler": scaler.state_dict() if (scaler := state.scalers[name]) else None,
+            }
+            for name, optimizer in state.optimizers.items()
+        }
         return {
             "model": state.module.state_dict(),
-            "optimizer": {
-                "optimizer": state.optimizer.state_dict(),
-                "scheduler": state.scheduler.state_dict() if state.scheduler else None,
-                "scaler": state.scaler.state_dict() if state.scaler else None,
-            },
+            "optimizer": optimizers.get("", optimizers),
             "hooks": {name: hook.state_dict() for name, hook in self._plan.hooks.items()},
         }
+
+    def _in_force(self) -> dict[str, Any]:
+        """What the optimizers and their schedulers go by, for the manifest; of several by name."""
+        each = {name: {"optimizer": self._changes.in_force(name), "scheduler": record} for name, record in self._schedules.items()}
+        return each.get("") or {"optimizers": each}
+
+    def _saved_in_force(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """What those of a checkpoint went by, by name; raises CheckpointError where they are others."""
+        saved: dict[str, Mapping[str, Any]] = manifest.get("optimizers") or {"": manifest}
+        if saved.keys() != self._schedules.keys():
+            before, now = (", ".join(filter(None, names)) or "a single one" for names in (saved, self._schedules))
+            raise CheckpointError(f"the checkpoint was made with other optimizers ({before}), and cannot go on with these ({now})")
+        for name, one in saved.items():
+            self._changes.refuse_another_optimizer(name, one.get("optimizer", {}))
+        return saved
 
     def _gather_rank(self) -> dict[str, Any]:
         """What is this rank's own."""
@@ -138,12 +155,12 @@ class Saving:
         shared = dict.fromkeys([*(f"{key}.pt" for key in _PARTS), *shared_files(files)])
         stored = {file.removesuffix(".pt"): self.store.load(name, file) for file in shared}
         checkpoint = self.store.with_shards(name, stored, mesh_of(state.module))
-        other_schedule = manifest.get("scheduler", self._schedule) != self._schedule
-        self._changes.refuse_another_optimizer(manifest.get("optimizer", {}))
-        self._restore_training(name, checkpoint, other_schedule)
+        in_force = self._saved_in_force(manifest)
+        rescheduled = {one for one, record in self._schedules.items() if in_force[one].get("scheduler", record) != record}
+        self._restore_training(name, checkpoint, rescheduled)
         saved_world_size = int(manifest["world_size"])
         self._cursor.restore(position_in(manifest))
-        self._changes.restored({} if other_schedule else manifest.get("optimizer", {}))
+        self._changes.restored({one: {} if one in rescheduled else said.get("optimizer", {}) for one, said in in_force.items()})
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
         self._restore_rank(rank_state)
@@ -163,23 +180,27 @@ class Saving:
         self.last_path, self.last_step = self.store.path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
-    def _restore_training(self, name: str, checkpoint: dict[str, Any], other_schedule: bool) -> None:
-        state = self._state
-        assert state.optimizer is not None
-        saved, scheduled = checkpoint["optimizer"]["optimizer"], checkpoint["optimizer"]["scheduler"]
+    def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Collection[str]) -> None:
+        state, kept = self._state, checkpoint["optimizer"]
         try:
-            if other_schedule:
-                advance(state.scheduler, scheduled["last_epoch"] if scheduled else 0)
-                saved = _with_settings_of(state.optimizer, saved)
             state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
-            state.optimizer.load_state_dict(sharded_optimizer(saved, state.optimizer))
+            for one in state.optimizers:
+                self._restore_optimizer(one, kept[one] if one else kept, one in rescheduled)
         except (RuntimeError, ValueError, KeyError) as error:
             reason = f"its optimizer's state has no {error}, so it is of another optimizer" if isinstance(error, KeyError) else error
             raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {reason}") from error
-        if state.scheduler is not None and scheduled is not None and not other_schedule:
-            state.scheduler.load_state_dict(scheduled)
-        if state.scaler is not None and checkpoint["optimizer"]["scaler"] is not None:
-            state.scaler.load_state_dict(checkpoint["optimizer"]["scaler"])
+
+    def _restore_optimizer(self, name: str, kept: Mapping[str, Any], rescheduled: bool) -> None:
+        state, saved, scheduled = self._state, kept["optimizer"], kept["scheduler"]
+        optimizer, scheduler, scaler = state.optimizers[name], state.schedulers[name], state.scalers[name]
+        if rescheduled:
+            advance(scheduler, scheduled["last_epoch"] if scheduled else 0)
+            saved = _with_settings_of(optimizer, saved)
+        optimizer.load_state_dict(sharded_optimizer(saved, optimizer))
+        if scheduler is not None and scheduled is not None and not rescheduled:
+            scheduler.load_state_dict(scheduled)
+        if scaler is not None and kept["scaler"] is not None:
+            scaler.load_state_dict(kept["scaler"])
 
     def _restore_rank(self, rank_state: dict[str, Any]) -> None:
         buffers = dict(self._state.module.named_buffers())

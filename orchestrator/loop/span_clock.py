@@ -78,6 +78,16 @@ class Clock:
         return saving, waiting, last, *marks, ended
 
 
+    def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
+        """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its beginning on."""
+        if not self.recording:
+            return self.close(row, last, ())
+        merged = list(marks)
+        for before, after in pairwise(zip(*turns, strict=True)):
+            merged.append(merged[-1] + sum(after) - sum(before))
+        return self.close(row, last, merged)
+
+
 class DeviceSpan:
     """Seconds between pairs of CUDA events, read once the device has passed them."""
 
@@ -121,13 +131,16 @@ class CudaClock(Clock):
         return super().restart()
 
     def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
+        return self.close_turns(row, last, marks, ())
+
+    def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
         if not self.recording:
             return super().close(row, last, marks)
         before, self._ended = self._ended, _event()
         saving, *_, ended = super().close(row, last, ())
         # The first iteration of a phase has none before it; what saving took is no work of the device's.
         began = marks[0] if before is None or saving else before
-        row.update(_device_spans((began, *marks, self._ended)), checkpoint_s=saving)
+        row.update(_device_spans((began, *marks), turns, self._ended), checkpoint_s=saving)
         return last, ended
 
 
@@ -137,11 +150,14 @@ def _event() -> torch.cuda.Event:
     return event
 
 
-def _device_spans(marks: Sequence[torch.cuda.Event]) -> dict[str, DeviceSpan]:
+def _device_spans(marks: Sequence[torch.cuda.Event], turns: Sequence[Sequence[torch.cuda.Event]], ended: torch.cuda.Event) -> dict[str, DeviceSpan]:
     spans = {name: DeviceSpan() for name in SPANS}
-    for name, (start, end) in zip(INTERVALS, pairwise(marks), strict=True):
-        if start is not end:
-            spans[name].add(start, end)
+    first = len(marks) - 1
+    last = turns[-1][-1] if turns else marks[-1]
+    for begin, part in ((0, marks), *((first, turn) for turn in turns), (len(INTERVALS) - 1, (last, ended))):
+        for name, (start, end) in zip(INTERVALS[begin:], pairwise(part), strict=False):
+            if start is not end:
+                spans[name].add(start, end)
     return spans
 
 

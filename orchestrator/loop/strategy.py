@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.batch_norm_statistics import RunningNorm
 from hooks.private_torch import compile_in_place
@@ -17,7 +18,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.users_code import place_of
 from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.world import World
-from orchestrator.task import Task
+from orchestrator.task import Task, takes_turns
 
 
 def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
@@ -32,6 +33,10 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
         return sharded(module, task.fsdp_units(module), world, experiment.precision)
+    if takes_turns(type(task)):
+        # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them.
+        coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])
+        return module
     devices = [world.device] if world.device.type == "cuda" else None
     # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass.
     return DistributedDataParallel(WithinOneCall(module.to(world.device)), device_ids=devices, broadcast_buffers=False)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import with_overrides
+from orchestrator.config.load import to_dict, with_overrides
 from orchestrator.config.source import Predecessor
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.run_folder import RunFolder
@@ -38,10 +38,11 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
         goes_on_from=Predecessor(str(folder), name, sha256, position.epoch, position.step),
     )
     experiment = with_overrides(source, overrides)
-    before = (folder.experiment().get("optimizer") or {}).get("type")
-    if before is not None and experiment.optimizer.type != before:
+    before, after = _optimizers(folder.experiment()), _optimizers(to_dict(experiment))
+    if None not in before and after != before:
+        held, given = (", ".join(map(str, kinds)) for kinds in (before, after))
         raise UsageError(
-            f"{store.path(name)} holds the state of {before}, with which {experiment.optimizer.type} cannot go on; keep the optimizer, or "
+            f"{store.path(name)} holds the state of {held}, with which {given} cannot go on; keep the optimizer, or "
             f"begin with the weights alone: load open_run({str(folder)!r}).weights({label!r}) in the task's model()"
         )
     done, length, unit = (
@@ -52,6 +53,12 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
             f"{store.path(name)} has {done} of {length} {unit}, so nothing is left to train; say how long in all, such as {unit}={2 * done}"
         )
     return experiment
+
+
+def _optimizers(experiment: Mapping[str, Any]) -> list[str | None]:
+    """What trains, by type; of several with their names."""
+    several = experiment.get("optimizers") or {}
+    return [f"{name} ({one.get('type')})" for name, one in several.items()] or [(experiment.get("optimizer") or {}).get("type")]
 
 
 def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:

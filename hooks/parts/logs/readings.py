@@ -30,9 +30,14 @@ def numbers(columns: Mapping[str, Any]) -> dict[str, float]:
 
 
 def learning_rates(state: State) -> dict[str, float]:
-    """The rate of each parameter group as `lr`, `lr_1` ..., as the optimizer has it now."""
-    groups = state.optimizer.param_groups if state.optimizer is not None else []
-    return numbers({f"lr_{index}" if index else "lr": group["lr"] for index, group in enumerate(groups)})
+    """The rate of each parameter group as `lr`, `lr_1` ..., as the optimizer has it now; of several optimizers `lr_d`, `lr_d_1` ..."""
+    return numbers(
+        {
+            "_".join(["lr", *([name] if name else []), *([str(index)] if index else [])]): group["lr"]
+            for name, optimizer in state.optimizers.items()
+            for index, group in enumerate(optimizer.param_groups)
+        }
+    )
 
 
 def phase_metrics(state: State) -> dict[str, float]:

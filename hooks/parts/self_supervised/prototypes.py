@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.hook import Priority
+from hooks.hook import WORKS_ON_OUTPUT, Priority
 from hooks.parts.self_supervised import sinkhorn
 from hooks.parts.unread_fields import refuse_unread
 from hooks.rhythm import Rhythm
@@ -115,6 +115,7 @@ class SwappedPrediction:
     queue_begin: Rhythm = Rhythm(1)
     """Epochs or optimizer steps to complete before the queue begins to fill."""
 
+    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
 

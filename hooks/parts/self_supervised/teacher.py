@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from hooks.hook import Priority
+from hooks.hook import WORKS_ON_OUTPUT, Priority
 from hooks.parts.batch_norm_statistics import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
@@ -102,6 +102,7 @@ class MomentumTeacher:
     momentum: Annotated[float, Ge(0), Le(1)] = 0.996
     """How much of the teacher stays at the first step."""
 
+    no_turns: ClassVar[str] = WORKS_ON_OUTPUT
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def __post_init__(self) -> None:

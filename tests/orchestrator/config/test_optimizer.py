@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.config.experiment import Component, Experiment
+from orchestrator.config.experiment import Component, Experiment, Optimization
 from orchestrator.config.load import experiment_from_dict, load_experiment, to_dict, to_yaml
 from orchestrator.config.optimizer import build_optimizer, check_optimizer
 from orchestrator.config.resolve import resolve
@@ -25,7 +25,7 @@ def experiment(**more: Any) -> Experiment:
 
 def groups(described: Experiment) -> list[dict[str, Any]]:
     task = resolve(described.source).task
-    return build_optimizer(described.optimizer, task, task.model()).param_groups
+    return build_optimizer(described.optimizations[""], task, task.model()).param_groups
 
 
 def refusal(**more: Any) -> str:
@@ -38,7 +38,7 @@ def test_torch_s_own_is_built() -> None:
     described = experiment(optimizer={"type": "AdamW", "lr": 0.5, "betas": [0.5, 0.75]})
     task = resolve(described.source).task
     model = task.model()
-    optimizer = build_optimizer(described.optimizer, task, model)
+    optimizer = build_optimizer(described.optimizations[""], task, model)
     assert isinstance(optimizer, torch.optim.AdamW)
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
     assert tuple(optimizer.defaults["betas"]) == (0.5, 0.75)
@@ -47,7 +47,7 @@ def test_torch_s_own_is_built() -> None:
 def test_one_of_one_s_own() -> None:
     described = experiment(optimizer={"type": f"{HERE}:Wide", "lr": 0.5, "reach": 3})
     task = resolve(described.source).task
-    assert build_optimizer(described.optimizer, task, task.model()).reach == 3
+    assert build_optimizer(described.optimizations[""], task, task.model()).reach == 3
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_one_of_one_s_own() -> None:
 )
 def test_what_cannot_be_built_is_refused_before(optimizer: Any, path: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_optimizer(Component.model_validate(optimizer), Line)
+        check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
     assert path in [problem.path for problem in caught.value.problems]
     assert said in str(caught.value)
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_built_is_refused_before(optimizer: Any, path: str, said:
     ],
 )
 def test_what_can_be_built_passes(optimizer: Any) -> None:
-    check_optimizer(Component.model_validate(optimizer), Line)
+    check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
 
 
 # The task's own
@@ -160,4 +160,4 @@ class Forgetful(Own):
 def test_a_method_that_gives_none_is_told() -> None:
     task: Task = Forgetful()
     with pytest.raises(ConfigError, match=r"task: Forgetful\.optimizer\(\) gives None, and must give an optimizer"):
-        build_optimizer(Component(type="task"), task, task.model())
+        build_optimizer(Optimization("", Component(type="task")), task, task.model())

