@@ -168,7 +168,7 @@ def _lacking(folder: RunFolder, there: list[str]) -> Iterator[str]:
     yield from (f"stats/{one}/attempt.json" for one in attempts if f"stats/{one}/attempt.json" not in there)
     if run is None or run.sweep is not None or run.status not in ENDED or not known:
         return
-    if "metrics.jsonl" not in there and run.best is not None:
+    if run.best is not None and not any(name.startswith(("metrics.jsonl", ".parts/metrics.jsonl/")) for name in there):
         yield "metrics.jsonl"
     if not any(name.endswith((".parquet", ".arrow")) for name in there if name.startswith("stats")):
         yield "stats.parquet"

@@ -308,6 +308,7 @@ class Storage:
         """Makes one object of a file that was appended to, for whoever reads it without us; on a disk it is one."""
         if self.local is None:
             self._grown(name).join()
+            self._growing.pop(self._path(name))
 
     def _grown(self, name: str) -> GrowingFile:
         return self._growing.setdefault(self._path(name), GrowingFile(self, name))

@@ -52,9 +52,11 @@ class History:
 
     def read(self) -> list[Exploit]:
         """All of them, oldest first; none where no trial took another one's weights."""
-        if not self._storage.exists(FILE):
+        try:
+            lines = self._storage.read_appended(FILE)
+        except FileNotFoundError:
             return []
-        return whole_lines(self._storage.read(FILE), str(self._storage / FILE), _exploit)
+        return whole_lines(lines, str(self._storage / FILE), _exploit)
 
     def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it has."""
@@ -63,6 +65,7 @@ class History:
         unbegun = [one for trial, one in last.items() if trial in values and one.after != values[trial]]
         kept = [exploit for exploit in exploits if exploit not in unbegun]
         if unbegun:
+            self._storage.join(FILE)
             self._storage.write(FILE, "".join(sealed(json.dumps(asdict(exploit))) + "\n" for exploit in kept))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +238,18 @@ def test_what_cannot_change_in_flight_cannot_be_replayed(sweep: RunFolder) -> No
     History(sweep).append(trial="trial-0001", source="trial-0000", report=1, epoch=0, step=7, score=0, source_score=1, before=before, after=after)
     with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change in flight"):
         replay(sweep, population(), "trial-0001")
+
+
+EXPLOIT = {"source": "trial-0009", "report": 1, "epoch": 0, "step": 7, "score": 0.5, "source_score": 0.25}
+
+
+def test_what_lies_on_an_object_store_is_read_and_forgotten_too() -> None:
+    sweep = RunFolder(f"memory://history-{uuid.uuid4().hex}", "sweep")
+    history = History(sweep)
+    assert history.read() == []
+    for trial in ("trial-0000", "trial-0001", "trial-0002"):
+        history.append(trial=trial, before={"lr": 0.1}, after={"lr": 0.2}, **EXPLOIT)
+    assert [one.trial for one in history.read()] == ["trial-0000", "trial-0001", "trial-0002"]
+    history.forget_unbegun({"trial-0001": {"lr": 0.1}})
+    history.append(trial="trial-0003", before={}, after={}, **EXPLOIT)
+    assert [one.trial for one in History(sweep).read()] == ["trial-0000", "trial-0002", "trial-0003"]
