@@ -91,7 +91,7 @@ def written(**more: Any) -> Experiment:
 def loop_of(experiment: Experiment, hooks: dict[str, Hook] | None = None, world: World | None = None, folder: Path | None = None) -> tuple[Loop, Rows]:
     resolved, rows, world = resolve(experiment.source), Rows(), world or World()
     store = CheckpointStore(Storage(folder), master=world.is_master) if folder else None
-    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, **(hooks or {})}, world=world, store=store, recorder=rows), rows
+    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, **(hooks or {})}, world=world, store=store, recorder=rows, artifacts=folder or Path()), rows
 
 
 # By hand
@@ -234,9 +234,9 @@ class Notes(Hook):
         self.note("on_step", state)
 
 
-def test_each_turn_fires_what_an_iteration_does_with_its_own_gradients_and_columns() -> None:
+def test_each_turn_fires_what_an_iteration_does_with_its_own_gradients_and_columns(tmp_path: Path) -> None:
     notes, clip = Notes(), GradientClip(max_norm=0.1)
-    loop, rows = loop_of(written(accumulate=2), {"notes": notes, "clip": clip, "stats": OptimizerStats(every=STEP), "nan": NanGuard(), "perf": PerfStats()})
+    loop, rows = loop_of(written(accumulate=2), {"notes": notes, "clip": clip, "stats": OptimizerStats(every=STEP), "nan": NanGuard(), "perf": PerfStats()}, folder=tmp_path)
     list(loop.run())
     begun = [("on_loss", "d", 0), ("on_backward", "d", 4), ("on_loss", "g", 0), ("on_backward", "g", 6), ("on_step", "", 10)]
     ended = [(event, turn, there) for turn, there in (("d", 4), ("g", 6)) for event in ("on_loss", "on_backward", "on_gradients", "on_update")]
