@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.engines.engine import Engine
     from orchestrator.engines.session import Assignment
     from orchestrator.loop.report import Report
+
+
+_log = logging.getLogger("hookyard")
 
 
 class Lifecycle:
@@ -88,7 +92,7 @@ class Lifecycle:
         try:
             compact(self.folder.storage, self.folder.attempts())
         except Exception as error:  # whatever it is, they are read from where they are
-            self._tell(f"the rows of {self.folder} stay as its ranks wrote them, and can be read so; they cannot be joined: {error}")
+            _log.warning("the rows of %s stay as its ranks wrote them, and are read so; they cannot be compacted: %s", self.folder, error)
 
     def leave(self) -> None:
         """Lets go of the run where it stands; it may go on elsewhere."""
@@ -99,10 +103,12 @@ class Lifecycle:
 
 @contextmanager
 def failing(folder: RunFolder) -> Iterator[None]:
-    """Within it whatever is raised fails the run, and is raised on as an error of ours."""
+    """Within it whatever is raised fails the run, unless that has ended, and is raised on as an error of ours."""
     try:
         yield
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and folder.metadata().status in ENDED:
+            raise
         own = error if isinstance(error, HookyardError) else RunError(named_text(error))
         mistake = error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
         try:

@@ -261,7 +261,7 @@ def _on_ray(
         life = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
         # In a thread of its own, so that this one hears signals.
         work = ThreadPoolExecutor(max_workers=1).submit(life.train)
-        import orchestrator.stats.tables  # noqa: F401  # which the end needs: the ranks take longer to start
+        import orchestrator.stats.compaction  # noqa: F401  # which the end needs: the ranks take longer to start
 
         _watch(ray, mailbox, work, display, asked)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 
-from orchestrator.errors import HookyardError
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.checksums import write_parquet
@@ -21,8 +19,6 @@ from orchestrator.storage import Storage
 
 JOINED_ROWS = 2**20
 """A run of so many rows at most becomes one file; of one that has more the files of each rank stay."""
-
-_log = logging.getLogger("hookyard")
 
 
 def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
@@ -42,8 +38,9 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
             gone += [file.path for file in own]
             continue
         kept |= {file.folder for file in own}
-        if table == "rows":
-            storage.each(lambda segment: mark(storage, segment.path, attempts, segment.attempt), files.segments)
+        if table == "rows" and attempts:
+            done_again = [segment for segment in files.segments if segment.attempt < attempts[-1].number]
+            storage.each(lambda segment: mark(storage, segment.path, attempts, segment.attempt), done_again)
             if files.joined:
                 mark(storage, files.joined, attempts)
         storage.each(lambda parts: pack(storage, parts, attempts), files.tails)
@@ -79,5 +76,5 @@ def compact_ended(folder: RunFolder) -> None:
     """Compacts a run that has ended, where that was killed or failed, and may be done from here. In any process that reads it."""
     if is_compacted(folder.storage) or folder.metadata().status not in ENDED:
         return
-    with suppress(HookyardError, OSError), folder.lease():
+    with suppress(Exception), folder.lease():  # somebody else's run, storage or memory: it is read as it is
         compact(folder.storage, folder.attempts())

@@ -56,10 +56,12 @@ def read_batches(data: bytes, columns: Collection[str] | None = None, place: str
     if begun is None:
         return []
     batches: list[pa.RecordBatch] = []
+    names = [name for name in begun[0].names if columns is None or name in columns]
+    is_all = len(names) == len(begun[0].names)
     with suppress(pa.ArrowInvalid, EOFError, OSError):
         # Taken one by one: those before the cut are kept.
         for batch in whole_batches(stream, *begun, place):
-            batches.append(batch if columns is None else batch.select([name for name in batch.schema.names if name in columns]))
+            batches.append(batch if is_all else batch.select(names))
     return batches
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import pandas as pd
 import pytest
 
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import RunError, UsageError
+from orchestrator.errors import RunError, StorageError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.result import open_run
+from orchestrator.stats import compaction
+from tests.orchestrator.runs.written import begun, rows_of
 
 LAST = Report(metrics={"epoch": 1}, final=True)
 SCRIPT = (Report(metrics={"epoch": 0}), LAST)
@@ -82,6 +88,27 @@ def test_how_it_ended_stands_in_its_last_report(
 ) -> None:
     live(Scripted((last,))).train()
     assert (folder.metadata().status, folder.metadata().stopped) == (status, reasons)
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is full"), MemoryError(), KeyboardInterrupt()])
+def test_a_run_has_ended_before_its_rows_are_compacted_and_whoever_reads_them_does_what_is_left(
+    folder: RunFolder, live: Callable[..., Lifecycle], error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(folder)
+    rows_of(folder, pd.DataFrame({"rank": 0, "node": "here", "phase": "train", "epoch": 0, "iteration": [1, 2, 3], "step": 1}))
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "compact", Mock(side_effect=error))
+        with suppress(KeyboardInterrupt), failing(folder):
+            live(Scripted(SCRIPT)).train()
+        assert folder.metadata().status == "finished"
+        if isinstance(error, Exception):
+            assert f"they cannot be compacted: {error}" in caplog.text
+            assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
+    with folder.lease():  # somebody goes on with it
+        assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
+        assert not folder.storage.exists("stats.parquet")
+    assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
+    assert folder.storage.exists("stats.parquet")
 
 
 def test_nothing_is_begun_before_a_report_is_asked_for_nor_ended_that_was_not(live: Callable[..., Lifecycle]) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -12,7 +14,9 @@ from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.compaction import compact
+from orchestrator.stats.recorded_files import recorded_files
 from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.segments import pack
 from orchestrator.stats.tables import costs_table, load, read_recorded, stats_table
 from orchestrator.storage import Storage
 
@@ -233,6 +237,34 @@ def test_a_column_that_nobody_recorded_is_named_and_the_nearest_suggested(tmp_pa
         load(Storage(tmp_path), ATTEMPTS, ["grad_nrm"])
     with pytest.raises(UsageError, match="no column 'superseded'"):
         load(Storage(tmp_path), ATTEMPTS, where="superseded == True")
+
+
+@pytest.mark.parametrize("where", [None, "iteration > 2"])
+def test_what_does_not_fit_in_memory_is_refused_with_the_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None) -> None:
+    record(Storage(tmp_path), ROWS)
+    compact(Storage(tmp_path), ATTEMPTS)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=600))
+    assert len(load(Storage(tmp_path), ATTEMPTS, ["iteration"], "rank == 0 and iteration == 3")) == 1
+    with pytest.raises(UsageError, match=r"does not fit in memory: \d+ rows take .*, and 4 times that .* of 0.000572 MiB that are free.*run.query"):
+        load(Storage(tmp_path), ATTEMPTS, None, where)
+
+
+def test_parts_that_become_a_segment_while_they_are_read_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(tmp_path)
+    record(storage, [*ROWS[:5], row(0, "train", 0, 6, 6, later=1.0)])
+    parts = recorded_files(storage, "rows").parts
+    read, expected = Storage.read, load(storage, [FRESH])
+
+    def rewriting(self: Storage, name: str, start: int = 0) -> bytes:
+        if name == parts[1].path:
+            monkeypatch.setattr(Storage, "read", read)
+            pack(storage, parts)
+        return read(self, name, start)
+
+    assert len(parts) == 2
+    monkeypatch.setattr(Storage, "read", rewriting)
+    pd.testing.assert_frame_equal(load(storage, [FRESH]), expected)
+    assert [one.path for one in recorded_files(storage, "rows").parts] == []
 
 
 def test_a_part_of_nothing(tmp_path: Path) -> None:

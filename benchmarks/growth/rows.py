@@ -1,0 +1,132 @@
+"""What the rows of a run of 256 ranks cost: on disk while it goes on, as it ends, and to be read.
+
+Two ranks record as ranks do, five rows to a flush, which is what a run at five steps a second does; the others are links to their
+files. A run ends in two ways: its ranks closed their files, or all were killed with what they had not rewritten.
+A column is a number of rows, 100,000,000 for the largest; each work is a process of its own, whose processor time and peak of memory
+are its own.
+
+    python -m benchmarks.growth rows [rows ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+
+from benchmarks.growth.law import print_growth
+from orchestrator.loop.iterations import iteration_columns
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats.recorder import Recorder
+from orchestrator.storage import Storage
+
+RANKS, REAL = 256, 2
+FLUSH = 5
+WORK = """
+import re, sys
+from time import process_time
+from orchestrator.runs.result import open_run
+from orchestrator.stats.compaction import compact
+run = open_run(sys.argv[1])
+storage, attempts = run.folder.storage, run.folder.attempts()
+from orchestrator.stats import reading, tables, query, segments, summaries
+started = process_time()
+CALL
+seconds = process_time() - started
+print(seconds, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) * 1024)
+"""
+COMPACT = "compact(storage, attempts)"
+READ = {
+    "a rank, three columns": "run.load_stats(['iteration', 'step_s', 'loss'], 'rank == 7')",
+    "`stats --by rank`, a column": "run.summary('rank', ['step_s'])",
+    "`stats --by hook`": "run.hook_costs",
+}
+
+
+def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, float]:
+    """Records as a loop on the CPU does; returns the seconds, and the most bytes a row took on disk once there were 10,000."""
+    folder = RunFolder.rank_folder(0, rank)
+    recorder = Recorder(run, folder, {"rank": rank, "node": f"node-{rank // 8}", "attempt": 0}, flush_rows=FLUSH, flush_s=1e9)
+    spans = np.random.default_rng(rank).gamma(4.0, 0.0025, (5000, 18))
+    ended, largest, started = 250_000.0, 0.0, process_time()
+    for iteration in range(1, rows + 1):
+        if iteration % 20_000 == 1:
+            recorder.begin({"phase": "train", "epoch": iteration // 20_000}, partial(iteration_columns, ("loss", "lr")))
+        last, (*marks, ended) = ended, [*accumulate((spans[iteration % 5000] * random.random()).tolist(), initial=ended)][1:]
+        memory = {"rss_bytes": 2**31 + iteration} if iteration % 10 == 1 else None
+        place = iteration, iteration, 32 * iteration, 32
+        recorder.append(memory, (*place, random.random(), 0.1, 0.0, 0.0, last, *marks, ended))
+        if iteration % 18_000 == 0:
+            recorder.append_costs([{"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 18_000, "seconds": 1.0} for n in range(40)])
+            recorder.sync()
+        if iteration % 1000 == 0 and iteration >= min(rows, 10_000) // 1000 * 1000:
+            largest = max(largest, sum(file.size_bytes for file in run.files(folder).values()) / iteration)
+    recorder.sync()
+    if close:
+        recorder.close()
+    return process_time() - started, largest
+
+
+def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
+    """A run of 256 ranks with so many rows in all; microseconds a row of recording, and bytes a row on disk."""
+    storage = Storage(folder)
+    started = {"name": folder.name, "status": "finished" if close else "running", "started": "2026-01-01T00:00:00Z", "ended": "2026-01-08T00:00:00Z"}
+    storage.write("run.json", json.dumps(started))
+    storage.write("experiment.yaml", "epochs: 1\n")
+    storage.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
+    # In processes of their own, which may end without closing.
+    command = [sys.executable, "-m", "benchmarks.growth.rows", str(folder)]
+    ranks = [subprocess.Popen([*command, str(rank), str(rows // RANKS), str(int(close))], stdout=subprocess.PIPE) for rank in range(REAL)]
+    made = [json.loads(rank.communicate()[0]) for rank in ranks]
+    for rank in range(REAL, RANKS):
+        own = folder / RunFolder.rank_folder(0, rank)
+        own.mkdir(parents=True)
+        for file in (folder / RunFolder.rank_folder(0, rank % REAL)).iterdir():
+            os.link(file, own / file.name)
+    return sum(seconds for seconds, _ in made) / REAL / (rows // RANKS) * 1e6, max(size for _, size in made)
+
+
+def measured(folder: Path, call: str) -> tuple[float, float]:
+    """Seconds, and the process's peak in bytes beyond what it has where it does nothing."""
+    found = [subprocess.run([sys.executable, "-c", WORK.replace("CALL", work), str(folder)], check=True, capture_output=True, text=True).stdout for work in (call, "")]
+    (seconds, peak), (_, idle) = ([*map(float, one.split())] for one in found)
+    return seconds, peak - idle
+
+
+def main(sizes: Sequence[int]) -> None:
+    sizes = sizes or (1_000_000, 3_000_000, 10_000_000)
+    costs: dict[str, list[float]] = {}
+
+    def note(**found: float) -> None:
+        for name, value in found.items():
+            costs.setdefault(name, []).append(value)
+
+    for rows in sizes:
+        with tempfile.TemporaryDirectory(dir=os.environ.get("GROWTH_FOLDER")) as around:
+            for close in (False, True):
+                folder = Path(around, "closed" if close else "killed")
+                recording, on_disk = write_run(folder, rows, close)
+                how = "closed" if close else "killed"
+                seconds, peak = measured(folder, COMPACT)
+                note(**{f"its end, ranks {how}: s": seconds, f"its end, ranks {how}: us a row": seconds / rows * 1e6, f"its end, ranks {how}: peak MiB": peak / 2**20})
+            note(**{"recording: us a row": recording, "bytes a row on disk from the 10,000th of a rank on": on_disk})
+            for name, call in READ.items():
+                seconds, peak = measured(folder, call)
+                note(**{f"{name}: s": seconds, f"{name}: peak MiB": peak / 2**20})
+    print_growth(f"Rows of {RANKS} ranks, {FLUSH} to a flush", "rows", sizes, costs)
+
+
+if __name__ == "__main__":
+    run, rank, rows, close = sys.argv[1], *map(int, sys.argv[2:])
+    print(json.dumps(record(Storage(run), rank, rows, bool(close))), flush=True)
+    os._exit(0)

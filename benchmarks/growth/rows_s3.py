@@ -1,0 +1,80 @@
+"""What the rows of a run cost on an object store whose requests take 30 ms each: while it goes on, and as it ends.
+
+Two ranks record 18,000 rows an hour, send what is new every half a minute as their threads do, and wait for a checkpoint's rows every
+hour. In the end the run is taken for one of too many rows for one file. A column is a number of hours; a rank's requests are its own, and ranks make them side by side.
+
+    python -m benchmarks.growth rows-s3 [hours ...]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
+from benchmarks.growth.law import print_growth
+from orchestrator.loop.iterations import iteration_columns
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.stats import compaction
+from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.tables import load
+from orchestrator.storage import Storage
+
+RANKS, ROWS_A_SEND, SENDS_AN_HOUR = 2, 150, 120
+
+
+class _Costs:
+    """Seconds and requests, by what they were for."""
+
+    def __init__(self, asked: Callable[[], int]) -> None:
+        self._asked = asked
+        self.found: dict[str, float] = {}
+
+    def of(self, name: str, work: Callable[[], object], among: int = 1) -> None:
+        self._asked()
+        started = perf_counter()
+        work()
+        for unit, cost in (("requests", self._asked()), ("s", perf_counter() - started)):
+            self.found[f"{name}: {unit}"] = self.found.get(f"{name}: {unit}", 0) + cost / among
+
+
+def run_for(hours: int, costs: _Costs) -> None:
+    run = Storage(f"s3://bucket/{hours}")
+    run.write("run.json", json.dumps({"name": str(hours), "status": "finished", "started": "2026-01-01T00:00:00Z"}))
+    run.write("stats/attempt=0/attempt.json", json.dumps({"attempt": 0, "position": None}))
+    for rank in range(RANKS):
+        identity = {"rank": rank, "node": "here", "attempt": 0}
+        recorder = Recorder(run, RunFolder.rank_folder(0, rank), identity, flush_rows=5, flush_s=1e9, upload_interval_s=1e9)
+        files = recorder._files
+        assert files is not None
+        recorder.begin({"phase": "train", "epoch": 0}, partial(iteration_columns, ("loss", "lr")))
+        numbers, iteration = np.random.default_rng(rank), 0
+        for _ in range(hours):
+            for _ in range(SENDS_AN_HOUR):
+                for marks in numbers.random((ROWS_A_SEND, 21)):
+                    iteration += 1
+                    recorder.append(None, (iteration, iteration, 32 * iteration, 32, 0.5, 0.1, *marks))
+                costs.of("a rank's thread sends", files.sync, RANKS)
+                costs.of("a rank's thread rewrites", files._pack, RANKS)
+            recorder.append_costs([{"iteration": iteration, "hook": f"hook_{n}", "event": "on_step", "calls": 1, "seconds": 1.0} for n in range(40)])
+            costs.of("a rank waits before its checkpoints", recorder.sync, RANKS)
+        costs.of("a rank closes", recorder.close, RANKS)
+    attempts = RunFolder(run).attempts()
+    costs.of("the driver compacts", lambda: compaction.compact(run, attempts))
+    costs.of("three columns of a rank are read", lambda: load(run, attempts, ["iteration", "step_s", "loss"], "rank == 0"))
+
+
+def main(sizes: Sequence[int]) -> None:
+    sizes = sizes or (3, 6, 12)
+    compaction.JOINED_ROWS = 0
+    with slow_s3() as asked:
+        found = []
+        for hours in sizes:
+            costs = _Costs(asked)
+            run_for(hours, costs)
+            found.append(costs.found)
+    print_growth(f"Rows of {RANKS} ranks on S3, {DELAY_S * 1000:g} ms a request", "hours", sizes, {name: [one[name] for one in found] for name in found[0]})
