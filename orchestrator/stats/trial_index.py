@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import secrets
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from orchestrator.stats.usage import kept_usage, usage, usage_of_many
 from orchestrator.storage import FileState, Storage
 
 VERSION = 1
-"""Of what a row holds and how it is made: those of another version count as missing."""
+"""Of how a row is made: those of another version, or of other columns, count as missing."""
 
 _ALWAYS = ("run.json", "metrics.jsonl", COMPACTED["rows"])
 """Files of a trial that say something by not being there."""
@@ -83,8 +83,8 @@ class TrialRecord:
         return tuple(dict(zip(self.judged, report, strict=True)) for report in zip(*self.judged.values(), strict=True))
 
     @classmethod
-    def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> TrialRecord:
-        """From the trial's folder; raises DamagedFile."""
+    def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]], files: Iterable[str]) -> TrialRecord:
+        """From the trial's folder, in which there are these files; raises DamagedFile."""
         metadata, attempts, lines = folder.metadata(), folder.attempts(), folder.reports()
         reports = counted_reports(lines, attempts)
         metrics = [metric for metric, _ in objectives]
@@ -106,7 +106,7 @@ class TrialRecord:
             reports=len(reports),
             judged={name: [report.get(name, 0) for report in judged] for name in (*metrics, "samples")},
             reported=[*{line["attempt"]: line["time"] for line in lines if "time" in line}.values()],
-            compacted=is_compacted(folder.storage),
+            compacted=not any("/rank=" in file for file in files) or is_compacted(folder.storage),
             usage=_usage(folder.storage, attempts),
         )
 
@@ -143,7 +143,7 @@ class TrialIndex:
     def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
         self._trials, self._storage = sweep.storage / "trials", sweep.storage / INDEX
         self._objectives = [(metric, mode) for metric, mode in objectives]
-        self._header = json.dumps({"version": VERSION, "objectives": self._objectives})
+        self._header = json.dumps({"version": VERSION, "objectives": self._objectives, "columns": [one.name for one in fields(TrialRecord)]})
         self._ended: list[str] = []
         self._unwritten: list[_Row] = []
         self._written = 0
@@ -233,7 +233,7 @@ class TrialIndex:
         if files["run.json"] is None:
             return None
         try:
-            return _Row(TrialRecord.read(folder, self._objectives), files)
+            return _Row(TrialRecord.read(folder, self._objectives, files), files)
         except DamagedFile as error:
             return error
 
