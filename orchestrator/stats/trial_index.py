@@ -9,6 +9,7 @@ damaged, behind, or written by several at once.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -223,7 +224,8 @@ class TrialIndex:
 
     def _stands(self, row: _Row) -> bool:
         """Whether all of a row's files stand as they did."""
-        return all(known == self._trials.state(f"{row.record.name}/{file}") for file, known in row.files.items())
+        there = f"{self._trials.local}/{row.record.name}"
+        return all(known == _on_disk(f"{there}/{file}") for file, known in row.files.items())
 
     def _read(self, name: str) -> _Row | DamagedFile | None:
         """A trial from its folder; None where there is none yet. How its files stand is asked first, so that what is written
@@ -242,10 +244,18 @@ def _files_of(trial: Storage) -> dict[str, FileState | None]:
     """How those files of a trial stand that a record is made of."""
     if trial.local:
         names = [*_ALWAYS, *trial.names(), *(f"stats/{name}" for name in trial.tree("stats"))]
-        # A folder tells of files that come.
         folders = {"stats", *(name.rpartition("/")[0] for name in names if name.startswith("stats/"))}
-        return {name: trial.state(name) for name in (*names, *folders) if _counts(name) or name in folders}
+        return {name: _on_disk(f"{trial.local}/{name}") for name in (*names, *folders) if _counts(name) or name in folders}
     return {**dict.fromkeys(_ALWAYS), **{name: state for name, state in trial.tree().items() if _counts(name)}}
+
+
+def _on_disk(path: str) -> FileState | None:
+    """How a file stands, or a folder, which tells of files that come and go."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return FileState(found.st_size, found.st_mtime)
 
 
 def _counts(file: str) -> bool:
