@@ -22,7 +22,7 @@ LAYERS = tuple(
 )
 """The chart of docs/design.md, lowest first; a package may import its own layer and those below it."""
 
-WITH_RAY = ("orchestrator.engines", "orchestrator.runs", "orchestrator.sweeps", "orchestrator.cluster", "orchestrator.private_api")
+WITH_RAY = ("orchestrator.engines", "orchestrator.runs", "orchestrator.sweeps", "orchestrator.cluster", "orchestrator.private_api", "experiments.iris_parquet")
 
 
 def module_of(path: Path) -> str:

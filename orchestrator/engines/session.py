@@ -15,6 +15,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
+from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
@@ -152,6 +153,7 @@ class Session:
             config={**to_dict(resolved.experiment), "sweep": self.assignment.sweep},
             name=folder.name,
             stop_asked=self._stop_asked,
+            data_of=data_of,
         )
         if world.is_master:
             folder.write_attempt(replace(attempt, epoch_iterations=loop.data.train.length()))

@@ -22,7 +22,7 @@ from orchestrator.config.optimizer import build_optimizers
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.changes import Changes
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.ledger import Ledger
@@ -64,6 +64,7 @@ class Loop:
         display: Display | None = None,
         config: Mapping[str, Any] | None = None,
         name: str = "",
+        data_of: DataOf = given_by,
         stop_asked: Callable[[], bool] = lambda: False,
         send_artifacts: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,7 +74,7 @@ class Loop:
         self.plan = Plan(hooks, self.world.rank, self.world.local_rank)
         self._check_plans_agree()
         seed_all(experiment.seed)
-        self.data = Data(task, experiment, self.world)
+        self.data = Data(task, experiment, self.world, data_of)
         self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
         self.clock = clock_for(self.world.device)
         schedules = self._schedules()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,24 +18,35 @@ from orchestrator.loop.transfer import to_device
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
+DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
+"""What gives a rank the data of a task."""
+
+
+def given_by(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
+    """What the task gives, as it is; raises ConfigError for what is no mapping."""
+    given: Mapping[str, Any] = of_kind(task.data, task.data(), Mapping, "a mapping of train, and val and test where there are, to their datasets")
+    return given
+
 
 class Data:
     """The data of all phases on this rank. Worker process."""
 
-    def __init__(self, task: Task, experiment: Experiment, world: World) -> None:
+    def __init__(self, task: Task, experiment: Experiment, world: World, data_of: DataOf = given_by) -> None:
         self._device = world.device
-        datasets: dict[str, Any] = dict(of_kind(task.data, task.data(), Mapping, "a mapping of train, and val and test where there are, to their datasets"))
+        datasets = dict(data_of(task, experiment, world))
         if "train" not in datasets:
             raise ConfigError([Problem("task", f"{type(task).__name__}.data() gives no 'train', only {sorted(map(str, datasets))}")])
         for phase, dataset in datasets.items():
             _check(phase, dataset)
         _refuse_unread(task, experiment, datasets)
         generator = torch.Generator()
-        self.phases: dict[str, PhaseData] = {
-            phase: (Indexed if is_indexed(datasets[phase]) else Stream)(task, datasets[phase], phase, experiment, world, generator)
-            for phase in ("train", "val", "test")
-            if phase in datasets
-        }
+
+        def of(phase: str, given: Any) -> PhaseData:
+            if is_indexed(given):
+                return Indexed(task, given, phase, experiment, world, generator)
+            return Stream(task, given, phase, experiment, world, generator, lambda: data_of(task, experiment, World(device=world.device))[phase])
+
+        self.phases: dict[str, PhaseData] = {phase: of(phase, datasets[phase]) for phase in ("train", "val", "test") if phase in datasets}
         self.train = self.phases["train"]
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
         """Phase to its loader, for hooks."""
@@ -69,7 +80,7 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
     said = [experiment.batch_size, loader.num_workers, loader.pin_memory, loader.drop_last]
     message = f"is read by nothing: {type(task).__name__}.data() gives loaders of its own; say it there"
     defaults = [Experiment.model_fields["batch_size"].default, *(Loader.model_fields[name.partition(".")[2]].default for name in names[1:])]
-    all_own = all(is_loader(dataset) for dataset in datasets.values())
+    all_own = all(is_loader(dataset) and not hasattr(dataset, "made_by_engine") for dataset in datasets.values())
     _refuse({name: all_own and one != default for name, one, default in zip(names, said, defaults, strict=True)}, message)
     default = Experiment.model_fields["validate_every"].default
     unread = {

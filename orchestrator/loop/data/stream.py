@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from itertools import islice
 from pickle import UnpicklingError
@@ -31,9 +31,11 @@ class Stream:
 
     by_index = False
 
-    def __init__(self, task: Task, given: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator) -> None:
+    def __init__(
+        self, task: Task, given: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator, anew: Callable[[], Any]
+    ) -> None:
         self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
-        self._generator = generator
+        self._generator, self._anew = generator, anew
         self._trains = phase == "train"
         self.runs_dry = self._trains and experiment.loader.when_dry == "stop"
         options = experiment.loader
@@ -225,15 +227,14 @@ class Stream:
         self._batches = self.loader = None
 
     def first_sample(self) -> Any:
-        given: Any = self._task.data()[self._phase]
+        given = self._anew()
         alone = Share(given, 0, 1, self._experiment.seed)
         loader = given if self._share is None else self._loader(alone, torch.Generator(), batch_size=1)
         return next(with_own_generators(loader, self._experiment.seed))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
         """Of training as many as an epoch has, as the stream gives them; its data is asked for anew, as what is under way has a place."""
-        given: Any = self._task.data()[self._phase]
-        world, seed = self._world, self._experiment.seed
+        given, world, seed = self._anew(), self._world, self._experiment.seed
         loader = given if self._share is None else self._loader(Share(given, world.rank, world.world_size, seed), torch.Generator())
         return islice(with_own_generators(loader, seed), self._length if self._trains else None)
 

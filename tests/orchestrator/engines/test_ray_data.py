@@ -1,0 +1,129 @@
+"""Ray Data without Ray: what is asked of it, and which part each rank gets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+
+from orchestrator.engines.ray_data import data_of
+from orchestrator.errors import ConfigError
+from orchestrator.loop.data.phases import Data
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from tests.tasks import Points, PointSet, experiment
+
+
+@dataclass
+class Rows:
+    """A Ray dataset, as far as ranks ask for it."""
+
+    count_of: int = 20
+    places: list[int] = field(default_factory=list)
+    context: Any = field(default_factory=lambda: SimpleNamespace(execution_options=SimpleNamespace()))
+    counted: int = 0
+
+    def count(self) -> int:
+        self.counted += 1
+        return self.count_of
+
+    def iterator(self) -> Part:
+        return Part(list(range(self.count_of)))
+
+    def streaming_split(self, ranks: int, *, equal: bool) -> list[Part]:
+        rows = self.count_of // ranks * ranks if equal else self.count_of
+        return [Part(list(range(rank, rows, ranks))) for rank in range(ranks)]
+
+
+@dataclass
+class Part:
+    places: list[int]
+
+    def iter_torch_batches(self, batch_size: int, drop_last: bool, device: str) -> Iterator[Any]:
+        points = PointSet(30, False, 0)
+        for begin in range(0, len(self.places), batch_size):
+            places = self.places[begin : begin + batch_size]
+            if len(places) == batch_size or not drop_last:
+                yield points.points[places], points.labels[places], torch.tensor(places)
+
+
+@dataclass
+class OfRay(Points):
+    train_rows: int = 21
+
+    def data(self) -> Any:
+        return {"train": Rows(self.train_rows), "val": Rows(11)}
+
+
+@pytest.fixture(autouse=True)
+def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module: Any = SimpleNamespace(
+        Dataset=Rows, ExecutionResources=lambda **amounts: amounts, DataContext=SimpleNamespace(get_current=SimpleNamespace)
+    )
+    whole: Any = SimpleNamespace(data=module, is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 2.0}, cloudpickle=cloudpickle)
+    monkeypatch.setitem(sys.modules, "ray.data", module)
+    monkeypatch.setitem(sys.modules, "ray", whole)
+    return whole
+
+
+def of(rank: int, ranks: int) -> Any:
+    """A rank whose others do as it does."""
+    return SimpleNamespace(
+        rank=rank, world_size=ranks, device=torch.device("cpu"), broadcast=lambda make: make(), gather=lambda value: [value] * ranks
+    )
+
+
+def places(batches: Any) -> list[int]:
+    return [place for batch in batches for place in batch[2].tolist()]
+
+
+def test_ranks_get_as_many_rows_in_training_and_all_of_them_in_an_evaluation() -> None:
+    halves = experiment(epochs=1, workers={"count": 2, "cpus": 0.5}, loader={"eval_batch_size": 3})
+    parts = [data_of(OfRay(), halves, of(rank, 2)) for rank in range(2)]
+    assert [len(part["train"]) for part in parts] == [2, 2]
+    assert sorted(places(parts[0]["train"]) + places(parts[1]["train"])) == list(range(20))
+    assert sorted(places(parts[0]["val"]) + places(parts[1]["val"])) == list(range(11))
+    assert [len(batch[2]) for batch in parts[0]["val"]] == [3, 3]
+    whole = data_of(OfRay(), experiment(epochs=1), World())
+    assert places(whole["train"]) == list(range(21))
+
+
+def test_rows_are_counted_only_where_an_epoch_is_a_pass() -> None:
+    for fields, length in (({"epochs": 2}, 3), ({"epochs": 2, "epoch_steps": 4}, 4), ({"steps": 9}, 9)):
+        assert Data(OfRay(), experiment(**fields), World(), data_of).train.length() == length
+    for fields in ({"epochs": 2, "epoch_steps": 4}, {"steps": 9}):
+        with pytest.raises(TypeError, match="not asked for"):
+            len(data_of(OfRay(), experiment(**fields), World())["train"])
+
+
+def test_a_run_goes_on_with_the_epoch_whose_rows_begin_anew() -> None:
+    loop = Loop(OfRay(), experiment(epochs=2), {}, data_of=data_of)
+    reports = [report.metrics for report in loop.run()]
+    assert [(report["step"], report["samples"], "val/loss" in report) for report in reports] == [(3, 21, True), (6, 42, True)]
+    data = Data(OfRay(), experiment(epochs=2), World(), data_of)
+    data.train.restore({"epoch": 1, "pass": 1, "processes": 0, "loader": {}}, 1)
+    assert places([next(data.train.begin(1, 0))]) == list(range(8))
+    assert places(data.fresh_batches("train")) == list(range(21))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"loader": {"num_workers": 2}}, "loader.num_workers: is read by nothing: the data is Ray Data's"),
+        ({"workers": {"count": 2}}, "workers.cpus: is 1, so that 2 ranks take 2 of the 2 CPUs there are.*write 0.5 or less"),
+    ],
+)
+def test_what_would_be_ignored_or_wait_for_ever_is_refused(fields: dict[str, Any], message: str) -> None:
+    world = of(0, 2) if "workers" in fields else World()
+    with pytest.raises(ConfigError, match=message):
+        data_of(OfRay(), experiment(epochs=1, **fields), world)
+
+
+def test_other_data_is_given_as_it_is() -> None:
+    assert [type(one) for one in data_of(Points(), experiment(), World()).values()] == [PointSet, PointSet]
