@@ -88,6 +88,7 @@ def keep_traceback(folder: RunFolder, error: BaseException) -> None:
     trace = traceback_of(error)
     if trace:
         folder.log(trace)
+        folder.storage.join("log.txt")
         say(f"The traceback is in {folder}/log.txt")
 
 

@@ -24,6 +24,7 @@ from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.reports import checked_report
 from orchestrator.storage import Storage
+from orchestrator.storage.growing import PARTS
 from orchestrator.storage.stored_data import checked, left_out, mapping, read_json, sealed, whole_lines
 
 DEFAULT_STORAGE = "runs"
@@ -171,7 +172,8 @@ class RunFolder:
     def end(self, status: str, **metadata: Any) -> None:
         """Writes down how the run ended, with what its workers knew of it."""
         self.update(status=status, ended=now(), **self._info(), **self._places(), **metadata)
-        self.storage.join("metrics.jsonl")
+        for name in self.storage.names(PARTS):
+            self.storage.join(name)
 
     def _info(self) -> dict[str, Any]:
         """What its workers knew of it; nothing where that is damaged, which is said."""

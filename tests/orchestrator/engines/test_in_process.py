@@ -480,3 +480,17 @@ def test_a_run_may_lie_where_there_are_no_folders(interrupt_after: Callable[[int
     assert any(name.endswith(".jsonl") and name != "metrics.jsonl" for name in whole.folder.storage.names())
     whole.folder.storage.delete("")
     done.folder.storage.delete("")
+
+
+def test_where_there_are_no_folders_the_traceback_is_in_the_file_that_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def breaks(self: Any, output: Any, batch: Any) -> Any:
+        raise ArithmeticError("broken on purpose")
+
+    monkeypatch.setattr(Points, "loss", breaks)
+    storage = f"memory://test-{uuid.uuid4().hex}"
+    with pytest.raises(RunError):
+        run(described(), storage, "broken", local=True)
+    assert f"The traceback is in {storage}/broken/log.txt" in capsys.readouterr().err
+    folder = open_run(f"{storage}/broken").folder
+    assert "ArithmeticError: broken on purpose" in folder.storage.read("log.txt").decode()
+    folder.storage.delete("")

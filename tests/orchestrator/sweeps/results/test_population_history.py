@@ -253,3 +253,6 @@ def test_what_lies_on_an_object_store_is_read_and_forgotten_too() -> None:
     history.forget_unbegun({"trial-0001": {"lr": 0.1}})
     history.append(trial="trial-0003", before={}, after={}, **EXPLOIT)
     assert [one.trial for one in History(sweep).read()] == ["trial-0000", "trial-0002", "trial-0003"]
+    sweep.begin("name: sweep\n")
+    sweep.end("finished")
+    assert sweep.storage.read("population.jsonl").count(b"\n") >= 3, "whoever reads it without us finds it whole"
