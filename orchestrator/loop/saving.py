@@ -15,6 +15,7 @@ from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.manifest import position_in
+from orchestrator.checkpoint.position import Position
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.config.schedule import Schedule
 from orchestrator.errors import CheckpointError
@@ -90,6 +91,7 @@ class Saving:
             described = {
                 "world_size": world.world_size,
                 "metrics": state.metrics,
+                "data": self._data.sizes(),
                 **self._in_force(),
                 "judged_by": state.judged_by,
                 "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
@@ -159,7 +161,9 @@ class Saving:
         rescheduled = {one for one, record in self._schedules.items() if in_force[one].get("scheduler", record) != record}
         self._restore_training(name, checkpoint, rescheduled)
         saved_world_size = int(manifest["world_size"])
-        self._cursor.restore(position_in(manifest))
+        position = position_in(manifest)
+        self._tell_of_other_data(name, manifest.get("data", {}), position)
+        self._cursor.restore(position)
         self._changes.restored({one: {} if one in rescheduled else said.get("optimizer", {}) for one, said in in_force.items()})
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
@@ -179,6 +183,24 @@ class Saving:
                 hook.load_rank_state_dict(rank_state["hooks"][hook_name])
         self.last_path, self.last_step = self.store.path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
+
+    def _tell_of_other_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
+        """Says where a phase has other samples than when the checkpoint was made; raises CheckpointError where training stands
+        past the last of them."""
+        for phase, now in self._data.sizes().items():
+            then = before.get(phase, now)
+            if then == now:
+                continue
+            words = f"{phase} had {then:,} samples when checkpoint '{name}' was made, and has {now:,} now"
+            within = phase == "train" and position.phase_iteration > 0
+            if within and position.offset >= now:
+                raise CheckpointError(
+                    f"{words}: it stands in the middle of an epoch, after {position.offset:,} of them. Put the others back, or go on from a "
+                    "checkpoint at the end of an epoch (run RUN@NAME begins a run of its own there)"
+                )
+            effect = "; in what is left of this epoch some may come again, or not at all" if within else ""
+            if self._world.is_master:
+                self._state.show(words + effect)
 
     def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Collection[str]) -> None:
         state, kept = self._state, checkpoint["optimizer"]

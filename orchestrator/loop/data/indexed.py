@@ -46,6 +46,7 @@ class Indexed:
         own = sampled(task, dataset, phase, experiment.seed, world)
         default = shuffled(length, experiment.seed) if self._trains else in_order(length)
         order, length = own or (default, length)
+        self.size: int | None = length
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._trains)
         self.loader = self._loader(self.sampler)
         if self._trains and self.length() == 0:

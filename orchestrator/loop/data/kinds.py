@@ -13,6 +13,8 @@ class PhaseData(Protocol):
     """What hooks find in `state.loaders`."""
     by_index: bool
     """Whether a place in an epoch is a number of samples, from which any number of ranks can go on."""
+    size: int | None
+    """Samples of an epoch on all ranks; None where that is not known."""
     runs_dry: bool
     """Whether training ends where a rank has no batch left, so that all must be asked before each."""
 

@@ -51,6 +51,10 @@ class Data:
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
         """Phase to its loader, for hooks."""
 
+    def sizes(self) -> dict[str, int]:
+        """The samples of each phase, where that is known."""
+        return {phase: data.size for phase, data in self.phases.items() if data.size is not None}
+
     def close(self) -> None:
         """Lets the loaders go, and with them their processes: left to the garbage collector, these end late and slowly."""
         self.loaders.clear()

@@ -30,6 +30,7 @@ class Stream:
     """
 
     by_index = False
+    size: int | None = None
 
     def __init__(
         self, task: Task, given: Any, phase: str, experiment: Experiment, world: World, generator: torch.Generator, anew: Callable[[], Any]

@@ -363,3 +363,47 @@ def test_without_a_store_nothing_is_saved_and_restoring_says_so() -> None:
     assert loop.save() is None
     with pytest.raises(CheckpointError, match="no store"):
         loop.restore("epoch-0001")
+
+
+class Words:
+    """A display that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.shown.append(text)
+
+    def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
+
+
+def begin(root: Path, every: str) -> None:
+    checkpoint = Checkpoint(every=Rhythm.parse(every), keep=9)
+    list(Loop(Points(), experiment(), {"checkpoint": checkpoint}, store=CheckpointStore(Storage(root))).run())
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "val", "told"),
+    [
+        ("epoch-0001", 52, 23, []),
+        ("epoch-0001", 44, 23, ["train had 52 samples when checkpoint 'epoch-0001' was made, and has 44 now"]),
+        ("epoch-0001", 52, 20, ["val had 23 samples when checkpoint 'epoch-0001' was made, and has 20 now"]),
+        ("step-00000003", 44, 23, ["train had 52 samples when checkpoint 'step-00000003' was made, and has 44 now; in what is left of this epoch some may come again, or not at all"]),
+        ("step-00000003", 60, 23, ["train had 52 samples when checkpoint 'step-00000003' was made, and has 60 now; in what is left of this epoch some may come again, or not at all"]),
+    ],
+)  # fmt: skip
+def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, val: int, told: list[str]) -> None:
+    begin(tmp_path, "3 steps" if name.startswith("step") else "1 epoch")
+    words, store = Words(), CheckpointStore(Storage(tmp_path))
+    loop = Loop(Points(train=train, val=val), experiment(), {}, store=store, display=words)
+    loop.restore(name)
+    assert words.shown == told
+    *_, last = [report.metrics["samples"] for report in loop.run()]
+    assert last == (train if name.startswith("step") else 52) + train
+
+
+def test_training_that_stands_past_the_last_sample_does_not_go_on(tmp_path: Path) -> None:
+    begin(tmp_path, "3 steps")
+    loop = Loop(Points(train=20), experiment(), {}, store=CheckpointStore(Storage(tmp_path)))
+    with pytest.raises(CheckpointError, match=r"had 52 samples.*has 20 now: it stands in the middle of an epoch, after 24 of them\. Put the others back"):
+        loop.restore("step-00000003")
