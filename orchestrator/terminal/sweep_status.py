@@ -124,9 +124,10 @@ class LiveSweep:
 
     def _begun_trials(self) -> list[str]:
         names = self.folder.storage.names("trials")
-        for name in names:
-            folder = RunFolder(self.folder.storage / "trials", name)
-            if name not in self._settled and name not in self._runs and folder.exists():
+        around = self.folder.storage / "trials"
+        for name in (name for name in names if name not in self._settled and name not in self._runs):
+            folder = RunFolder(around, name)
+            if folder.exists():
                 self._runs[name] = LiveRun(folder, self._clock, diagnosed=False)
         return [name for name in names if name in self._settled or name in self._runs]
 
