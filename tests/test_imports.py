@@ -148,9 +148,9 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
         ("import orchestrator.runs.best, orchestrator.cli.show", ("ray", "torch", "pandas")),
         ("import orchestrator.config.load", ("ray", "pandas", "torch._dynamo")),
-        ("import orchestrator.sweeps.results.result", ("ray", "torch")),
-        ("import orchestrator.stats.compare, orchestrator.report.run, orchestrator.report.sweep", ("ray", "torch")),
-        ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch")),
+        ("import orchestrator.sweeps.results.result", ("ray", "torch", "duckdb")),
+        ("import orchestrator.stats.compare, orchestrator.report.run, orchestrator.report.sweep", ("ray", "torch", "duckdb")),
+        ("import orchestrator.stats.tables, orchestrator.stats.summaries", ("ray", "torch", "duckdb")),
     ],
 )
 def test_nothing_heavy_comes_along(statement: str, without: tuple[str, ...]) -> None:

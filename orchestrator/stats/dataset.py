@@ -38,8 +38,9 @@ def recorded_rows(storage: Storage, attempts: Sequence[Attempt], where: str | No
         return Source(ds.dataset(pa.table({name: pa.nulls(0) for name in FIRST})))
     files = files.of(conditions)
     tails, folder = _tails(storage, files, schema)
-    counting = joint_condition([*conditions, Condition(frozenset(), ~superseded(attempts, schema.names))])
-    source = Source(ds.dataset([_in_parquet(storage, files, schema), *tails]), counting)
+    # A condition costs a copy of what is read.
+    done_again = [Condition(frozenset(), ~superseded(attempts, schema.names))] if len(attempts) > 1 else []
+    source = Source(ds.dataset([_in_parquet(storage, files, schema), *tails]), joint_condition([*conditions, *done_again]))
     if folder:
         finalize(source, shutil.rmtree, folder, ignore_errors=True)
     return source

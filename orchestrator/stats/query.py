@@ -1,4 +1,4 @@
-"""Queries: the rows of a run asked in SQL, in bounded memory however many there are. DuckDB is known here alone."""
+"""Queries: the rows of a run asked in SQL, in bounded memory however many there are. DuckDB is known here alone, and imported with the first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import finalize
 
-import duckdb
 import numpy as np
 import pandas as pd
 import psutil
@@ -26,6 +25,9 @@ from numpy.typing import NDArray
 
 from orchestrator.errors import DamagedFile, UsageError, shortened
 from orchestrator.stats.recorded_files import ADVICE
+
+if TYPE_CHECKING:
+    import duckdb
 
 MEMORY = "768MiB"
 """What DuckDB may hold; more it writes to a temporary folder."""
@@ -65,6 +67,8 @@ class Source:
     @contextmanager
     def telling_damage(self) -> Iterator[None]:
         """Within it an error is raised as DamagedFile where a file that is read is damaged."""
+        import duckdb
+
         try:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -275,6 +279,8 @@ def query(source: Source, sql: str) -> pd.DataFrame:
 
     Raises UsageError for what is not a single `select`, and with its place for what is wrong in it.
     """
+    import duckdb
+
     connection = _database()
     connection.register("rows", source.rows)
     connection.execute("set lock_configuration = true")
@@ -292,6 +298,8 @@ def query(source: Source, sql: str) -> pd.DataFrame:
 
 def _database() -> duckdb.DuckDBPyConnection:
     """A database in memory that holds nothing, and reaches no file and no variable of Python."""
+    import duckdb
+
     folder = temporary_folder()
     connection = duckdb.connect(config={"memory_limit": MEMORY, "temp_directory": folder, "preserve_insertion_order": "false"})
     finalize(connection, shutil.rmtree, folder, ignore_errors=True)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
-from orchestrator.stats.insight.look import TRAINING, Look, look
+from orchestrator.stats.insight.look import Look, look
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
@@ -85,7 +85,7 @@ def diagnose(
     if ending is not None:
         found.append(ending)
     found.sort(key=lambda verdict: verdict.weight, reverse=True)
-    signs = vital_signs(rows, looked, found_s, exchanges)
+    signs = vital_signs(looked, found_s, exchanges)
     compared = throughput(looked.rows, other) if other is not None else None
     if compared is not None:
         signs["throughput_ratio"] = compared.ratio
@@ -105,12 +105,12 @@ def failure(status: str, error: str | None) -> Verdict | None:
     return Verdict("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
 
 
-def vital_signs(rows: Rows, looked: Look, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
+def vital_signs(looked: Look, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:
     """The run in a few numbers; shares are of the time of all training iterations."""
     signs: dict[str, Any] = {"iterations": looked.iterations, "ranks": looked.ranks}
-    if "step_s" not in found or not found["step_s"].sum() > 0:
+    if looked.step_s is None or not found["step_s"].sum() > 0:
         return signs
-    signs["step_s"] = float(rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING)["step_s"].iloc[0])
+    signs["step_s"] = looked.step_s
     for name in ("data_wait_s", "hooks_s", "checkpoint_s", *([WAIT] if signs["ranks"] > 1 else [])):
         if name in found:
             signs[f"{name.removesuffix('_s')}_share"] = float(found[name].sum() / found["step_s"].sum())

@@ -30,6 +30,8 @@ class Look:
     iterations: int
     """How many the run has."""
     ranks: int
+    step_s: float | None
+    """The median of all iterations; None where nothing was timed."""
 
     @property
     def share(self) -> float:
@@ -42,33 +44,33 @@ def look(rows: Rows) -> Look:
     columns = [name for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "step_s", *SPANS) if name in rows.columns]
     found = rows.aggregate({"rows": "count(*)", "first": "min(iteration)", "last": "max(iteration)"}, ["rank"], TRAINING)
     if not len(found):
-        return Look(pd.DataFrame(columns=columns), 0, 0)
+        return Look(pd.DataFrame(columns=columns), 0, 0, None)
+    step_s = float(rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING)["step_s"].iloc[0]) if "step_s" in columns else None
     first, last = int(found["first"].min()), int(found["last"].max())
     iterations = last - first + 1
     if found["rows"].max() < iterations:
         # No rank has them all, so that they are counted one by one.
         iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
     wanted = min(MOST_ITERATIONS, max(STRETCHES, MOST_ROWS // len(found)))
-    chosen = TRAINING if iterations <= wanted else f"{TRAINING} and ({_stretches(rows, first, last, wanted)})"
-    return Look(rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"), iterations, len(found))
+    chosen = TRAINING if iterations <= wanted else f"{TRAINING} and ({_stretches(rows, first, last, wanted, step_s)})"
+    return Look(rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"), iterations, len(found), step_s)
 
 
-def _stretches(rows: Rows, first: int, last: int, wanted: int) -> str:
+def _stretches(rows: Rows, first: int, last: int, wanted: int, step_s: float | None) -> str:
     """The condition for `wanted` iterations in stretches between two, and those around the longest stalls."""
     length = wanted // STRETCHES
     begins = np.linspace(first, last + 1 - length, STRETCHES).astype(int).tolist()
     # In the middle of accumulated steps, a whole step is what ranks are compared by.
     around = 0 if "step" not in rows.columns else int(rows.aggregate({"each": f"ceil({last - first + 1} / greatest(1, max(step) - min(step)))"}, where=TRAINING)["each"].iloc[0]) - 1
-    stretches = [(begin, begin + length - 1) for begin in begins] + [(at - around, at + around) for at in _stalled(rows)]
+    stretches = [(begin, begin + length - 1) for begin in begins] + [(at - around, at + around) for at in _stalled(rows, step_s)]
     return " or ".join(f"iteration between {begin} and {end}" for begin, end in stretches)
 
 
-def _stalled(rows: Rows) -> list[int]:
+def _stalled(rows: Rows, step_s: float | None) -> list[int]:
     """The iterations in which some rank's own work took much longer than an iteration does, the longest of them."""
     own = [name for name in SPANS if name in rows.columns and name not in _WAITS]
-    if "step_s" not in rows.columns or not own:
+    if step_s is None or not own:
         return []
     longest = f"greatest({', '.join(own)})"
-    limit = LEAST_STALL * float(rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING)["step_s"].iloc[0])
-    found = rows.aggregate({"longest": f"max({longest})"}, ["iteration"], f"{TRAINING} and {longest} > {limit}")
+    found = rows.aggregate({"longest": f"max({longest})"}, ["iteration"], f"{TRAINING} and {longest} > {LEAST_STALL * step_s}")
     return [int(at) for at in found["longest"].nlargest(STALLS).index]
