@@ -48,7 +48,6 @@ print(seconds, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").r
 COMPACT = "compact(storage, attempts)"
 READ = {
     "a rank, three columns": "run.load_stats(['iteration', 'step_s', 'loss'], 'rank == 7')",
-    "`stats --by rank`, a column": "run.summary('rank', ['step_s'])",
     "`stats --by hook`": "run.hook_costs",
 }
 

@@ -118,11 +118,11 @@ def _newest_attempt(storage: Storage, joined: str) -> int:
 
 
 @contextmanager
-def opened_parquet(storage: Storage, path: str) -> Iterator[Any]:
+def opened_parquet(storage: Storage, path: str, *, at_once: bool = False) -> Iterator[Any]:
     """A Parquet file of a run, its footer checked; raises DamagedFile where it cannot be read within, or a checksum does not
-    hold."""
+    hold. `at_once` fetches all of it from a store in one request, which for a few MB takes less time than many."""
     try:
-        with storage.open(path) as file:
+        with pa.BufferReader(storage.read(path)) if at_once and storage.local is None else storage.open(path) as file:
             check_footer(file)
             yield file
     except FileNotFoundError:
