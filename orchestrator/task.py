@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.utils.data import Dataset, Sampler
 
+    from hooks.state import State
+
 
 class Task(ABC):
     """What an experiment brings: model, data, loss and metrics. Runs in the worker process.
@@ -25,6 +27,21 @@ class Task(ABC):
         super().__init_subclass__(**options)
         if takes_turns(cls) and cls.loss is Task.loss:
             cls.loss = without_loss  # type: ignore[method-assign]  # so that it is no abstract class
+
+    @property
+    def progress(self) -> State:
+        """How far the run is, to read in `loss`, `metrics`, `turns` and the others: `self.progress.epoch`, `step`, `iteration`, `phase`,
+        `info` and the rest of the loop's state, whose counters say what has been completed. Where no loop runs the task, that of a run which has not begun."""
+        if "_progress" not in vars(self):
+            from hooks.state import State
+
+            vars(self)["_progress"] = State()
+        state: State = vars(self)["_progress"]
+        return state
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process is sent, or a copy has: how far this run is stays here."""
+        return {name: value for name, value in vars(self).items() if name != "_progress"}
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -60,7 +77,7 @@ class Task(ABC):
 
     def meters(self) -> Mapping[str, Any]:
         """Metrics that are no mean over samples: torchmetrics objects. In val and test `update(output, target)` is
-        called with `target(batch)`, `compute()`, which gives one number, at the end of the phase."""
+        called with `target(batch)`, `compute()` at the end of the phase: one number, a vector, or a mapping of these by name."""
         return {}
 
     def target(self, batch: Any) -> Any:
@@ -141,3 +158,8 @@ def takes_turns(task: type[Task]) -> bool:
 def without_loss(self: Task, output: Any, batch: Any) -> Any:
     """Stands where a task that takes turns has no `loss`."""
     raise NotImplementedError
+
+
+def show_progress(task: Task, state: State) -> None:
+    """Makes a loop's state what the task reads in `progress`."""
+    vars(task)["_progress"] = state

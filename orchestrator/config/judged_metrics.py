@@ -121,7 +121,8 @@ def _gives_one_loss(task: Task) -> bool:
 
 
 def _is_known(asked: _Asked, names: Collection[str]) -> bool:
-    return asked.metric.rpartition("/")[2] in names or (asked.kind == "sweep" and asked.metric.endswith(_REPORTED))
+    # A meter of several values gives `val/confusion/0`, and a label of other weights stands before: `val/ema/loss`.
+    return any(part in names for part in asked.metric.split("/")[1:]) or (asked.kind == "sweep" and asked.metric.endswith(_REPORTED))
 
 
 def _count(rhythm: Any) -> int | None:

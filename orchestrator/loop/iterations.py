@@ -291,23 +291,35 @@ class Iterations:
     def reduce(self, prefix: str, world: World, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
         """The phase's values over all ranks, as `<prefix>/<name>`, and a new beginning for the next; collective."""
         means, self.means = self.means, Means()
-        values = means.reduce(world) | {name: measured(name, meter) for name, meter in (meters or {}).items()}
+        values = means.reduce(world)
+        for name, meter in (meters or {}).items():
+            values |= measured(name, meter)
         for name, value in values.items():
             if math.isnan(value):
                 logger.warning("%s/%s is not a number", prefix, name)
         return {f"{prefix}/{name}": value for name, value in values.items()}
 
 
-def measured(name: str, meter: Any) -> float:
-    """The value of a meter over all ranks; collective. Raises RunError where it is not one number."""
+def measured(name: str, meter: Any) -> dict[str, float]:
+    """The values of a meter over all ranks, by name; collective. A number has the meter's own name, what a mapping or a vector holds
+    `<name>/<key>` and `<name>/<index>`. Raises RunError for anything else."""
     value = meter.compute()
+    if isinstance(value, Mapping):
+        return {place: number for key, one in value.items() for place, number in _numbers_of(f"{name}/{key}", one).items()}
+    return _numbers_of(name, value)
+
+
+def _numbers_of(name: str, value: Any) -> dict[str, float]:
+    """A number, or the numbers of a vector by their place."""
     shape = tuple(getattr(value, "shape", ()))
     if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
-        return float(value)
+        return {name: float(value)}
+    if len(shape) == 1:
+        return {f"{name}/{index}": float(one) for index, one in enumerate(value)}
     given = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
     raise RunError(
-        f"compute() of the meter '{name}' gives {given}, and must give one number; average over classes (torchmetrics: "
-        "average='macro'), or give a meter for each value"
+        f"compute() of the meter '{name}' gives {given}, and must give one number, a vector of them, or a mapping of these by name; average over "
+        "the rest (torchmetrics: average='macro'), or give a meter for each value"
     )
 
 

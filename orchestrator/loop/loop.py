@@ -38,7 +38,7 @@ from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.turns import TurnIterations
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
-from orchestrator.task import Task, takes_turns, without_loss
+from orchestrator.task import Task, show_progress, takes_turns, without_loss
 
 logger = logging.getLogger("hookyard")
 
@@ -79,6 +79,7 @@ class Loop:
         self.clock = clock_for(self.world.device)
         schedules = self._schedules()
         self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store, schedules)
+        show_progress(task, state)
         self.cursor = TrainingCursor(experiment, state, self.data, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, task, self.plan, state)

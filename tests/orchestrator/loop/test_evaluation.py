@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
+from torchmetrics.classification import MulticlassAUROC, MulticlassConfusionMatrix, MulticlassF1Score
 
 from hooks import Hook, State
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
-from tests.tasks import Points, experiment
+from tests.tasks import Points, Rows, experiment
 
 
 class Metered(Points):
@@ -57,13 +57,39 @@ class Given(Points):
         return {"f1": self.meter}
 
 
-@pytest.mark.parametrize(
-    ("meter", "given"),
-    [(MulticlassF1Score(3, average=None), r"values of shape \(3,\)"), (MetricCollection([MulticlassF1Score(3)]), "a dict")],
-)
-def test_a_meter_that_gives_more_than_one_number_is_named(meter: Any, given: str) -> None:
-    with pytest.raises(RunError, match=f"compute\\(\\) of the meter 'f1' gives {given}, and must give one number"):
-        list(Loop(Given(meter=meter), experiment(epochs=1), {}).run())
+def test_a_meter_of_several_values_gives_each_a_name() -> None:
+    dataset: Any = Points().data()["val"]
+    collection = MetricCollection({"macro": MulticlassF1Score(3), "each": MulticlassF1Score(3, average=None)})
+    for meter, names in ((MulticlassF1Score(3, average=None), ["f1/0", "f1/1", "f1/2"]), (collection, ["f1/each/0", "f1/each/1", "f1/each/2", "f1/macro"])):
+        loop = Loop(Given(meter=meter), experiment(epochs=1), {})
+        metrics = next(loop.run()).metrics
+        assert sorted(name.removeprefix("val/") for name in metrics if name.startswith("val/f1")) == names
+        with torch.no_grad():
+            expected = MulticlassF1Score(3, average=None)(loop.state.module.eval()(dataset.points), dataset.labels)
+        assert [metrics[f"val/{name}"] for name in names[:3]] == pytest.approx(expected.tolist())
+
+
+def test_a_meter_that_gives_no_numbers_is_named() -> None:
+    message = r"compute\(\) of the meter 'f1' gives values of shape \(3, 3\), and must give one number, a vector"
+    with pytest.raises(RunError, match=message):
+        list(Loop(Given(meter=MulticlassConfusionMatrix(3)), experiment(epochs=1), {}).run())
+
+
+@dataclass
+class Warmed(Points):
+    """Weighs its loss by how far the run is."""
+
+    def loss(self, output: Any, batch: Any) -> Any:
+        weight = min(1.0, (self.progress.step + 1) / 10)
+        return {"entropy": functional.cross_entropy(output, batch[1]), "weight": torch.tensor(weight)}
+
+
+def test_a_task_sees_how_far_the_run_is() -> None:
+    rows = Rows()
+    loop = Loop(Warmed(), experiment(epochs=2), {}, recorder=rows)
+    list(loop.run())
+    assert [weight for (weight,) in rows.columns("weight", phase="train")] == pytest.approx([min(1.0, step / 10) for step in range(1, 15)])
+    assert Warmed().progress.step == 0
 
 
 class Modes(Hook):
