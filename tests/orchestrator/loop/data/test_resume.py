@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import ConcatDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from hooks import Hook, HookError, Rhythm, State
@@ -22,26 +21,16 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.samplers import MixtureSampler
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.streams import Streams
-from tests.tasks import Points, PointSet, Rows, Seen, experiment, numbers
+from tests.tasks import Points, Rows, Seen, experiment, numbers
 
 
 @dataclass
 class Weighted(Points):
     def sampler(self, dataset: Any, phase: str) -> Any:
         return [1.0 + place % 3 for place in range(len(dataset))] if phase == "train" else None
-
-
-@dataclass
-class Mixed(Points):
-    def data(self) -> Any:
-        return {**super().data(), "train": ConcatDataset([PointSet(20, self.noisy, 3), PointSet(33, self.noisy, 4)])}
-
-    def sampler(self, dataset: Any, phase: str) -> Any:
-        return MixtureSampler(dataset, [2, 1]) if phase == "train" else None
 
 
 @dataclass
@@ -70,7 +59,6 @@ MADE: dict[str, tuple[Callable[..., Points], dict[str, Any]]] = {
     "stream in processes": (partial(Streams, train=56), {"epochs": None, "steps": 11, "loader": {"num_workers": 2}}),
     "stream that ends": (Streams, {"epochs": None, "steps": 99, "loader": {"when_dry": "stop"}}),
     "loader": (Loaded, {"batch_size": 32, "epoch_steps": 5}),
-    "mixture": (Mixed, {"loader": {"drop_last": True}}),
 }
 
 
