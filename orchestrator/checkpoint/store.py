@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -36,6 +37,8 @@ from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import sealed
+
+_log = logging.getLogger("hookyard")
 
 
 class _HashingWriter:
@@ -275,9 +278,8 @@ class CheckpointStore:
         """The folders of checkpoints, damaged or not. On a disk they come into their place with a manifest; elsewhere one
         without may be of a save that a kill cut short."""
         signs = {"model.pt", MANIFEST} if self.storage.local else {MANIFEST}
-        names = [name for name in self.storage.names() if not name.startswith(".")]
-        inside = self.storage.each(self.storage.names, names)
-        return [name for name, files in zip(names, inside, strict=True) if signs & {*files}]
+        inside = (path.partition("/") for path in self.storage.tree())
+        return sorted({name for name, _, file in inside if file in signs and not name.startswith(".")})
 
     def latest(self, left_out: Callable[[str], None] = lambda reason: None, ranks: Ranks | None = None, *, hashed: bool = True) -> str | None:
         """The newest checkpoint that is whole; None where there is none at all. `left_out` hears why others were passed over.
@@ -328,18 +330,22 @@ class CheckpointStore:
         self.storage.delete(INDEX)
 
     def resolve(self, label: str) -> str:
-        """The name behind `last`, a label such as `best`, or a name itself; raises CheckpointError where there is none."""
+        """The name behind `last`, the newest whose files are there in their sizes, a label such as `best`, or a name itself; raises
+        CheckpointError where there is none."""
         labelled = self.index()["labels"].get(label)
         if labelled:
             return str(labelled)
         if label not in ("best", "last"):
             self.manifest(label)
             return label
+        if label == "last":
+            last = self.latest(lambda reason: _log.warning("left out: %s", reason), hashed=False)
+            if last is None:
+                raise CheckpointError(f"no checkpoint in {self.storage}")
+            return last
         names = self.names()
         if not names:
             raise CheckpointError(f"no checkpoint in {self.storage}")
-        if label == "last":
-            return names[-1]
         raise CheckpointError(
             f"no checkpoint 'best' in {self.storage}, as none was validated by a metric of which it is known which way is better "
             f"(hooks.checkpoint: {{best: METRIC, mode: max}}, or mode: min, says it); there are: last, {', '.join(names)}"

@@ -32,10 +32,11 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.records.run_folder import RunFolder, nothing_started
 
-    folder = RunFolder.open(run)
-    metadata = folder.metadata()
+    with nothing_started():
+        folder = RunFolder.open(run)
+        metadata = folder.metadata()
     if metadata.sweep is None and (failed or accept_changes):
         raise UsageError(f"{run} is a single run; --failed and --accept-changes are for sweeps")
     if metadata.sweep and workers is not None:

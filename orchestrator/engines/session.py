@@ -23,6 +23,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.metadata import Attempt, Host
+from orchestrator.records.process import pid_lives
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.records.standstill import FOLDER as STANDSTILL
 from orchestrator.records.standstill import StandstillNotes
@@ -190,6 +191,10 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
         elif world.is_master:
             _log.warning("%s", text)
 
+    def recover() -> None:
+        store.recover()
+        store.storage.delete_leftovers(pid_lives)  # an `out_dir` is not in the run's folder, in which its driver has done so
+
     def begin() -> Attempt:
         folder.storage.delete(STANDSTILL)
         if checkpoint and not was_given and not folder.attempts():
@@ -201,7 +206,7 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
         return begun
 
     hosts = world.gather(Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__))
-    world.broadcast(store.recover)
+    world.broadcast(recover)
     checkpoint = world.broadcast(partial(store.adopt, given)) if given else store.latest(leave_out, world)
     attempt: Attempt = world.broadcast(begin)
     return attempt

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import FileState, Storage
+from orchestrator.storage.storage import telling_of
 from orchestrator.storage.stored_data import mapping, read_json, sealed
 
 _LISTS = ".artifacts"
@@ -32,7 +33,8 @@ class Artifacts:
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
         self._run, self._rank, self._world_size = run, rank, world_size
         self.folder = run.local or Path(tempfile.mkdtemp(prefix="hookyard-"))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with telling_of(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         self._sent: dict[str, tuple[int, int]] = {}
         self._listed: set[str] = set()
 

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Container, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from threading import Event, Lock, Thread
 from time import gmtime, sleep, strftime, time
 from typing import Literal, Self
@@ -14,6 +14,7 @@ from typing import Literal, Self
 from orchestrator.errors import HookyardError, StorageError, TakenOver, UsageError
 from orchestrator.records.process import Process, pid_lives
 from orchestrator.storage import FileState, Storage
+from orchestrator.storage.stored_data import checked, parsed
 
 FOLDER = ".driver"
 """Where the claims of a run lie."""
@@ -28,13 +29,25 @@ _own: dict[str, Lease] = {}
 """The leases that this process has or asks for, by the names of their claims."""
 
 
+State = Literal["asking", "driving", "over"]
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a claim's file holds beside its driver."""
+
+    state: State
+    since: str
+    term: int
+
+
 @dataclass(frozen=True)
 class Claim:
     """What one driver says: that it asks for the run, drives it, or did."""
 
     name: str
     """Of its file, which no other driver has."""
-    state: Literal["asking", "driving", "over"]
+    state: State
     driver: Process
     since: str
     term: int = 0
@@ -65,16 +78,15 @@ def claims_in(run: Storage) -> list[Claim]:
 
 
 def _read(there: Storage, name: str) -> Claim | None:
-    """A claim; None of one that was withdrawn meanwhile. One that cannot be read is being written, or will be
-    again by whoever drives: it asks."""
+    """A claim; None of one that was withdrawn meanwhile. One that is damaged may be of somebody who drives, and will write it again."""
     try:
-        entries = json.loads(there.read(name))
-        driver = Process(**{one.name: entries[one.name] for one in fields(Process)})
-        return Claim(name, entries["state"], driver, entries["since"], int(entries["term"]))
+        entries = parsed(there.read(name))
+        claim: _Claim = checked(entries, _Claim)
+        return Claim(name, claim.state, checked(entries, Process), claim.since, claim.term)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
-        return Claim(name, "asking", Process(0, "an unknown host"), "an unknown time")
+    except ValueError:
+        return Claim(name, "driving", Process(0, "an unknown host"), "an unknown time")
 
 
 def is_driven(run: Storage) -> bool | None:
@@ -112,6 +124,7 @@ class Lease:
         _own[self.name] = self
         try:
             self._take()
+            self._run.delete_leftovers(pid_lives)
         except BaseException as error:
             with suppress(HookyardError, OSError):
                 self._there.delete(self.name)
@@ -119,7 +132,6 @@ class Lease:
             if isinstance(error, StorageError):
                 raise UsageError(f"{error}. Nothing was started.") from error
             raise
-        self._run.delete_leftovers(pid_lives)
         Thread(target=self._beat, name="driver-beat", daemon=True).start()
         return self
 
@@ -169,7 +181,7 @@ class Lease:
             except (HookyardError, OSError):
                 continue  # whoever would take the run over does not reach the storage either
 
-    def _write(self, state: Literal["asking", "driving", "over"], term: int | None = None) -> None:
+    def _write(self, state: State, term: int | None = None) -> None:
         claim = self._claim
         self._claim = Claim(claim.name, state, claim.driver, claim.since, claim.term if term is None else term)
         entries = {"state": state, "term": self._claim.term, "since": claim.since, **asdict(claim.driver)}

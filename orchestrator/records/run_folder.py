@@ -33,7 +33,7 @@ ENDED = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
 INDEX, REOPENED = "index", ".reopened"
 """Where a sweep keeps what it knows of its trials that are over, and the end of what marks one that was changed since."""
-_FIRST_FILES = ("experiment.yaml", "source.json", "run.json")
+_FIRST_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 
 
 def now() -> str:
@@ -104,6 +104,7 @@ class RunFolder:
             folder.begin(experiment, **metadata)
         return folder
 
+    @nothing_started()
     def refuse_if_taken(self) -> None:
         """Raises UsageError where a new run would be written over a run, or over what is none. What was killed as it began
         is neither."""
@@ -117,17 +118,15 @@ class RunFolder:
             there = ", ".join((foreign or names)[:5])
             raise UsageError(f"{self} exists already and is no run: it holds {there}, and no run.json. Give another name: --name, or name= in Python.")
 
-    def begin(self, experiment: str, source: ExperimentSource | None = None, **metadata: Any) -> None:
-        """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it there is none."""
+    def begin(self, experiment: str, source: ExperimentSource | None = None, code: str = "", **metadata: Any) -> None:
+        """Writes the first files of a run, `metadata` as RunMetadata has it; `run.json` comes last, and without it there is none.
+        `code` is that of classes that no file has, a notebook's, for people to read."""
         entries = {"name": self.name, "status": "running", "started": now(), **asdict(Process.this()), **metadata}
         RunMetadata(**entries)
         self.write_experiment(experiment, source)
+        if code:
+            self.storage.write("main.py", code)
         self._write(entries)
-
-    def keep_code(self, text: str) -> None:
-        """Keeps the code of classes that no file has, a notebook's, as `main.py`, for people to read."""
-        if text:
-            self.storage.write("main.py", text)
 
     def write_experiment(self, text: str, source: ExperimentSource | None) -> None:
         """Keeps the experiment: in full for people, and as it was written, to go on from."""
@@ -208,8 +207,10 @@ class RunFolder:
         """What `experiment.yaml` says: the resolved experiment; raises DamagedFile."""
         try:
             data = yaml.safe_load(self.experiment_text())
-            checked(data or {}, _Experiment)
-            return mapping({} if data is None else data)
+            if data is None:
+                raise ValueError("it is empty")
+            checked(data, _Experiment)
+            return mapping(data)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise DamagedFile(str(self.storage / "experiment.yaml"), str(error), ADVICE["experiment.yaml"]) from error
 
@@ -227,6 +228,7 @@ class RunFolder:
         """The run's status; `lost` where it says running and its driver is gone."""
         return status_of(self, self.metadata())
 
+    @nothing_started()
     def lease(self, *, take_over: bool = False) -> Lease:
         """The right to go on with it, of a trial with its sweep's. Raises UsageError where a run of before there were leases
         says that it is driven."""

@@ -88,8 +88,7 @@ def run(
     folder = RunFolder(storage, chosen_name(experiment, name))
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
-        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), **metadata)
-        folder.keep_code(code_of_main(to_dict(experiment)))
+        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata)
         return _drive(folder, experiment, engine, address, lease)
 
 
@@ -102,8 +101,10 @@ def resume(
     are thrown away, and it begins anew. Raises UsageError where there is nothing to go on with, where it has checkpoints
     and none is whole, or where the run is still under way, or may be on another machine; `take_over` says it is not.
     """
-    folder = RunFolder.open(path)
-    if folder.metadata().sweep:
+    with nothing_started():
+        folder = RunFolder.open(path)
+        metadata = folder.metadata()
+    if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
     with folder.lease(take_over=take_over) as lease:
         return go_on(folder, lease, workers=workers, address=address, from_start=from_start)
@@ -111,6 +112,12 @@ def resume(
 
 def go_on(folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool) -> Run:
     """As `resume`, of a run whose lease is had."""
+    return _drive(folder, *_made_ready(folder, workers, address, from_start), lease)
+
+
+@nothing_started()
+def _made_ready(folder: RunFolder, workers: int | None, address: str | None, from_start: bool) -> tuple[Experiment, EngineName, str | None]:
+    """Sees that a run can be gone on with, and writes down that it is; gives with what, its engine, and the address of a cluster."""
     metadata = folder.metadata()
     if metadata.status in ENDED:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
@@ -122,10 +129,9 @@ def go_on(folder: RunFolder, lease: Lease, *, workers: int | None, address: str 
         raise UsageError(f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}")
     _check_checkpoints(folder, from_start)
     again = {"status": "running", "error": None, "stopped": [], "resumed": [*metadata.resumed, now()], "taken_up_by": None}
-    with nothing_started():
-        folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.update(**again, **asdict(Process.this()))
-    return _drive(folder, experiment, engine, address, lease)
+    folder.write_experiment(to_yaml(experiment), experiment.source)
+    folder.update(**again, **asdict(Process.this()))
+    return experiment, engine, address
 
 
 def _check_checkpoints(folder: RunFolder, from_start: bool) -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import checked_report
+from orchestrator.records.run_folder import numbered
 from orchestrator.stats.checksums import schema_in, whole_batches
 from orchestrator.stats.reading import read_segment
 from orchestrator.stats.recorded_files import COMPACTED, opened_parquet, recorded_at
@@ -175,10 +176,9 @@ class AttemptTail:
 
     def look(self) -> None:
         """Takes what was written since the last look, by new ranks too."""
-        for name in self._storage.names(self._folder):
-            rank = int(name.removeprefix("rank=")) if name.startswith("rank=") else None
-            if rank is not None and rank not in self._ranks:
-                self._ranks[rank] = RankTail(self._storage, f"{self._folder}/{name}")
+        for rank in numbered(self._storage.names(self._folder), "rank="):
+            if rank not in self._ranks:
+                self._ranks[rank] = RankTail(self._storage, f"{self._folder}/rank={rank}")
         self._storage.each(RankTail.look, self._ranks.values())
 
     def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:

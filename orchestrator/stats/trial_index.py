@@ -231,6 +231,8 @@ class TrialIndex:
         """A trial from its folder; None where there is none yet. How its files stand is asked first, so that what is written
         meanwhile shows."""
         folder = RunFolder(self._trials, name)
+        if self._trials.local and not folder.exists():
+            return None
         files = _files_of(folder.storage)
         if files["run.json"] is None:
             return None

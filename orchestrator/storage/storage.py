@@ -167,14 +167,14 @@ class Storage:
         return FileState(info.size, info.mtime and info.mtime.timestamp()) if info.is_file else None
 
     def names(self, folder: str = "") -> list[str]:
-        """The names in a folder, sorted; empty where there is none, or a file."""
+        """The names in a folder, sorted; empty where there is none."""
         if self.local:
             path = self.local / folder
             with telling_of(path):
                 try:
                     return sorted(os.listdir(path))
-                except (FileNotFoundError, NotADirectoryError):
-                    if path.is_symlink() or (path.exists() and not path.is_file()):  # a link that leads nowhere, a pipe
+                except FileNotFoundError:
+                    if path.is_symlink():  # and leads nowhere
                         raise
                     return []
         return sorted(info.base_name for info in self._remote.infos(self._path(folder)))
@@ -354,7 +354,8 @@ class Storage:
         for folder, _, names in os.walk(self.local) if self.local else ():
             for name in names:
                 if (written := _BESIDE.fullmatch(name)) and not lives(int(written["pid"])):
-                    Path(folder, name).unlink(missing_ok=True)
+                    with telling_of(Path(folder, name)):
+                        Path(folder, name).unlink(missing_ok=True)
 
     def upload(self, folder: Path, to: str = "") -> None:
         """Copies a local folder here."""

@@ -98,8 +98,7 @@ def sweep(
     folder = RunFolder(storage, chosen_name(experiment, name))
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
-        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), **metadata)
-        folder.keep_code(code_of_main(to_dict(experiment)))
+        folder = RunFolder.create(storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata)
         return _carry_out(folder, experiment, {}, address, lease)
 
 
@@ -125,12 +124,13 @@ def resume_sweep(
 
 def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool, address: str | None) -> Sweep:
     """As `resume_sweep`, of a sweep whose lease is had."""
-    metadata = folder.metadata()
-    address = chosen_address(address, local=metadata.local)
-    experiment = _as_it_stands(folder, accept_changes)
-    settings = experiment.sweep
-    assert settings is not None
-    previous = previous_trials(folder, settings, failed_again=failed)
+    with nothing_started():
+        metadata = folder.metadata()
+        address = chosen_address(address, local=metadata.local)
+        experiment = _as_it_stands(folder, accept_changes)
+        settings = experiment.sweep
+        assert settings is not None
+        previous = previous_trials(folder, settings, failed_again=failed)
     if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
             say(f"All {len(previous)} trials of {folder} are over; nothing is left but to write that down.")
@@ -139,11 +139,11 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
         raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
-    TrialIndex(folder, settings.objectives).join()
-    _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
-    History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
     again = {"status": "running", "error": None, "stopped": [], "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
     with nothing_started():
+        TrialIndex(folder, settings.objectives).join()
+        _wait_for_orphans(folder, [trial_name(number) for number, trial in previous.items() if not trial.over])
+        History(folder).forget_unbegun({trial_name(number): trial.values for number, trial in previous.items()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.update(**again, taken_up_by=None, **asdict(Process.this()))
     return _carry_out(folder, experiment, previous, address, lease)

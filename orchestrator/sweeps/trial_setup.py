@@ -56,6 +56,6 @@ def _open_or_create(
         folder.update(status="running", error=None, values=values, **asdict(Process.this()))
         return folder
     configuration = number // settings.repeats if settings.repeats > 1 else None
-    trial = {"trial": folder.name, "values": values, "configuration": configuration, "modes": dict(settings.objectives)}
-    folder.begin(text, source, **trial, local=False)
+    modes = dict(settings.objectives)
+    folder.begin(text, source, trial=folder.name, values=values, configuration=configuration, modes=modes, local=False)
     return folder

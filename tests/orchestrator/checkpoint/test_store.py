@@ -89,6 +89,16 @@ def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:
     assert store.latest() == "step-00000100"
 
 
+def test_the_last_is_the_newest_whose_files_are_there(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+    for step, name in enumerate("abc"):
+        save(store, name, step)
+    store.storage.delete("b/model.pt")
+    store.storage.write("c/manifest.json", "{")
+    assert store.resolve("last") == "a"
+    assert "left out: checkpoint" in caplog.text
+    assert "the manifest of 'c'" in caplog.text
+
+
 def test_an_empty_place_has_no_checkpoint(store: CheckpointStore) -> None:
     assert store.names() == []
     assert store.latest() is None

@@ -7,14 +7,20 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator import run
+from orchestrator import Run, open_run, resume, run
 from orchestrator.cli import app
-from orchestrator.errors import RunError
+from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.stats import rank_files
+from orchestrator.storage import storage
 from tests.orchestrator.cli.damage import damages, json_damages
 from tests.tasks import described
 
@@ -68,6 +74,7 @@ def test_whatever_a_file_holds_it_ends_in_no_traceback(cut: Path, name: str) -> 
     ("run.json", b'{"name": "cut", "status": "failed"}', "run.json is damaged: it has no `started`"),
     ("run.json", b'{"name": "cut", "status": "failed", "started": "2026-01-01", "goes_on_from": {"run": 5}}', "`goes_on_from.run` is 5, not text"),
     ("experiment.yaml", b"\xff\xfe", "experiment.yaml is damaged: 'utf-8' codec"),
+    ("experiment.yaml", b"", "experiment.yaml is damaged: it is empty"),
     ("experiment.yaml", b"hooks: 5", "experiment.yaml is damaged: `hooks` is 5, not a mapping"),
     ("stats/attempt=0/attempt.json", b"[]", "stats/attempt=0/attempt.json is damaged: it is not a mapping"),
 ])  # fmt: skip
@@ -148,6 +155,64 @@ def test_a_disk_that_is_full_before_a_resume_begins_is_a_wrong_call(cut: Path, m
     assert f"{refused}: No space left on device. The disk is full, or has room for no more files: make room" in told
     assert told.endswith("Nothing was started.\n")
     assert "attempt 1 goes on from epoch-0001" in call("resume", cut)[2]
+
+
+@pytest.mark.parametrize("name", ["stats", "checkpoints"])
+def test_a_file_in_a_folders_place_is_no_empty_folder(cut: Path, name: str) -> None:
+    shutil.rmtree(cut / name)
+    (cut / name).touch()
+    for verb in ("stats", "resume") if name == "stats" else ("resume",):
+        code, _, told = call(verb, cut)
+        assert code == (2 if name == "checkpoints" else 1)
+        assert f"{cut / name}: " in told
+        assert "A file lies where a folder should be: move it away" in told
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    return counted_rows(run(described(epochs=2, hooks=LASTING), tmp_path_factory.mktemp("runs"), "cut", local=True))
+
+
+def counted_rows(done: Run) -> list[tuple[Any, ...]]:
+    return sorted(done.stats[["phase", "epoch", "iteration", "loss"]].itertuples(index=False, name=None))
+
+
+LASTING = {"checkpoint": {"every": 1, "best": "val/accuracy"}}
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["one", "all after it"])
+@pytest.mark.parametrize("number", random.Random(15).sample(range(1, 130), int(os.environ.get("HOOKYARD_FUZZ", 5))))
+def test_whichever_operation_is_refused_it_is_told_and_the_run_goes_on_from_there(
+    undisturbed: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, lasting: bool
+) -> None:
+    refusal, folder, calls = random.Random(number).choice([errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]), tmp_path / "cut", count(1)
+    telling = storage.telling_of
+
+    @contextmanager
+    def refusing(place: object, missing: bool = True) -> Iterator[None]:
+        with telling(place, missing):
+            call = next(calls)
+            if call == number or (lasting and call > number):
+                raise OSError(refusal, os.strerror(refusal))
+            yield
+
+    failure: HookyardError | None = None
+    with monkeypatch.context() as patched:
+        for module in (storage, rank_files):
+            patched.setattr(module, "telling_of", refusing)
+        try:
+            run(described(epochs=2, hooks=LASTING), tmp_path, "cut", local=True)
+        except HookyardError as error:
+            failure = error
+    if failure is not None:
+        assert f"{folder}" in str(failure)
+        assert f"{os.strerror(refusal)}. " in str(failure)
+    assert isinstance(failure, UsageError) != (folder / "run.json").exists()
+    if isinstance(failure, UsageError):
+        done = run(described(epochs=2, hooks=LASTING), tmp_path, "cut", local=True)
+    else:
+        done = open_run(folder) if open_run(folder).status == "finished" else resume(folder)
+    assert counted_rows(done) == undisturbed
 
 
 def test_a_report_that_a_run_which_is_over_lost_is_said(cut: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,11 +126,15 @@ def test_what_this_process_left_undone_hinders_it_not(folder: Storage) -> None:
         pass
 
 
-def test_a_claim_that_cannot_be_read_is_somebody_s(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secrets.token_hex", lambda size: "9" * 2 * size)
-    put(folder, elsewhere()).write_text("{")
-    with pytest.raises(UsageError, match="an unknown host"), Lease(folder):
+@pytest.mark.parametrize("change", [{"state": "strange"}, {"state": ["over"]}, {"term": "1"}, {"pid": None}, None])
+def test_a_claim_that_cannot_be_read_is_somebody_s_until_it_is_old(folder: Storage, change: dict[str, object] | None) -> None:
+    file = put(folder, elsewhere())
+    file.write_text("{" if change is None else json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(UsageError, match=r"is run by process 0 on an unknown host .* --take-over"), Lease(folder):
         pass
+    os.utime(file, (0, 0))
+    with Lease(folder):
+        assert not file.exists()
 
 
 def test_of_two_that_ask_the_lesser_name_goes_on(folder: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
