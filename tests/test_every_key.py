@@ -471,6 +471,7 @@ FP16 = {"precision": "fp16", "hooks": {"checkpoint": {"every": "1 step"}}}
 GROWING = {**FP16, "scaler": {"growth_interval": 2}}
 TURNS = {"d": {"type": "SGD", "lr": 0.1, "params": "critic.*"}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
 PLAYED = {"task": "tests.orchestrator.loop.test_turns:Gan", "hooks": {"param_scheduler": True}, "optimizer": {"type": "SGD", "lr": 0.1}, "optimizers": TURNS}
+INIT = {"init": {"from": "first.pt"}}
 ADAM, STEPS = {"type": "Adam", "lr": 0.1}, {"epochs": None, "steps": 5}
 EXPERIMENT: dict[str, Key] = {
     "task": Key(f"{HERE}:Images"),
@@ -494,6 +495,9 @@ EXPERIMENT: dict[str, Key] = {
     "optimizers.d.type": Key("Adam", around=PLAYED), "optimizers.g.lr": Key(0.3, around=PLAYED), "optimizers.g.params": Key("*", around=PLAYED),
     "optimizers.d.scheduler": Key({"type": "StepLR", "step_size": 1}, around=PLAYED),
     "optimizers.d.groups": Key([{"match": "*.bias", "lr_scale": 0.5}], around=PLAYED),
+    "init": Key({"from": "first.pt"}),
+    "init.from": Key("second.pt", around=INIT), "init.weights": Key("ema", around=INIT), "init.strict": Key(True, around=INIT),
+    "init.rename": Key({"9.*": "4.*"}, around=INIT), "init.only": Key(["0.*"], around=INIT), "init.except": Key(["0.*"], around=INIT),
     "precision": Key("bf16"),
     "scaler.init_scale": Key(1e30, around=FP16), "scaler.growth_factor": Key(4.0, around=GROWING),
     "scaler.backoff_factor": Key(0.001, around={**FP16, "scaler": {"init_scale": 1e8}}), "scaler.growth_interval": Key(2, around=FP16),
@@ -542,8 +546,12 @@ def test_every_key_of_an_experiment_is_walked() -> None:
     assert not EXPERIMENT.keys() & EXPERIMENT_NOT_SHOWN.keys()
 
 
-def test_a_key_of_an_experiment_makes_another_run_or_is_refused(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_an_experiment_makes_another_run_or_is_refused(left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategy, "compile_in_place", lambda module: WATCHED.update(["compiled"]))
+    monkeypatch.chdir(tmp_path)
+    for seed, file in enumerate(("first.pt", "second.pt")):
+        torch.manual_seed(seed)
+        torch.save({part: {**Points().model().state_dict(), "9.weight": torch.rand(3)} for part in ("model", "ema")}, file)
     references: dict[str, str] = {}
     ignored = []
     for path, key in EXPERIMENT.items():

@@ -26,6 +26,7 @@ SETTINGS = {
     "wandb": r"^\s*(hooks: \{)?wandb:",
     "onnx": r"format\w*: .*\bonnx\b",
     "optuna": r"search: optuna",
+    "safetensors": r"from: .*\.safetensors",
     "pb2": r"(scheduler|type): pb2",
     "cluster": r"^(hookyard (submit|status|logs|stop)|ray) ",
 }

@@ -375,15 +375,21 @@ class CheckpointStore:
             )
         return "model"
 
-    def weights(self, label: str) -> dict[str, Any]:
-        """The state dict that was judged, whole, on the CPU, of a checkpoint by its name or label; its files are verified.
-        Raises CheckpointError where there is none, or it is damaged."""
-        name, place = self.resolve(label), self.judged(label)
+    def weights(self, label: str, place: str | None = None) -> dict[str, Any]:
+        """The state dict that was judged, or that at a place as `judged` gives it, whole, on the CPU, of a checkpoint by its name or
+        label; its files are verified. Raises CheckpointError where there is none, or it is damaged."""
+        name, place = self.resolve(label), place or self.judged(label)
         file = f"{place.partition('/')[0]}.pt"
         entries = self.manifest(name)["files"]
         self._refuse_damage(name, {one: entries[one] for one in entries if one == file or placeholders.has_shards(one)})
         found: dict[str, Any] = self._parts(name, {"model": place})["model"]
         return found
+
+    def names_of(self, name: str, place: str) -> list[str]:
+        """The names in a checkpoint's state dict at a place, as `judged` gives it."""
+        part, _, entry = place.partition("/")
+        loaded = self.load(name, f"{part}.pt")
+        return list(loaded[entry] if entry else loaded)
 
     def buffers(self, label: str) -> dict[str, Any]:
         """The buffers of rank 0, also those that no state dict holds (`persistent=False`); verified, as `weights` are."""

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from hooks.rhythm import Rhythm
+from orchestrator.config.initial_weights import Init
 from orchestrator.config.model import Model
 from orchestrator.config.modes import inferred_modes
 from orchestrator.config.other_systems import EXPERIMENT
@@ -315,6 +316,9 @@ class Experiment(Model):
     each with `begin`, `end` and `every`."""
     optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")], NamedOptimizer] = Field(default_factory=dict)
     """Several optimizers by name instead, for a task that takes turns: each with its class and arguments, `params` and `scheduler`."""
+    init: Init | None = None
+    """What the model's weights are as training begins: those of another run, or of a file. What a task's `model()` gives, where
+    nothing is said."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """What the forward pass computes in; fp16 scales the loss."""
     scaler: Scaler = Scaler()

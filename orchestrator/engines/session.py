@@ -20,6 +20,7 @@ from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
+from orchestrator.loop.weight_sources import Origin
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.metadata import Attempt, Host
@@ -155,12 +156,19 @@ class Session:
             name=folder.name,
             stop_asked=self._stop_asked,
             data_of=data_of,
+            origin=self._origin(),
+            resumes=attempt.checkpoint is not None,
         )
         if world.is_master:
             folder.write_attempt(replace(attempt, epoch_iterations=loop.data.train.length()))
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
         return loop
+
+    def _origin(self) -> Origin | None:
+        """The weights that the run begins with, as they were found when it was made. Rank 0 knows them."""
+        found = self.folder.metadata().init if self.world.is_master else None
+        return Origin(**found) if found else None
 
     def _hand_over(self, loop: Loop) -> None:
         """Keeps what is known of the run, and takes what hooks wrote to its storage."""

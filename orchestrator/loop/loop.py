@@ -21,6 +21,7 @@ from orchestrator.config.judged_metrics import phase_problems
 from orchestrator.config.optimizer import build_optimizers
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.errors import RunError, WorkersDisagree
+from orchestrator.loop import initial_weights, weight_sources
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
@@ -36,6 +37,7 @@ from orchestrator.loop.strategy import forward_pass, shared
 from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.turns import TurnIterations
+from orchestrator.loop.weight_sources import Origin
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task, show_progress, takes_turns, without_loss
@@ -48,7 +50,8 @@ class Loop:
 
     Hooks are fired here for the run and its training phases, in `Evaluation` for the other phases, in `Iterations`
     within an iteration and in `Saving` around a checkpoint, and from nowhere else. All ranks yield the same number of
-    reports at the same places.
+    reports at the same places. With `resumes` a checkpoint is put back before it runs, so that the weights it would begin with are
+    not read; `origin` is what these were found to be.
     """
 
     def __init__(
@@ -67,6 +70,8 @@ class Loop:
         data_of: DataOf = given_by,
         stop_asked: Callable[[], bool] = lambda: False,
         send_artifacts: Callable[[], None] = lambda: None,
+        origin: Origin | None = None,
+        resumes: bool = False,
     ) -> None:
         self.task, self.experiment = task, experiment
         self.world = world or World()
@@ -78,8 +83,14 @@ class Loop:
         self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
         self.clock = clock_for(self.world.device)
         schedules = self._schedules()
-        self.state = state = self._make_state(artifacts, display, config or {}, name or experiment.name, store, schedules)
+        module = of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+        model = shared(module, task, experiment, self.world)
+        told = [] if resumes else self._begin_with_weights(module, origin)
+        self.state = state = self._make_state(module, model, artifacts, display, config or {}, name or experiment.name, store, schedules)
         show_progress(task, state)
+        if self.world.is_master:
+            for line in told:
+                state.show(line)
         self.cursor = TrainingCursor(experiment, state, self.data, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, task, self.plan, state)
@@ -115,8 +126,19 @@ class Loop:
         assert optimization.scheduler is not None
         return Schedule.of(optimization.scheduler, type(self.task), course, optimization.scheduler_path)
 
+    def _begin_with_weights(self, module: nn.Module, origin: Origin | None) -> list[str]:
+        """Puts the weights that the experiment names into the model, before optimizer and hooks see it; each rank reads them itself.
+        Returns lines of what was done."""
+        init, folders = self.experiment.init, self.experiment.import_paths
+        if init is None:
+            return []
+        found = self.world.broadcast(lambda: weight_sources.find_again(origin) if origin else weight_sources.find(init, folders))
+        return initial_weights.load(module, init, weight_sources.read(found), found)
+
     def _make_state(
         self,
+        module: nn.Module,
+        model: nn.Module,
         artifacts: Path,
         display: Display | None,
         config: Mapping[str, Any],
@@ -124,8 +146,6 @@ class Loop:
         store: CheckpointStore | None,
         schedules: Mapping[str, Schedule | None],
     ) -> State:
-        module = of_kind(self.task.model, self.task.model(), nn.Module, "the model, a torch.nn.Module")
-        model = shared(module, self.task, self.experiment, self.world)
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
         schedulers = {name: schedule.build(self.task, optimizers[name]) if schedule else None for name, schedule in schedules.items()}
         first = next(iter(optimizers))

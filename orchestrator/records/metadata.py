@@ -93,6 +93,8 @@ class RunMetadata:
     """Whether it failed as its reports lack the sweep's metric."""
     goes_on_from: Mapping[str, Any] | None = None
     """The checkpoint of another run that it began with, as `Predecessor` has it."""
+    init: Mapping[str, Any] | None = None
+    """The weights that it began with, as `Origin` in `loop/weight_sources.py`."""
     tags: Sequence[str] = ()
     notes: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)

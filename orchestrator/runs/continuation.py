@@ -31,19 +31,21 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
         position = store.position(name)
     except CheckpointError as error:
         raise UsageError(str(error)) from None
-    source = folder.source().with_values({"name": _name(folder, name), **_judged_as_before(folder)})
+    source = folder.source().with_values({"name": _name(folder, name), "init": None, **_judged_as_before(folder)})
     source = replace(
         source,
         import_paths=tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())])),
         goes_on_from=Predecessor(str(folder), name, sha256, position.epoch, position.step),
     )
     experiment = with_overrides(source, overrides)
+    if experiment.init is not None:
+        raise UsageError(f"{store.path(name)} is gone on from with the weights that are in it, and init.from names {experiment.init.source}; leave init out")
     before, after = _optimizers(folder.experiment()), _optimizers(to_dict(experiment))
     if None not in before and after != before:
         held, given = (", ".join(map(str, kinds)) for kinds in (before, after))
         raise UsageError(
             f"{store.path(name)} holds the state of {held}, with which {given} cannot go on; keep the optimizer, or "
-            f"begin with the weights alone: load open_run({str(folder)!r}).weights({label!r}) in the task's model()"
+            f"begin with the weights alone, in the run's own experiment file: init.from={folder}@{label}"
         )
     done, length, unit = (
         (position.step, experiment.steps, "steps") if experiment.steps else (position.epoch, experiment.epochs, "epochs")

@@ -30,6 +30,7 @@ from orchestrator.engines.ray_environment import (
 )
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.loop.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
 from orchestrator.records.process import Process
@@ -84,6 +85,7 @@ def run(
         "local": engine == "in-process",
         "seed": experiment.seed,
         "goes_on_from": experiment.source.goes_on_from and asdict(experiment.source.goes_on_from),
+        "init": find_for(experiment),
     }
     folder = RunFolder(storage, chosen_name(experiment, name))
     folder.refuse_if_taken()

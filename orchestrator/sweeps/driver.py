@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, read_again, to_dict, to_yaml
 from orchestrator.config.python_objects import code_of_main
+from orchestrator.config.resolve import resolve
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import HyperBand, Population
 from orchestrator.config.sweep import Sweep as Settings
@@ -30,6 +32,7 @@ from orchestrator.engines.ray_environment import (
     starts_ray,
 )
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
+from orchestrator.loop.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.process import Process
@@ -46,6 +49,7 @@ from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
+from orchestrator.sweeps.trial_setup import trial_source
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.live_frame import LiveFrame
@@ -86,6 +90,7 @@ def sweep(
     _refuse_what_is_missing(experiment, settings, local, address)
     if starts_ray(address) and not local:
         refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
+    _find_all_weights(experiment, settings)
     metadata = {
         **provenance(experiment.import_paths),
         "source": experiment.source,
@@ -100,6 +105,13 @@ def sweep(
     with Lease(folder.storage) as lease:
         folder = RunFolder.create(storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata)
         return _carry_out(folder, experiment, {}, address, lease)
+
+
+def _find_all_weights(experiment: Experiment, settings: Settings) -> None:
+    """Raises ConfigError where weights that a trial may begin with are not there."""
+    varied = {path: domain.candidates() for path, domain in settings.space.items() if path.partition(".")[0] == "init"}
+    for chosen in product(*varied.values()):
+        find_for(resolve(trial_source(experiment.source, settings, dict(zip(varied, chosen, strict=True)))).experiment)
 
 
 def resume_sweep(

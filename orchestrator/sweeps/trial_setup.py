@@ -12,6 +12,7 @@ from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
 from orchestrator.errors import ConfigError
+from orchestrator.loop.weight_sources import find_for
 from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
@@ -27,11 +28,12 @@ def begin_trial(
     try:
         source = trial_source(source, settings, values)
         resolved = resolve(source)
+        init = None if trial_folder(location, number).exists() else find_for(resolved.experiment)
     except ConfigError as error:
         text = RunFolder(location).experiment_text()
         _open_or_create(location, number, source, settings, text, values).end("failed", error=str(error), mistake=True)
         raise
-    return resolved, _open_or_create(location, number, source, settings, to_yaml(resolved.experiment), values)
+    return resolved, _open_or_create(location, number, source, settings, to_yaml(resolved.experiment), values, init)
 
 
 def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]) -> ExperimentSource:
@@ -48,7 +50,7 @@ def trial_source(source: ExperimentSource, settings: Sweep, values: Mapping[str,
 
 
 def _open_or_create(
-    location: str, number: int, source: ExperimentSource, settings: Sweep, text: str, values: Mapping[str, Any]
+    location: str, number: int, source: ExperimentSource, settings: Sweep, text: str, values: Mapping[str, Any], init: Mapping[str, Any] | None = None
 ) -> RunFolder:
     folder = trial_folder(location, number)
     if folder.exists():
@@ -57,5 +59,5 @@ def _open_or_create(
         return folder
     configuration = number // settings.repeats if settings.repeats > 1 else None
     modes = dict(settings.objectives)
-    folder.begin(text, source, trial=folder.name, values=values, configuration=configuration, modes=modes, local=False)
+    folder.begin(text, source, trial=folder.name, values=values, configuration=configuration, modes=modes, init=init, local=False)
     return folder
