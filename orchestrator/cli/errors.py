@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.errors import HookyardError, UsageError
+from orchestrator.storage.storage import advice_on
 from orchestrator.terminal.printable import PrintableFormatter, printable
 
 FAILED = 1
@@ -65,7 +66,7 @@ class Verbs(TyperGroup):
             typer.echo(printable(str(error)), err=True)
             raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED) from None
         except OSError as error:
-            typer.echo(f"{printable(str(error))}. Look at the disk, the permissions and the paths that were given", err=True)
+            typer.echo(f"{printable(str(error))}. {advice_on(error)}", err=True)
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

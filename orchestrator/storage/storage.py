@@ -43,6 +43,7 @@ class FileState(NamedTuple):
 
 _ADVICE = {
     errno.ENOSPC: "The disk is full, or has room for no more files: make room",
+    errno.EFBIG: "A file may not be so large there: raise the limit (ulimit -f), or give another storage",
     errno.EDQUOT: "The quota is used up: make room",
     errno.EROFS: "It can only be read: give another storage",
     errno.EACCES: "This user may not: change its permissions, or give another storage",
@@ -58,6 +59,11 @@ _ADVICE = {
 }
 
 
+def advice_on(error: OSError) -> str:
+    """What can be done about an error of the operating system."""
+    return _ADVICE.get(error.errno or 0, "Look at the disk")
+
+
 @contextmanager
 def telling_of(place: object, missing: bool = True) -> Iterator[None]:
     """Within it an error of the operating system is raised as a StorageError that names the place and says what can be done;
@@ -67,8 +73,7 @@ def telling_of(place: object, missing: bool = True) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not missing:
             raise FileNotFoundError(error.errno, error.strerror, str(place)) from error
-        what = _ADVICE.get(error.errno or 0, "Look at the disk")
-        raise StorageError(f"{place}: {error.strerror or error}. {what}; hookyard resume goes on from the last checkpoint") from error
+        raise StorageError(f"{place}: {error.strerror or error}. {advice_on(error)}; hookyard resume goes on from the last checkpoint") from error
 
 
 class Storage:
