@@ -149,7 +149,7 @@ THEIR_OPTIONS = {
 EXPERIMENT_OPTIONS = """
     fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation optimizer_config
     eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval accumulative_counts
-    init_scale growth_interval grad_scaler_config"""
+    init_scale growth_interval grad_scaler_config load_from"""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "ended": run.ended,
         "attempts": len(folder.attempts()),
         "goes_on_from": run.goes_on_from,
+        "init": run.init,
         "stopped": list(run.stopped),
         "error": run.error,
         "reports": len(reports),
@@ -78,7 +79,7 @@ def brief(folder: RunFolder) -> dict[str, Any]:
 def show_brief(folder: RunFolder) -> None:
     """Prints a run in a few words, and how to use what it made."""
     from hooks.parts.metric_direction import not_known
-    from orchestrator.config.source import Predecessor
+    from orchestrator.config.source import Origin, Predecessor
     from orchestrator.runs.best import Best
 
     told = brief(folder)
@@ -86,6 +87,8 @@ def show_brief(folder: RunFolder) -> None:
     echo(f"{known['path']}: {known['status']}, {known['reports']} reports, {known['attempts']} attempt(s)")
     if known["goes_on_from"]:
         echo(f"went on from {Predecessor(**known['goes_on_from'])}")
+    if known["init"]:
+        echo(f"began with {Origin(**known['init'])}")
     for label in ("driver", "error", "stopped"):
         if known[label]:
             echo(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}")

@@ -31,6 +31,24 @@ class Predecessor:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The weights that a run begins with: where they lie, and the hash of what was read."""
+
+    path: str
+    """A run, a file or a folder."""
+    checkpoint: str | None
+    """Of a run."""
+    weights: str | None
+    """Which of a checkpoint's: `model`, or an entry of another file, `ema/model`; of a file the entry that is said."""
+    sha256: str
+    """Of a run's checkpoint its manifest's, which has those of its files; of a folder that of its files' hashes."""
+
+    def __str__(self) -> str:
+        checkpoint = f", checkpoint {self.checkpoint}" if self.checkpoint else ""
+        return f"{self.path}{checkpoint}{f' ({self.weights})' if self.weights else ''}"
+
+
+@dataclass(frozen=True)
 class ExperimentSource:
     """A file laid over its bases, and the values that go over it. Plain data, the same in every process."""
 

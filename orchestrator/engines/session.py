@@ -14,13 +14,12 @@ from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.source import ExperimentSource
+from orchestrator.config.source import ExperimentSource, Origin
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
-from orchestrator.loop.weight_sources import Origin
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.metadata import Attempt, Host

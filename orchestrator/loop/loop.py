@@ -20,6 +20,7 @@ from orchestrator.config.experiment import Experiment, Optimization
 from orchestrator.config.judged_metrics import phase_problems
 from orchestrator.config.optimizer import build_optimizers
 from orchestrator.config.schedule import Course, Schedule
+from orchestrator.config.source import Origin
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop import initial_weights, weight_sources
 from orchestrator.loop.changes import Changes
@@ -37,7 +38,6 @@ from orchestrator.loop.strategy import forward_pass, shared
 from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.turns import TurnIterations
-from orchestrator.loop.weight_sources import Origin
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task, show_progress, takes_turns, without_loss

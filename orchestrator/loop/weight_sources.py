@@ -6,7 +6,7 @@ import hashlib
 import pickle
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from orchestrator.checkpoint.manifest import MANIFEST
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.initial_weights import Init
+from orchestrator.config.source import Origin
 from orchestrator.errors import CheckpointError, ConfigError, Problem
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import trial_folder
@@ -26,24 +27,6 @@ from orchestrator.storage.location import is_url
 _STATE_DICTS = {"model": ("model", "state_dict", "model_state_dict"), "ema": ("ema", "model_ema", "ema_state_dict", "state_dict_ema")}
 """What files call their state dicts, by what `init.weights` calls them."""
 _DCP = ".metadata"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The weights that a run begins with: where they lie, and the hash of what was read."""
-
-    path: str
-    """A run, a file or a folder."""
-    checkpoint: str | None
-    """Of a run."""
-    weights: str | None
-    """Which of a checkpoint's: `model`, or an entry of another file, `ema/model`; of a file the entry that is said."""
-    sha256: str
-    """Of a run's checkpoint its manifest's, which has those of its files; of a folder that of its files' hashes."""
-
-    def __str__(self) -> str:
-        checkpoint = f", checkpoint {self.checkpoint}" if self.checkpoint else ""
-        return f"{self.path}{checkpoint}{f' ({self.weights})' if self.weights else ''}"
 
 
 def find(init: Init, folders: Iterable[str | Path]) -> Origin:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from orchestrator.checkpoint.position import Position
-from orchestrator.config.source import Predecessor
+from orchestrator.config.source import Origin, Predecessor
 from orchestrator.records.process import Process
 from orchestrator.storage.stored_data import checked
 
@@ -94,7 +94,7 @@ class RunMetadata:
     goes_on_from: Mapping[str, Any] | None = None
     """The checkpoint of another run that it began with, as `Predecessor` has it."""
     init: Mapping[str, Any] | None = None
-    """The weights that it began with, as `Origin` in `loop/weight_sources.py`."""
+    """The weights that it began with, as `Origin` has them."""
     tags: Sequence[str] = ()
     notes: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -132,6 +132,8 @@ class RunMetadata:
             checked(self.taken_up_by, Process, "taken_up_by")
         if self.goes_on_from is not None:
             checked(self.goes_on_from, Predecessor, "goes_on_from")
+        if self.init is not None:
+            checked(self.init, Origin, "init")
         if self.best is not None:
             checked(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:
