@@ -19,7 +19,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.initial_weights import Init
 from orchestrator.config.source import Origin
 from orchestrator.errors import CheckpointError, ConfigError, Problem
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import RunFolder, nothing_started
 from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.storage import Storage
 from orchestrator.storage.location import is_url
@@ -33,8 +33,9 @@ def find(init: Init, folders: Iterable[str | Path]) -> Origin:
     """What `init` names, looked for in these folders and where it is called from; raises ConfigError where it is not there,
     holds no such weights, or its names are not those that `init` speaks of."""
     try:
-        origin = _found(init, folders)
-        init.renamed(_names(origin))
+        with nothing_started():
+            origin = _found(init, folders)
+            init.renamed(_names(origin))
     except CheckpointError as error:
         raise ConfigError([Problem("init.from", str(error))]) from None
     return origin
@@ -135,13 +136,13 @@ def _of_file(path: str, weights: str | None) -> dict[str, Any]:
     there = Storage(path)
     if path.endswith(".safetensors"):
         return _chosen(_of_safetensors(there), weights, path)
-    try:
-        with there.parent.fetched(there.name) as file:
-            return _chosen(torch.load(file, map_location="cpu", weights_only=True), weights, path)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} is no file of torch.save, or holds more than tensors and plain data, which is not read: {error}") from None
-    except (OSError, EOFError, RuntimeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    with there.parent.fetched(there.name) as file:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # what no torch.save has written may end in any
+            why = next((line for line in str(error).splitlines() if "Unsupported" in line), type(error).__name__)
+            raise CheckpointError(f"{path} is no file of torch.save, or holds more than tensors and plain data, which is not read: {why.strip()}") from None
+    return _chosen(content, weights, path)
 
 
 def _of_safetensors(there: Storage) -> dict[str, Tensor]:
@@ -203,7 +204,7 @@ def _description(path: str) -> Any:
     try:
         with Storage(path).fetched(_DCP) as file:
             return _DescriptionOnly(file).load()
-    except (CheckpointError, OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # of bytes that are none it may be any
         raise CheckpointError(f"{path} is no whole folder of torch.distributed.checkpoint: {error}") from None
 
 

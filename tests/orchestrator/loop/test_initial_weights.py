@@ -196,6 +196,16 @@ def test_what_cannot_be_is_refused_before_training(more: dict[str, Any], told: s
         begins_with({"from": str(saved(tmp_path)), **more})
 
 
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04", pickle.dumps(print, 2)])
+def test_a_file_of_anything_else_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"init.from: .*weights.pt is no file of torch.save"):
+        begins_with({"from": str(tmp_path / "weights.pt")})
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"init.from: .* is no whole folder of torch.distributed.checkpoint"):
+        begins_with({"from": str(tmp_path)})
+
+
 def test_weights_that_fit_nothing_are_another_architecture_s(tmp_path: Path) -> None:
     torch.save({"other": torch.ones(3)}, tmp_path / "weights.pt")
     with pytest.raises(ConfigError, match=r"init.from: .* fits the model in nothing: 9 missing: 0.weight.*; 1 left over: other .*init.rename says"):
