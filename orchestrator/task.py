@@ -163,3 +163,8 @@ def without_loss(self: Task, output: Any, batch: Any) -> Any:
 def show_progress(task: Task, state: State) -> None:
     """Makes a loop's state what the task reads in `progress`."""
     vars(task)["_progress"] = state
+
+
+def hide_progress(task: Task) -> None:
+    """Takes it away again, so that a task that is kept keeps no model."""
+    vars(task).pop("_progress", None)

@@ -214,7 +214,7 @@ REFUSED: Sequence[tuple[dict[str, list[Any]], str, str]] = [
     ),
     ({"scheduler.type": ["StepLR"], "scheduler.gamma": [0.5]}, "scheduler.type", "scheduler.step_size: is missing"),
     ({"changes": [[{"at": 1, "set": {"hooks.shadow.mode": "far"}}]]}, "changes", "0.set.hooks.shadow.mode: cannot change in flight; of 'shadow' nothing can"),
-    ({"base": ["line.yaml"]}, "base", "cannot be swept: the trials of a sweep share their base"),
+    ({"base": ["line.yaml"]}, "base", "is named relative to a file, and there is none here, got 'line.yaml'; sweep over it in a file"),
 ]
 
 

@@ -21,7 +21,9 @@ INTERNAL = re.compile(r"^(ray|torch)\b(\.\w+)*\.(_[A-Za-z]\w*|execution)\b|^ray\
 PRIVATE = re.compile(r"^_[a-zA-Z]\w*$")
 SETTING = re.compile(r"^(RAY|TUNE)_[A-Za-z_]+$")
 DOCUMENTED = {"RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "TUNE_DISABLE_SIGINT_HANDLER"}
-OF_PYTHON = {"os._exit"}
+OF_PYTHON = {"os._exit", "sys._current_frames"}
+OF_NAMED_TUPLES = {"_asdict", "_fields", "_replace"}
+"""Public in spite of their names, so that no field can be called so."""
 OF_MODULES = {*vars(torch.nn.Module()), *vars(torch.nn.Module)}
 
 
@@ -46,14 +48,14 @@ def foreign(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             yield from ((node.lineno, f"{module}{one.name}") for one in node.names if INTERNAL.match(f"{module}{one.name}"))
-        elif isinstance(node, ast.Attribute) and PRIVATE.match(node.attr):
+        elif isinstance(node, ast.Attribute) and PRIVATE.match(node.attr) and node.attr not in OF_NAMED_TUPLES:
             of_self = ast.unparse(node.value) in ("self", "cls")
             known = node.attr in OWN and (of_self or node.attr not in OF_MODULES)
             if not known and ast.unparse(node) not in OF_PYTHON:
                 yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
             names = [one.value for one in node.args[1:2] if isinstance(one, ast.Constant)]
-            yield from ((node.lineno, name) for name in names if PRIVATE.match(name) and name not in OWN | {"_fields"})
+            yield from ((node.lineno, name) for name in names if PRIVATE.match(name) and name not in OWN | OF_NAMED_TUPLES)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (INTERNAL.match(node.value) or is_setting(node.value)):
             yield node.lineno, node.value
 
@@ -79,7 +81,7 @@ def test_private_names_stand_in_the_fences(name: str) -> None:
         "from ray.tune.execution.tune_controller import TuneController",
         "torch._foreach_norm(x)",
         "module._buffers",
-        "getattr(scheduler, '_schedulers', ())",
+        "getattr(scheduler, '_milestones_reached', ())",
         "class S(ASHAScheduler):\n    def f(self): self._trial_info",
         "'torch._dynamo' in sys.modules",
         "os.environ['RAY_raylet_start_wait_time_s'] = '120'",
@@ -91,7 +93,9 @@ def test_what_would_be_found(text: str) -> None:
 
 @pytest.mark.parametrize("fence", sorted(FENCES))
 def test_every_name_in_a_fence_has_a_line_in_its_test(fence: str) -> None:
-    told = re.findall(r"\w+", " ".join([*TORCH, *RAY, "torch._C._cuda_attach_out_of_memory_observer"]))
+    # Not there everywhere: what is CUDA's alone, and an extra of the user's, which tests/orchestrator/loop/data/test_share.py tries where it is.
+    elsewhere = ("torch._C._cuda_attach_out_of_memory_observer", "datasets:IterableDataset._ex_iterable", "datasets:IterableDataset._distributed")
+    told = re.findall(r"\w+", " ".join([*TORCH, *RAY, *elsewhere]))
     own = written(TREES[fence])
     missing = [what for _, what in foreign(TREES[fence]) if not SETTING.match(what) and not {what.rpartition(".")[2]} & {*own, *told}]
     assert not missing

@@ -48,8 +48,8 @@ class RayShare:
 
 def data_of(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
     """What a task gives as its data, with this rank's part of each Ray dataset; collective where there is one. Starts Ray where this process
-    has none and the task has imported `ray.data`. Raises ConfigError where nothing is left of the cluster for the data."""
-    if "ray.data" in sys.modules:
+    has none and the task's module has imported `ray.data`. Raises ConfigError where nothing is left of the cluster for the data."""
+    if "ray.data" in sys.modules and _imports_ray(type(task)):
         _begin()
     datasets = dict(given_by(task, experiment, world))
     module = sys.modules.get("ray.data")
@@ -62,6 +62,13 @@ def data_of(task: Task, experiment: Experiment, world: World) -> Mapping[str, An
     if message:
         raise ConfigError([Problem("workers.cpus", message)])
     return {**datasets, **{phase: _share(dataset, phase, experiment, world) for phase, dataset in of_ray.items()}}
+
+
+def _imports_ray(task: type[Task]) -> bool:
+    """Whether a module of a task's class has something of Ray's: others train in processes that know Ray too."""
+    modules = [sys.modules[cls.__module__] for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
+    homes = (getattr(value, "__module__", None) or getattr(value, "__name__", "") for module in modules for value in vars(module).values())
+    return any(str(home).partition(".")[0] == "ray" for home in homes)
 
 
 def _begin() -> None:

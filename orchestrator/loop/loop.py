@@ -40,7 +40,7 @@ from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.turns import TurnIterations
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
-from orchestrator.task import Task, show_progress, takes_turns, without_loss
+from orchestrator.task import Task, hide_progress, show_progress, takes_turns, without_loss
 
 logger = logging.getLogger("hookyard")
 
@@ -233,6 +233,7 @@ class Loop:
             logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
 
     def _close_data(self) -> None:
+        hide_progress(self.task)
         self._batches = None
         self.data.close()
 

@@ -110,7 +110,7 @@ def sweep(
 def _find_all_weights(experiment: Experiment, settings: Settings) -> None:
     """Raises ConfigError where weights that a trial may begin with are not there."""
     varied = {path: domain.candidates() for path, domain in settings.space.items() if path.partition(".")[0] == "init"}
-    for chosen in product(*varied.values()):
+    for chosen in product(*varied.values()) if varied or experiment.init else ():
         find_for(resolve(trial_source(experiment.source, settings, dict(zip(varied, chosen, strict=True)))).experiment)
 
 

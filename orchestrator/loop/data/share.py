@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.randomness import random_state, restore_random_state, seed_all
+from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
 
 HUGGING_FACE = "datasets.iterable_dataset.IterableDataset"
 SHARE_THEMSELVES = {
@@ -105,7 +106,7 @@ class _Place:
             state["generators"] = pickle.dumps(random_state())
         if self._read and _has_state(self._items):
             state["iterator"] = self._items.state_dict()
-        elif self._read and _has_state(self._dataset) and not _has_shuffle_buffer(self._dataset):
+        elif self._read and _has_state(self._dataset) and not has_shuffle_buffer(self._dataset):
             state["dataset"] = self._dataset.state_dict()
         return state
 
@@ -160,14 +161,6 @@ def _is_of_hugging_face(dataset: Any) -> bool:
     return HUGGING_FACE in _classes(dataset)
 
 
-def _has_shuffle_buffer(one: Any) -> bool:
-    """Whether a dataset of Hugging Face has a buffer, whose samples its state leaves out."""
-    if type(one).__name__ == "BufferShuffledExamplesIterable":
-        return True
-    inner = [getattr(one, "_ex_iterable", None), getattr(one, "ex_iterable", None), *(getattr(one, "ex_iterables", None) or ())]
-    return any(_has_shuffle_buffer(other) for other in inner if other is not None)
-
-
 def _names(code: CodeType | None) -> set[str]:
     """What a function's code names, that of the functions within it too."""
     if code is None:
@@ -177,6 +170,6 @@ def _names(code: CodeType | None) -> set[str]:
 
 def _split(dataset: Any, rank: int, world_size: int) -> Any:
     """A dataset of Hugging Face knows its loader's processes by itself, and its ranks once it is told."""
-    if world_size == 1 or not _is_of_hugging_face(dataset) or getattr(dataset, "_distributed", None) is not None:
+    if world_size == 1 or not _is_of_hugging_face(dataset) or is_split_by_node(dataset):
         return dataset
     return import_module("datasets.distributed").split_dataset_by_node(dataset, rank, world_size)

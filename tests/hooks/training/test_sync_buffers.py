@@ -70,6 +70,7 @@ def test_is_one_collective_for_each_dtype(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("torch.distributed.broadcast", broadcast)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
     module = nn.Sequential(Buffered(0), nn.BatchNorm1d(2), nn.BatchNorm1d(5))
     SyncBuffers().on_phase_end(State(module=module, world_size=2, phase="train"))
     expected = [("from 0", torch.bool), ("from 0", torch.int64), ("mean", torch.float32), ("mean", torch.float64)]

@@ -54,7 +54,11 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     run.write_text(run_page(made, "now"))
     finished = TRIALS.assign(status="finished").iloc[::-1]
     reports = {str(name): [{"step": 1, "val/accuracy": 0.5}] for name in finished.index}
-    storage = SimpleNamespace(read=lambda name: b"", exists=lambda name: False, each=lambda call, things: [*map(call, things)])
+
+    def no_file(name: str) -> bytes:
+        raise FileNotFoundError(name)
+
+    storage = SimpleNamespace(read_appended=no_file, exists=lambda name: False, each=lambda call, things: [*map(call, things)])
     metadata = RunMetadata("s", "finished", "2026-11-21T09:00:00Z")
     monkeypatch.setattr(sweeps, "mean_spans", lambda sweep, names: finished[["step_s"]].rename(columns={"step_s": "forward_s"}))
     told: Any = SimpleNamespace(

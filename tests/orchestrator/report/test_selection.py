@@ -45,7 +45,11 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(count: int, columns: in
     reports = 240
     curve = [{"step": step, "val/loss": 1 / step, "val/accuracy": float(step)} for step in range(1, reports + 1)]
     asked: list[str] = []
-    storage = SimpleNamespace(read=lambda name: b"", exists=lambda name: False, each=lambda call, things: [*map(call, things)])
+
+    def no_file(name: str) -> bytes:
+        raise FileNotFoundError(name)
+
+    storage = SimpleNamespace(read_appended=no_file, exists=lambda name: False, each=lambda call, things: [*map(call, things)])
     told: Any = SimpleNamespace(
         name="s",
         path="runs/s",
