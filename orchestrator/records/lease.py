@@ -24,6 +24,8 @@ LAPSE_S = 120.0
 """A driver that cannot be seen and gave no sign for so long is gone: as long as a storage that is away is asked again, and
 twice what NFS may keep back."""
 _WAIT_S = 0.2
+_LOOKS, _WRITING_S = 10, 0.02
+"""How often a claim that makes no sense is read, and the time between."""
 
 _own: dict[str, Lease] = {}
 """The leases that this process has or asks for, by the names of their claims."""
@@ -78,15 +80,18 @@ def claims_in(run: Storage) -> list[Claim]:
 
 
 def _read(there: Storage, name: str) -> Claim | None:
-    """A claim; None of one that was withdrawn meanwhile. One that is damaged may be of somebody who drives, and will write it again."""
-    try:
-        entries = parsed(there.read(name))
-        claim: _Claim = checked(entries, _Claim)
-        return Claim(name, claim.state, checked(entries, Process), claim.since, claim.term)
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return Claim(name, "driving", Process(0, "an unknown host"), "an unknown time")
+    """A claim; None of one that was withdrawn meanwhile. One that is damaged may be of somebody who drives, and will write it again;
+    not every store keeps a file from sight until it is whole, so it is looked at more than once."""
+    for _ in range(_LOOKS):
+        try:
+            entries = parsed(there.read(name))
+            claim: _Claim = checked(entries, _Claim)
+            return Claim(name, claim.state, checked(entries, Process), claim.since, claim.term)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            sleep(_WRITING_S)
+    return Claim(name, "driving", Process(0, "an unknown host"), "an unknown time")
 
 
 def is_driven(run: Storage) -> bool | None:

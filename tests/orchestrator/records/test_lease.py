@@ -162,8 +162,8 @@ def test_of_many_that_ask_at_once_exactly_one_drives(storage: Storage, monkeypat
     for claim_of in (None, gone()):
         if claim_of:
             put(storage, claim_of)
-        together, drove, refused = threading.Barrier(6), [], []
-        all_asked = threading.Barrier(6)
+        together, drove, refused = threading.Barrier(6, timeout=30), [], []
+        all_asked = threading.Barrier(6, timeout=30)
 
         def ask(together: Any = together, drove: Any = drove, refused: Any = refused, all_asked: Any = all_asked) -> None:
             together.wait()
