@@ -57,7 +57,7 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
                 if not world.broadcast(partial(_go_on, relay, place, report)):
                     return
     except BaseException as error:
-        raise RankFailed.from_error(world.rank, error) from error
+        raise RankFailed.from_error(world.rank, error) from None  # Ray cannot send every text that user code raises
 
 
 def this_rank() -> World:
