@@ -35,7 +35,7 @@ def main(sizes: Sequence[int]) -> None:
     for ranks in sizes:
         ring, clock, state = Ring(ranks), Clock(), State()
         clock.iteration_s = STEP_S
-        stopping.perf_counter = ring.clock  # type: ignore[assignment]
+        stopping.perf_counter = ring.clock
         asks = stopping.Stopping(state, cast(Any, ring), clock, lambda: False)
         for state.iteration in range(1, STEPS + 1):
             ring.now += STEP_S

@@ -27,7 +27,7 @@ def main(sizes: Sequence[int]) -> None:
             read.append(len(piece))
             yield piece
 
-    Storage.pieces = counted  # type: ignore[method-assign]
+    Storage.pieces = counted
     for place in ("a folder", "S3"):
         costs: dict[str, list[float]] = {"s a rank": [], "s of rank 0 beside": [], "MiB read back": [], "s to resume, by each of 2": [], "requests": []}
         for size in sizes:
@@ -50,4 +50,4 @@ def main(sizes: Sequence[int]) -> None:
                 assert store.latest() == name
                 costs["s to resume, by each of 2"].append((perf_counter() - began) / 2)
         print_growth(f"a checkpoint in {place}", "MiB", sizes, costs)
-    Storage.pieces = pieces  # type: ignore[method-assign]
+    Storage.pieces = pieces

@@ -20,7 +20,7 @@ def main(sizes: Sequence[int]) -> None:
         sent.append(stream.seek(0, 2))
         send(self, stream, name)
 
-    Storage.send = counted  # type: ignore[method-assign]
+    Storage.send = counted
     costs: dict[str, list[float]] = {"requests": [], "bytes sent": [], "bytes there": []}
     for reports in sizes:
         with slow_s3(delay_s=0.001) as asked:
@@ -37,5 +37,5 @@ def main(sizes: Sequence[int]) -> None:
             costs["bytes sent"].append(float(sum(sent)))
             costs["bytes there"].append(float(sum(path.stat().st_size for path in artifacts.folder.iterdir())))
             artifacts.close()
-    Storage.send = send  # type: ignore[method-assign]
+    Storage.send = send
     print_growth("files of hooks on S3", "reports", sizes, costs)

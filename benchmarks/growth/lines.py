@@ -22,7 +22,7 @@ def main(sizes: Sequence[int]) -> None:
         sent.append(len(data))
         send(self, name, data)
 
-    Storage.write = counted  # type: ignore[method-assign]
+    Storage.write = counted
     costs: dict[str, list[float]] = {"requests to add": [], "bytes sent": [], "requests to read": [], "seconds to read": []}
     for lines in sizes:
         with slow_s3(delay_s=0.001) as asked:
@@ -37,5 +37,5 @@ def main(sizes: Sequence[int]) -> None:
             assert len(storage.read_appended("metrics.jsonl")) == lines * len(LINE)
             costs["seconds to read"].append(perf_counter() - began)
             costs["requests to read"].append(float(asked()))
-    Storage.write = send  # type: ignore[method-assign]
+    Storage.write = send
     print_growth("lines of metrics.jsonl on S3", "lines", sizes, costs)
