@@ -12,6 +12,7 @@ import torch
 
 from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import to_dict
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource, Origin
@@ -155,7 +156,7 @@ class Session:
             name=folder.name,
             stop_asked=self._stop_asked,
             data_of=data_of,
-            origin=self._origin(),
+            origin=self._origin(resolved.experiment),
             resumes=attempt.checkpoint is not None,
         )
         if world.is_master:
@@ -164,9 +165,9 @@ class Session:
             loop.restore(attempt.checkpoint)
         return loop
 
-    def _origin(self) -> Origin | None:
+    def _origin(self, experiment: Experiment) -> Origin | None:
         """The weights that the run begins with, as they were found when it was made. Rank 0 knows them."""
-        found = self.folder.metadata().init if self.world.is_master else None
+        found = self.folder.metadata().init if experiment.init and self.world.is_master else None
         return Origin(**found) if found else None
 
     def _hand_over(self, loop: Loop) -> None:

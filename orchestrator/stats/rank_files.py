@@ -55,8 +55,8 @@ class _DiskPart:
         pass
 
     def end(self) -> None:
-        self._file.write(END)
-        self._file.close()
+        with self._file:
+            self._file.write(END)
 
 
 class _ObjectPart:

@@ -55,7 +55,7 @@ def test_a_flipped_bit_in_any_file_is_found(runs: Path, tmp_path: Path, name: st
             assert file.name in CARRY_NONE or (verdicts[path] == "unknown" and file.suffix == ".jsonl"), path
             continue
         data = file.read_bytes()
-        place = len(data) * 9 // 10  # of Parquet in its footer: the header of a page has no checksum of its own, and no value in it
+        place = len(data) - 100 if file.suffix == ".parquet" else len(data) // 2  # its footer: the header of a page has no checksum, and no value in it
         file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         assert wrong(folder).get(path) == "damaged", path
         file.write_bytes(data)

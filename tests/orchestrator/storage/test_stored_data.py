@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import is_whole, mapping, parsed, read_json, sealed, whole_lines
+from orchestrator.storage.stored_data import hearing, is_whole, mapping, parsed, read_json, sealed, whole_lines
 
 ENTRIES = {"value": 0.25, "step": 12, "word": 'é"}\n', "inner": {"crc": 1}}
 
 
+def _is_json(data: bytes) -> bool:
+    try:
+        parsed(data)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("indent", [None, 1])
-def test_whichever_digit_is_changed_it_is_seen(indent: int | None) -> None:
+def test_whichever_bit_is_changed_it_is_seen(indent: int | None) -> None:
     text = sealed(json.dumps(ENTRIES, indent=indent)).encode()
     assert list(json.loads(text)) == [*ENTRIES, "crc"]
     assert parsed(text) == ENTRIES
     assert is_whole(text)
     assert is_whole(text + b"\n")
-    digits = [place for place, byte in enumerate(text) if chr(byte).isdigit()]
-    for place in digits:
-        assert is_whole(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :]) is False
+    for place, bit in product(range(len(text)), range(8)):
+        harmed = text[:place] + bytes([text[place] ^ 1 << bit]) + text[place + 1 :]
+        assert is_whole(harmed) is False or not _is_json(harmed), harmed
     assert is_whole(json.dumps(ENTRIES).encode()) is None
 
 
@@ -31,6 +40,19 @@ def test_a_file_that_was_changed_is_read_with_a_word(tmp_path: object, caplog: p
     for _ in range(2):
         assert read_json(storage, "run.json", mapping, "")["step"] == 13
     assert caplog.text.count(f"{storage}/run.json was changed after it was written: its checksum does not hold") == 1
+
+
+def test_whichever_bit_of_a_line_is_changed_it_is_said_and_where_it_is_cut_it_is_not() -> None:
+    line = sealed(json.dumps(ENTRIES)).encode()
+    for place, bit in product(range(len(line)), range(8)):
+        harmed = line[:place] + bytes([line[place] ^ 1 << bit]) + line[place + 1 :]
+        with hearing() as heard:
+            assert whole_lines(harmed, "metrics.jsonl", mapping) == []
+        assert heard, harmed
+    for place in range(len(line)):
+        with hearing() as heard:
+            assert whole_lines(line[:place], "metrics.jsonl", mapping) == []
+        assert heard == []
 
 
 def test_a_line_whose_number_was_changed_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
