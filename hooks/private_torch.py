@@ -5,6 +5,7 @@ The tests of this file have a line for each name, which says what it is for and 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -62,6 +64,17 @@ def when_out_of_memory(call: Callable[[], None]) -> None:
 def at_end_of_backward(call: Callable[[], None]) -> None:
     """Calls when the backward pass that is under way ends, in the order in which that was asked for. In a tensor's hook."""
     Variable._execution_engine.queue_callback(call)
+
+
+def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | None:
+    """Which parameters, by their place among those that are trained, had no gradient in the backward pass that has just ended, so that
+    ranks have not exchanged all of them; None where they have, or were not to. Costs no communication."""
+    try:
+        model._check_reducer_finalized()
+    except RuntimeError as error:
+        places = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+        return [int(place) for place in places[1].split()] if places else []
+    return None
 
 
 def compile_in_place(module: nn.Module) -> None:

@@ -196,6 +196,7 @@ def test_the_page_on_experiments_has_every_key_with_its_default() -> None:
     # Without what must be said, and unchecked: nothing but the defaults.
     defaults = Experiment.model_construct().model_dump(mode="json")
     inner = {f"{part}.{name}": value for part in ("hang", "loader", "scaler", "workers") for name, value in defaults.pop(part).items()}
+    inner |= {f"workers.ddp.{name}": value for name, value in inner.pop("workers.ddp").items()}
     required = {name for name, field in Experiment.model_fields.items() if field.is_required()}
     assert told == defaults | inner | dict.fromkeys(required, "must be said")
 

@@ -28,7 +28,7 @@ from experiments.losses.ibot import IBOTLoss
 from hooks import HOOKS, Hook, HookError, State
 from orchestrator import Task, run, sweep
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Component, Experiment, Workers
+from orchestrator.config.experiment import Component, Ddp, Experiment, Workers
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.model import Model
 from orchestrator.config.parameters import parameters
@@ -37,7 +37,7 @@ from orchestrator.config.source import with_value
 from orchestrator.config.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.loop import strategy
+from orchestrator.loop import computing
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder, list_runs
@@ -502,6 +502,7 @@ EXPERIMENT: dict[str, Key] = {
     "scaler.init_scale": Key(1e30, around=FP16), "scaler.growth_factor": Key(4.0, around=GROWING),
     "scaler.backoff_factor": Key(0.001, around={**FP16, "scaler": {"init_scale": 1e8}}), "scaler.growth_interval": Key(2, around=FP16),
     "channels_last": Key(True, around={"task": f"{HERE}:Images"}),
+    "sync_batchnorm": Key(True, around={"task_args": {"batch_norm": True}}),
     "compile": Key(True),
     "accumulate": Key(2),
     "validate_every": Key("3 steps"),
@@ -511,6 +512,7 @@ EXPERIMENT: dict[str, Key] = {
     "loader.drop_last": Key(True),
     "loader.when_dry": Key("stop", around={"task": "tests.streams:Streams", "epoch_steps": 5}),
     "workers.strategy": Key("fsdp"),
+    **{f"workers.ddp.{name}": Key(True) for name in Ddp.model_fields},
     "hooks": Key({**QUIET, "gradient_clip": {"max_norm": 0.01}}),
     "hooks.gradient_clip.priority": Key("LOWEST", around=CLIPPED),
     "hooks.gradient_clip.level": Key("LOWEST", around=CLIPPED),
@@ -547,7 +549,7 @@ def test_every_key_of_an_experiment_is_walked() -> None:
 
 
 def test_a_key_of_an_experiment_makes_another_run_or_is_refused(left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategy, "compile_in_place", lambda module: WATCHED.update(["compiled"]))
+    monkeypatch.setattr(computing, "compile_in_place", lambda module: WATCHED.update(["compiled"]))
     monkeypatch.chdir(tmp_path)
     for seed, file in enumerate(("first.pt", "second.pt")):
         torch.manual_seed(seed)

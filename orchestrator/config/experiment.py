@@ -123,6 +123,21 @@ Bytes = Annotated[int, Ge(1), BeforeValidator(_bytes, json_schema_input_type=int
 _OF_RAY = frozenset(("CPU", "GPU", "memory"))
 
 
+class Ddp(Model):
+    """Options of torch's DistributedDataParallel, called as there."""
+
+    find_unused_parameters: bool = False
+    """Looks in each forward pass which parameters the output depends on, for models of which a batch may leave layers out."""
+    static_graph: bool = False
+    """Says that each iteration uses the same parameters, so that torch looks in the first one alone."""
+    gradient_as_bucket_view: bool = False
+    """Keeps gradients where they are exchanged, which saves their size in memory."""
+
+    def set_otherwise(self) -> list[str]:
+        """The options that are not torch's own."""
+        return [name for name, value in self.model_dump().items() if value]
+
+
 class Workers(Model):
     """The processes of one run."""
 
@@ -141,6 +156,8 @@ class Workers(Model):
     """Resources of the cluster's own asked of Ray for each rank."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model: each has all of it, or each has a part of every parameter (torch's fully_shard)."""
+    ddp: Ddp = Ddp()
+    """How ranks that have all of it exchange gradients."""
 
     @model_validator(mode="after")
     def _counts_upwards(self) -> Self:
@@ -325,6 +342,8 @@ class Experiment(Model):
     """How fp16 scales the loss: torch's GradScaler."""
     channels_last: bool = False
     """Keeps the weights of convolutions, and with them all images, in the order that GPUs with tensor cores compute in."""
+    sync_batchnorm: bool = False
+    """Normalizes by the batches of all ranks together: BatchNorm layers become torch's SyncBatchNorm, which needs GPUs."""
     compile: bool = False
     """Compiles the model (torch.compile), or the parts of it that the task calls, in place: names of parameters and checkpoints stay as they are."""
     accumulate: Annotated[int, Ge(1)] = 1

@@ -60,7 +60,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])
-    problems.extend(_unread_scaler(experiment) if experiment else [])
+    problems.extend([*_unread_scaler(experiment), *_exchange_problems(experiment, task_class)] if experiment else [])
     task, task_args, hooks = _components(data, task_class, problems)
     if problems or experiment is None or task is None:
         raise ConfigError(problems)
@@ -106,6 +106,24 @@ def _unread_scaler(experiment: Experiment) -> list[Problem]:
     said, usual = experiment.scaler.model_dump(), Scaler().model_dump()
     others = [key for key in said if said[key] != usual[key] and experiment.precision != "fp16"]
     return [Problem(f"scaler.{key}", f"is read by nothing, got {said[key]}: it needs precision: fp16") for key in others]
+
+
+def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[Problem]:
+    """What is said of an exchange between ranks that there is not, or not so. A single rank may be told of one, as the same file
+    goes for several."""
+    workers, problems = experiment.workers, []
+    options = workers.ddp.set_otherwise()
+    if workers.strategy == "fsdp":
+        problems += [Problem(f"workers.ddp.{name}", "is read by nothing: it needs strategy: ddp") for name in options]
+    elif task and takes_turns(task):
+        problems += [Problem(f"workers.ddp.{name}", "is read by nothing: each turn exchanges the gradients that there are of its parameters") for name in options]
+    elif workers.ddp.static_graph and workers.ddp.find_unused_parameters:
+        problems.append(Problem("workers.ddp.find_unused_parameters", "is read by nothing: with static_graph torch looks for them once, in the first iteration"))
+    if workers.ddp.static_graph and experiment.accumulate > 1:
+        problems.append(Problem("workers.ddp.static_graph", "cannot be with accumulate: torch takes the first backward pass for the graph, and it exchanges nothing"))
+    if experiment.sync_batchnorm and workers.most > 1 and not workers.gpu:
+        problems.append(Problem("sync_batchnorm", "needs GPUs: torch's SyncBatchNorm computes nowhere else", suggestion="write workers.gpu: true"))
+    return problems
 
 
 def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | None]) -> list[Problem]:

@@ -25,12 +25,15 @@ class OwnBackward:
     def __init__(self, model: DistributedDataParallel, clock: Clock) -> None:
         self._clock = clock
         self._ended: Any = None
-        # Any will do, as DDP demands a gradient of each in each pass; a tensor's hooks come before DDP is given its gradient.
-        parameter = next(parameter for parameter in model.parameters() if parameter.requires_grad)
-        parameter.register_hook(self._in_backward)
+        self._is_asked = False
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # Any will do where DDP demands a gradient of each in each pass; a tensor's hooks come before DDP is given its gradient.
+        for parameter in trained if model.find_unused_parameters or model.static_graph else trained[:1]:
+            parameter.register_hook(self._in_backward)
 
     def _in_backward(self, gradient: Tensor) -> None:
-        if self._clock.recording:
+        if self._clock.recording and not self._is_asked:
+            self._is_asked = True
             at_end_of_backward(self._at_end)
 
     def _at_end(self) -> None:
@@ -38,5 +41,5 @@ class OwnBackward:
 
     def take(self, default: Any) -> Any:
         """The mark of the pass that just ended; the default where none was taken."""
-        ended, self._ended = self._ended, None
+        ended, self._ended, self._is_asked = self._ended, None, False
         return default if ended is None else ended

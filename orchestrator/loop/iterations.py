@@ -76,7 +76,7 @@ class Iterations:
         scaler, groups, clear_gradients = precision.scaler, optimizer.param_groups, clearing(optimizer)
         own_backward, to_device = self._own_backward, self._to_device
         self._begin_rows(state.epoch, "loss", "lr")
-        position, group, unchecked, ended = 1, 1, True, clock.restart()
+        position, group, ended = 1, 1, clock.restart()
         while True:
             t_begun = t_started = mark()
             if on_iteration_start:
@@ -118,6 +118,7 @@ class Iterations:
             t_own = t_backward = t_gradients = mark()
             if own_backward is not None:
                 t_own = own_backward.take(t_backward)
+                check_exchanged(cast(DistributedDataParallel, state.model))
             if on_backward:
                 fire("on_backward", state)
                 t_gradients = mark()
@@ -128,9 +129,6 @@ class Iterations:
                 self._record_rates(optimizer)
             state.stepped = False
             if position == group:
-                if unchecked:
-                    check_exchanged(state.model)
-                    unchecked = False
                 if scaler is not None:
                     precision.unscale(optimizer)
                     t_unscaled = t_measured = mark()

@@ -24,6 +24,7 @@ from orchestrator.config.source import Origin
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop import initial_weights, weight_sources
 from orchestrator.loop.changes import Changes
+from orchestrator.loop.computing import as_computed, needless_on_one_rank
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.iterations import Iterations
@@ -84,8 +85,10 @@ class Loop:
         self.clock = clock_for(self.world.device)
         schedules = self._schedules()
         module = of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+        module = as_computed(module, experiment, self.world)
         model = shared(module, task, experiment, self.world)
         told = [] if resumes else self._begin_with_weights(module, origin)
+        told += needless_on_one_rank(experiment) if self.world.world_size == 1 else []
         self.state = state = self._make_state(module, model, artifacts, display, config or {}, name or experiment.name, store, schedules)
         show_progress(task, state)
         if self.world.is_master:

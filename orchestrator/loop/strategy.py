@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
+from inspect import signature
 from typing import Any
 
 import torch
@@ -13,22 +14,20 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.batch_norm_statistics import RunningNorm
-from hooks.private_torch import compile_in_place
+from hooks.parts.parameter_names import listed
+from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.users_code import place_of
-from orchestrator.errors import ConfigError, Problem, RunError
+from orchestrator.errors import RunError
 from orchestrator.loop.world import World
 from orchestrator.task import Task, takes_turns
+
+# Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass. The option had another name before torch 2.13.
+_SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
 
 
 def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
     """The model on this rank's device, as the training step calls it: shared with the other ranks."""
-    if experiment.channels_last:
-        if not any(parameter.ndim == 4 for parameter in module.parameters()):
-            raise ConfigError([Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")])
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
-    if experiment.compile:
-        compile_in_place(module)
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
@@ -38,8 +37,8 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])
         return module
     devices = [world.device] if world.device.type == "cuda" else None
-    # Buffers are left to the sync_buffers hook: once per phase instead of once per forward pass.
-    return DistributedDataParallel(WithinOneCall(module.to(world.device)), device_ids=devices, broadcast_buffers=False)
+    options = {_SYNC_BUFFERS: False, **experiment.workers.ddp.model_dump()}
+    return DistributedDataParallel(WithinOneCall(module.to(world.device)), device_ids=devices, **options)
 
 
 class WithinOneCall(nn.Module):
@@ -147,21 +146,25 @@ def exchange_gradients(model: nn.Module, now: bool) -> None:
         exchange(now)
 
 
-def check_exchanged(model: nn.Module) -> None:
-    """Raises RunError where ranks have not exchanged all gradients in a backward pass, as the loss depends on no such parameter.
-
-    What is left over of its bucket would stay each rank's own; torch says so in the next iteration, by number.
-    """
-    if not isinstance(model, DistributedDataParallel):
+def check_exchanged(model: DistributedDataParallel) -> None:
+    """Raises RunError where ranks have not exchanged all gradients in the backward pass that has just ended, as the loss depends on
+    no such parameter. What is left over of its bucket would stay each rank's own."""
+    left = gradients_never_exchanged(model)
+    if left is None:
         return
-    trained = {name: p for name, p in model.module.module.named_parameters() if p.requires_grad}
-    left = [name for name, parameter in trained.items() if parameter.grad is None]
-    if left:
-        shown = f"{', '.join(left[:4])}{' ...' if len(left) > 4 else ''}"
-        raise RunError(
-            f"the loss does not depend on {len(left)} of the model's {len(trained)} parameters ({shown}), so ranks cannot exchange their "
-            "gradients. Use them in forward() in every iteration, or write requires_grad_(False) for them in model()"
+    trained = [name for name, parameter in model.module.module.named_parameters() if parameter.requires_grad]
+    names = [trained[place] for place in left if place < len(trained)]
+    some = f"{len(names)} of the model's {len(trained)} parameters ({listed(names, 4)})" if names else "all of the model's parameters"
+    if model.find_unused_parameters:
+        mend = "torch looks for parameters that are not used from the output on: let forward() give its tensors in lists, tuples or mappings"
+    elif model.static_graph:
+        mend = "static_graph says that each iteration uses the same ones: take it away, or write find_unused_parameters: true instead"
+    else:
+        mend = (
+            "Use them in forward() in every iteration, write requires_grad_(False) for them in model(), or let ranks look for them each time: "
+            "workers: {ddp: {find_unused_parameters: true}}"
         )
+    raise RunError(f"the loss does not depend on {some}, so ranks cannot exchange their gradients. {mend}")
 
 
 def mesh_of(module: nn.Module) -> Any:

@@ -138,3 +138,21 @@ def test_what_needs_the_whole_model_is_refused_where_ranks_share_it_out() -> Non
     wrong = {"hooks.export", "hooks.optimizer_stats", "hooks.ema", "precision", "compile", "channels_last"}
     assert {problem.path for problem in error.value.problems} == wrong
     assert "hooks.export: cannot be with workers.strategy: fsdp: it runs the model on the master alone" in str(error.value)
+
+
+def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -> None:
+    two, ddp = {"count": 2}, dict.fromkeys(("find_unused_parameters", "gradient_as_bucket_view"), True)
+    turns = {"d": {"type": "SGD", "lr": 0.1, "params": "critic.*"}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
+    described(workers={"ddp": {"static_graph": True}}, sync_batchnorm=True)
+    described(workers={**two, "ddp": ddp})
+    described(workers={**two, "gpu": True}, sync_batchnorm=True)
+    refused = {
+        "needs strategy: ddp": {"workers": {**two, "strategy": "fsdp", "ddp": ddp}},
+        "torch looks for them once": {"workers": {**two, "ddp": {**ddp, "static_graph": True}}},
+        "cannot be with accumulate": {"workers": {"ddp": {"static_graph": True}}, "accumulate": 2},
+        "each turn exchanges": {"workers": {"ddp": ddp}, "task": "tests.orchestrator.loop.test_turns:Gan", "optimizers": turns},
+        "sync_batchnorm: needs GPUs": {"workers": two, "sync_batchnorm": True},
+    }
+    for message, fields in refused.items():
+        with pytest.raises(ConfigError, match=message):
+            described(**fields)

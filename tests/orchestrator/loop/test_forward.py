@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.training.ema import EMA
-from orchestrator.config.experiment import Workers
+from orchestrator.config.experiment import Ddp, Workers
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.strategy import is_sharded
@@ -68,6 +68,15 @@ class OfTheBody(OfParts):
         return Points.loss(self, output, batch)
 
 
+@dataclass
+class WithoutHeadLater(OfTheBody):
+    """Leaves out the head from the third batch on."""
+
+    def forward(self, model: Any, batch: Any) -> Tensor:
+        self.forwards = vars(self).get("forwards", 0) + 1
+        return (OfParts if self.forwards < 3 else OfTheBody).forward(self, model, batch)
+
+
 def lived(task: OfParts, world: World | None = None, **fields: Any) -> dict[str, Any]:
     """A run, with averaged weights in validation."""
     world = world or World()
@@ -79,15 +88,22 @@ def lived(task: OfParts, world: World | None = None, **fields: Any) -> dict[str,
     return {"weights": weights, "reports": reports, "rows": rows.columns("phase", "loss"), "types": set(task.seen)}
 
 
+FINDING = (Ddp(find_unused_parameters=True), Ddp(static_graph=True), Ddp(find_unused_parameters=True, gradient_as_bucket_view=True))
+
+
 def _on_two(rank: int, world_size: int) -> dict[str, Any]:
     world = World(rank, world_size, rank)
     sharded = partial(lived, world=world, workers=Workers(count=2, strategy="fsdp"))
     with pytest.raises(RunError) as refused:
         sharded(OfParts(train=48))
-    with pytest.raises(RunError) as unused:
-        lived(OfTheBody(train=48), world)
+    found = {}
+    for task in (OfTheBody, WithoutHeadLater):
+        with pytest.raises(RunError) as unused:
+            lived(task(train=48), world)
+        found[task.__name__] = str(unused.value)
     return {
-        "unused": str(unused.value),
+        "unused": found,
+        "found": [lived(OfTheBody(train=48), world, workers=Workers(count=2, ddp=options))["weights"] for options in FINDING],
         "parts": lived(OfParts(train=48), world),
         "whole": lived(OfParts(train=48, whole=True), world),
         "accumulated": [lived(OfParts(train=48, whole=whole), world, accumulate=2)["weights"] for whole in (False, True)],
@@ -131,10 +147,21 @@ def test_where_ranks_have_parts_of_it_the_error_says_what_to_write(two: list[dic
             assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_what_the_loss_does_not_depend_on_is_named_before_anything_is_trained_without_exchange(two: list[dict[str, Any]]) -> None:
+def test_what_the_loss_does_not_depend_on_is_named_in_the_first_iteration_in_which_it_does_not(two: list[dict[str, Any]]) -> None:
     assert len(lived(OfTheBody(train=48))["reports"]) == 2
     for found in two:
-        assert "does not depend on 2 of the model's 5 parameters (head.weight, head.bias)" in found["unused"]
+        for text in found["unused"].values():
+            assert "does not depend on 2 of the model's 5 parameters (head.weight, head.bias)" in text
+            assert "workers: {ddp: {find_unused_parameters: true}}" in text
+
+
+def test_or_torch_looks_for_it_and_the_rest_is_trained_as_in_one_process(two: list[dict[str, Any]]) -> None:
+    alone = lived(OfTheBody(train=48))["weights"]
+    for found in two:
+        for weights in found["found"]:
+            assert weights == two[0]["found"][0]
+            for name, value in alone.items():
+                torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
 
 
 def test_parts_of_a_compiled_model_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,37 @@
+"""How a model computes: what an experiment says of it beside the task, done to the model before ranks share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from hooks.parts.batch_norm_statistics import BatchNorm
+from hooks.private_torch import compile_in_place
+from orchestrator.config.experiment import Experiment
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.loop.world import World
+
+
+def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.Module:
+    """The model as the experiment has it computed, with the names that its parameters have; raises ConfigError where a key says nothing of it."""
+    if experiment.sync_batchnorm:
+        if not any(isinstance(part, BatchNorm) for part in module.modules()):
+            raise ConfigError([Problem("sync_batchnorm", "is read by nothing: the model has no BatchNorm")])
+        if world.world_size > 1:
+            module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+    if experiment.channels_last:
+        if not any(parameter.ndim == 4 for parameter in module.parameters()):
+            raise ConfigError([Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")])
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
+    if experiment.compile:
+        compile_in_place(module)
+    return module
+
+
+def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
+    """Lines of what is said of an exchange between ranks, for a run that has but one."""
+    options = [f"workers.ddp.{name}" for name in experiment.workers.ddp.set_otherwise()]
+    for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
+        yield f"{name} makes no difference here: there is one rank, which exchanges nothing"
