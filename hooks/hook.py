@@ -105,7 +105,7 @@ class Hook:
         """The run begins: model, optimizer and data are there."""
 
     def on_phase_start(self, state: State) -> None:
-        """A train, val or test phase begins (`state.phase`); fires again when a phase is resumed in its middle."""
+        """A phase of train, val or test begins (`state.phase`, such as `val` or `val/noisy`); fires again when a phase is resumed in its middle."""
 
     def on_iteration_start(self, state: State) -> None:
         """Before the batch is fetched."""

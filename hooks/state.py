@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.metric_direction import judges
+from hooks.parts.metric_names import phase_of
 from hooks.private_torch import foreach_norm
 from hooks.recent_rows import KeptRows, Recent
 
@@ -71,11 +72,11 @@ class Weights:
 
 def evaluation_of(metric: str, labels: Container[str]) -> str | None:
     """Which of the evaluations, by label, gives a metric; None of a metric of training, which sees the raw weights."""
-    phase, _, rest = metric.partition("/")
-    label, _, name = rest.partition("/")
+    phase, *places = metric.split("/")[:-1] or [""]
     if phase == "train":
         return None
-    return label if name and label in labels else ""
+    # Of a phase with a name of its own, such as val/noisy, it stands behind that.
+    return next((place for place in places[:2] if place in labels), "")
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ class State:
     turn: str = ""
     """The name of the optimizer whose turn it is, from `on_forward` to `on_update`; empty between turns, and where there is one."""
     loaders: Mapping[str, Any] = field(default_factory=dict)
-    """Phase name to loader; `fresh_batches` gives batches without disturbing them."""
+    """Phase name, such as `train`, `val` or `val/noisy`, to loader; `fresh_batches` gives batches without disturbing them."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
     """`fresh_batches("train")` iterates over this rank's data once, on the device, outside the training order; with
     `shuffled=True` in an order that is the same each time but not the dataset's."""
@@ -119,6 +120,7 @@ class State:
 
     # Where in the run
     phase: str = ""
+    """`train`, `val` or `test`, or with the name of one of several: `val/noisy`."""
     epoch: int = 0
     iteration: int = 0
     step: int = 0
@@ -228,6 +230,10 @@ class State:
         if self.max_steps is not None:
             return self.step >= self.max_steps
         return self.max_epochs is not None and self.epoch >= self.max_epochs
+
+    def gives(self, metric: str) -> bool:
+        """Whether the present phase is the one that gives a metric: val/noisy gives `val/noisy/loss`, and val does not."""
+        return phase_of(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
     def milestone(self) -> str:

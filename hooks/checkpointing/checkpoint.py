@@ -17,7 +17,7 @@ from torch import Tensor
 from hooks.hook import Hook, Priority, Ranks
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.metric_direction import MODES, Mode, Rule, declared_modes, directions, first_to_judge_by, of_val
-from hooks.parts.metric_names import phase_of, there_are
+from hooks.parts.metric_names import kind_of, phase_of, phases_of, there_are
 from hooks.parts.unread_fields import refuse_unread
 from hooks.private_torch import tree_map
 from hooks.rhythm import Rhythm
@@ -193,7 +193,7 @@ class Checkpoint(Hook):
 
     def _judge(self, state: State) -> None:
         """Looks for metrics that are better than ever, and gives them a checkpoint of this step."""
-        if self._told_later and not self._bests and state.phase == "val":
+        if self._told_later and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
         better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
         saved = self._saved_at(state)
@@ -206,7 +206,7 @@ class Checkpoint(Hook):
             self._crown(state, saved, metrics)
             self._retain(state)
         else:
-            self._pending = metrics
+            self._pending += metrics
             self._request(state, "best")
 
     def _choose_metric(self, state: State) -> None:
@@ -266,7 +266,8 @@ class Checkpoint(Hook):
 
 def _value(best: _Best, state: State) -> float:
     """The metric's value where this phase gives it, else NaN; raises ValueError when the first such phase does not."""
-    if state.phase != (phase_of(best.metric) or "val"):
+    validated = (phases_of("val", state.loaders) or ["val"])[-1]
+    if not (state.gives(best.metric) if phase_of(best.metric) else state.phase == validated):
         return math.nan
     if best.metric not in state.metrics and best.score is None:
         raise ValueError(f"best: there is no metric '{best.metric}' after the {state.phase} phase; {there_are(state.metrics, best.metric)}")

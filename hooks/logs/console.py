@@ -75,7 +75,7 @@ class Console(Hook):
             whole = state.phase == "train" and state.epoch_completed
             self._show(state, state.phase_length if whole else state.phase_iteration, {})
         self._windows.catch_up()
-        metrics = [f"{name.partition('/')[2]} {value:.4g}" for name, value in phase_metrics(state).items()]
+        metrics = [f"{name.removeprefix(f'{state.phase}/')} {value:.4g}" for name, value in phase_metrics(state).items()]
         seconds = perf_counter() - self._phase_began
         state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.parts.metric_names import kind_of
 from hooks.state import State
 
 PENDING = 50
@@ -39,7 +40,7 @@ class OutputCSV(Hook):
     scores: bool = False
     """Writes the outputs too."""
     phases: tuple[Literal["val", "test"], ...] = ("val", "test")
-    """The phases that are written."""
+    """The phases that are written, each of a kind where there are several."""
 
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.ALL
@@ -49,7 +50,7 @@ class OutputCSV(Hook):
         self._samples: dict[str, _Samples] = {}
 
     def on_phase_start(self, state: State) -> None:
-        self._samples = {label: _Samples() for label in state.evaluations} if state.phase in self.phases else {}
+        self._samples = {label: _Samples() for label in state.evaluations} if kind_of(state.phase) in self.phases else {}
 
     def on_loss(self, state: State) -> None:
         if not self._samples or state.phase == "train":

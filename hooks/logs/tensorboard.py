@@ -17,6 +17,7 @@ from hooks.parts.logs.hyperparameters import flatten, swept
 from hooks.parts.logs.model_graph import add_graph
 from hooks.parts.logs.readings import under_way
 from hooks.parts.logs.window_statistics import Size, Statistic
+from hooks.parts.metric_names import PHASES
 from hooks.parts.unread_fields import refuse_unread
 from hooks.recent_rows import RECENT
 from hooks.rhythm import Rhythm, paced_by
@@ -30,8 +31,8 @@ logger = logging.getLogger("hookyard")
 FOLDER = "tensorboard"
 _HYPER = "hp/"
 """Before the names of metrics in the table of hyperparameters."""
-_FIRST = {f"{phase}/loss": f"Loss/{phase}" for phase in ("train", "val", "test")}
-"""Where losses stand besides: TensorBoard opens the groups that come first by ASCII, capitals before the others."""
+_FIRST = "Loss"
+"""The group in which losses stand besides: TensorBoard opens those that come first by ASCII, capitals before the others."""
 _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "samples": "world_samples"}
 """What each axis counts."""
 
@@ -86,6 +87,7 @@ class TensorBoard(Cleanup, Hook):
         self._x = 0
         self._points: dict[str, float] = {}
         self._named: dict[str, None] = {}
+        self._phases: tuple[str, ...] = PHASES
 
     def needs_whole_model(self) -> str:
         return "histograms and graph need the whole model on the master" if self.histograms.count or self.graph else ""
@@ -94,6 +96,7 @@ class TensorBoard(Cleanup, Hook):
         from torch.utils.tensorboard import SummaryWriter
 
         x = self._axis_value(state)
+        self._phases = tuple(dict.fromkeys([*PHASES, *state.loaders]))
         known = self._points if self._x == x else {}
         self._writer = SummaryWriter(str(state.artifacts / FOLDER), purge_step=x, flush_secs=self.flush_s)
         self._points = {}
@@ -179,7 +182,7 @@ class TensorBoard(Cleanup, Hook):
             return
         if x != self._x:
             self._x, self._points = x, {}
-        losses = {_FIRST[tag]: value for tag, value in points.items() if tag in _FIRST}
+        losses = {f"{_FIRST}/{phase}": points[tag] for phase in self._phases if (tag := f"{phase}/loss") in points}
         for tag, value in {**losses, **points}.items():
             if tag not in self._points:
                 self._points[tag] = value

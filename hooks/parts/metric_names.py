@@ -1,4 +1,4 @@
-"""The names of metrics: which there are, and which may have been meant by one that is not there."""
+"""The names of metrics and of the phases that give them, and which may have been meant by one that is not there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 PHASES = ("train", "val", "test")
-"""What the metrics of a phase begin with: `val/accuracy`."""
+"""The kinds of phases, as they are run. Of val and test there may be several, by name: `val/noisy`."""
 
 
-def phase_of(metric: str) -> str:
-    """The phase that gives a metric; empty where its name begins with none."""
-    first = metric.partition("/")[0]
-    return first if first in PHASES else ""
+def kind_of(phase: str) -> str:
+    """`train`, `val` or `test`."""
+    return phase.partition("/")[0]
+
+
+def phases_of(kind: str, phases: Iterable[str]) -> list[str]:
+    """Those of a kind, as they are run: the one without a name first."""
+    return sorted((phase for phase in phases if kind_of(phase) == kind), key=lambda phase: phase != kind)
+
+
+def as_run(phases: Iterable[str]) -> list[str]:
+    """Phases in the order of their kinds, those of a kind by name; what is none comes last."""
+    places = {kind: place for place, kind in enumerate(PHASES)}
+    return sorted(phases, key=lambda phase: (places.get(kind_of(phase), len(PHASES)), phase))
+
+
+def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
+    """The phase that gives a metric: with whose name it begins, such as `val/accuracy`, the longest where several fit; empty where none does."""
+    return max((phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default="")
 
 
 def there_are(names: Iterable[str], *missing: str) -> str:

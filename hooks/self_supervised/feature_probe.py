@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Subset
 from hooks.hook import Hook, Priority
 from hooks.parts.eval_mode import evaluating
 from hooks.parts.import_path import callable_at
+from hooks.parts.metric_names import phases_of
 from hooks.parts.self_supervised.gather import gather
 from hooks.parts.self_supervised.teacher import part_of
 from hooks.state import State
@@ -35,7 +36,7 @@ class FeatureProbe(Hook):
     samples of each class; the draws are the same in every run. Adds `val/knn_accuracy` and `val/linear_accuracy` to the
     metrics, and, to compare with, the same of the inputs' own values and of the encoder before training, as
     `val/pixels/...` and `val/untrained/...`. Measures every set of weights that is validated with, such as EMA's, as
-    `val/ema/...`.
+    `val/ema/...`. Where the task has several sets of val, they stand by the name of the first.
     Each rank encodes its share of the data and classifies its share of `val`; training features are gathered and counts
     added, so that all ranks get the same values. Raises ValueError for a callable or encoder that is none.
     Source: "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (Wu et al., 2018), DINO's eval_knn.
@@ -75,7 +76,7 @@ class FeatureProbe(Hook):
             self._baselines |= {f"untrained/{name}": value for name, value in untrained.items()}
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase != "val":
+        if state.phase != (phases_of("val", state.loaders) or ["val"])[0]:
             return
         values: dict[str, float] = {}
         for label, weights in state.evaluations.items():
@@ -83,7 +84,7 @@ class FeatureProbe(Hook):
                 measured = self._measure(part_of(state.module, self.encoder), state)
             values |= {f"{label}/{name}" if label else name: value for name, value in measured.items()}
         values |= self._baselines or {}
-        state.metrics |= {f"val/{name}": value for name, value in values.items()}
+        state.metrics |= {f"{state.phase}/{name}": value for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"baselines": self._baselines}

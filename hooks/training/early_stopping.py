@@ -52,7 +52,7 @@ class EarlyStopping(Hook):
         self._wait = 0
 
     def on_phase_end(self, state: State) -> None:
-        if self.monitor.split("/")[0] != state.phase:
+        if not state.gives(self.monitor):
             return
         if self.monitor not in state.metrics:
             self._miss(state)

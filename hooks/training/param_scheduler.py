@@ -96,7 +96,7 @@ class ParamScheduler(Hook):
 
     def _step_on_metric(self, state: State, monitor: str) -> None:
         schedulers = [scheduler for scheduler in state.schedulers.values() if scheduler is not None]
-        if not schedulers or monitor.split("/")[0] != state.phase:
+        if not schedulers or not state.gives(monitor):
             return
         if monitor not in state.metrics:
             raise KeyError(f"monitor={monitor!r} is no metric of this run; {there_are(state.metrics, monitor)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Self
 
@@ -37,8 +37,8 @@ class Position:
     """Samples of the present epoch that all ranks together have consumed."""
     phase_iteration: int = 0
     """Iterations of the present epoch that each rank has completed."""
-    eval_iterations: int = 0
-    """Validation iterations completed since the present epoch began."""
+    eval_iterations: Mapping[str, int] = field(default_factory=dict)
+    """Iterations of each phase of val completed since the present epoch began."""
     val_iterations: int = 0
     """Validation iterations completed since the run began."""
     stage: Stage = Stage.TRAIN
@@ -54,12 +54,15 @@ class Position:
             raise ValueError(f"its position has no `{missing[0]}`")
         stage = given["stage"]
         numbered = Stage.__members__.get(stage.upper(), stage) if isinstance(stage, str) else stage
-        position: Self = checked({**given, "stage": numbered}, cls, "position")
-        negative = [name for name, value in vars(position).items() if value < 0]
+        validated = given.get("eval_iterations", {})
+        of_before = {"eval_iterations": {"val": validated}} if isinstance(validated, int) else {}
+        position: Self = checked({**given, **of_before, "stage": numbered}, cls, "position")
+        counts = {**vars(position), "eval_iterations": min(position.eval_iterations.values(), default=0)}
+        negative = [name for name, value in counts.items() if value < 0]
         if negative:
             raise ValueError(f"`position.{negative[0]}` is less than 0")
         return position
 
 
 _ALWAYS_WRITTEN = ("epoch", "step", "iteration", "samples", "offset", "phase_iteration", "stage")
-"""Older versions left out the others."""
+"""Older versions left out the others, and counted the iterations of val alone."""

@@ -19,8 +19,8 @@ from orchestrator.task import Task
 ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""
 
-_NAME = re.compile(r"\w[\w.-]{0,99}")
-_WRONG_NAME = "is no name, by which folders may be called: letters, digits, `_`, `-` and `.`, 100 of them at most"
+NAME = re.compile(r"\w[\w.-]{0,99}")
+WRONG_NAME = "is no name, by which folders may be called: letters, digits, `_`, `-` and `.`, 100 of them at most"
 
 DEFAULT_HOOKS = (
     "sampler_seed",
@@ -76,7 +76,7 @@ def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
     required = as_written(required, "hooks")
     if len(entries) > MOST_HOOKS:
         raise ConfigError([Problem("hooks", f"are {len(entries):,}, and may be {MOST_HOOKS}")])
-    problems = [Problem(f"hooks.{name}", _WRONG_NAME) for name in entries if not _NAME.fullmatch(name)]
+    problems = [Problem(f"hooks.{name}", WRONG_NAME) for name in entries if not NAME.fullmatch(name)]
     names = dict.fromkeys([*DEFAULT_HOOKS, *required, *entries])
     made = {name: collect_problems(problems, _made, name, entries, required) for name in names}
     if problems:

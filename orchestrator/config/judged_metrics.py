@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook
 from hooks.parts.metric_direction import judges
-from hooks.parts.metric_names import PHASES, nearest, phase_of
+from hooks.parts.metric_names import PHASES, nearest, phase_of, phases_of
 from hooks.rhythm import Rhythm
 from orchestrator.config.users_code import users_code
 from orchestrator.errors import ConfigError, Problem
@@ -64,10 +64,20 @@ def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hoo
 def phase_problems(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
     """A problem for each metric of a phase for which the task brings no data; `phases` are those it brings."""
     return [
-        asked.problem(f"is never measured, as data() of the task gives {', '.join(phases)} and no {asked.phase}")
+        asked.problem(f"is never measured, as data() of the task gives {', '.join(phases)} and no {asked.phase}", _beside(asked, phases))
         for asked in _asked(data)
-        if asked.phase and asked.phase not in phases
+        if asked.phase and not _is_of(asked, phases)
     ]
+
+
+def _is_of(asked: _Asked, phases: Collection[str]) -> bool:
+    """Whether one of the phases gives a metric, or the metrics of which one will be chosen."""
+    return bool(phases_of("val", phases) if asked.metric == "auto" else phase_of(asked.metric, phases))
+
+
+def _beside(asked: _Asked, phases: Collection[str]) -> list[str]:
+    """The metric's name in each phase of its kind."""
+    return [f"{phase}/{asked.metric.rpartition('/')[2]}" for phase in phases_of(asked.phase, phases)]
 
 
 def data_problems(data: Mapping[str, Any], task: Task) -> list[Problem]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hooks.parts.metric_names import kind_of
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.config.users_code import place_of
@@ -21,8 +22,8 @@ from orchestrator.task import Task
 
 
 class Evaluation:
-    """Evaluates the model on all of a phase's data, once with each set of weights that hooks registered in
-    `state.evaluations`. Worker process."""
+    """Evaluates the model on all data of the phases of a kind, one after the other, once with each set of weights that hooks registered
+    in `state.evaluations`. Worker process."""
 
     def __init__(
         self, task: Task, state: State, plan: Plan, iterations: Iterations, cursor: TrainingCursor, data: Data, world: World
@@ -30,15 +31,28 @@ class Evaluation:
         self._task, self._state, self._plan, self._iterations = task, state, plan, iterations
         self._cursor, self._data, self._world = cursor, data, world
 
-    def run(self, phase: str) -> None:
-        """Runs the phase `val` or `test` and puts its values into `state.metrics`; collective."""
+    def refuse_two_of_a_name(self) -> None:
+        """Raises RunError where a phase is called as weights are that hooks validate with: both would give `val/NAME/loss`."""
+        for phase in self._data.phases:
+            name = phase.partition("/")[2]
+            if name and name in self._state.evaluations:
+                lender = self._state.evaluations[name].lender
+                raise RunError(f"data() gives '{phase}', and the hook '{lender}' validates as {phase} too; call one of them otherwise")
+
+    def run(self, kind: str) -> None:
+        """Runs the phases of `val` or of `test` and puts their values into `state.metrics`; collective."""
+        for phase in self._data.of_kind(kind):
+            self._run(phase)
+
+    def _run(self, phase: str) -> None:
         state, cursor = self._state, self._cursor
         data = self._data.phases[phase]
         state.phase, state.stepped = phase, False
-        begun, trained = cursor.eval_iterations if phase == "val" else 0, state.phase_iteration
+        validates = kind_of(phase) == "val"
+        begun, trained = cursor.eval_iterations.get(phase, 0), state.phase_iteration
         epoch = cursor.epoch_label
         state.phase_iteration, state.phase_length = 0, data.length() * len(state.evaluations)
-        state.iterations_before = cursor.val_iterations if phase == "val" else 0
+        state.iterations_before = cursor.val_iterations if validates else 0
         self._plan.fire("on_phase_start", state)
         for label, weights in state.evaluations.items():
             state.evaluation, before = label, state.phase_iteration
@@ -55,9 +69,12 @@ class Evaluation:
             state.module.train()
             if meters and not data.by_index:
                 self._refuse_a_rank_without_samples(phase, before)
-            state.metrics |= self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
-        if phase == "val":
-            cursor.eval_iterations = begun + state.phase_iteration
+            values = self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
+            if twice := values.keys() & state.metrics.keys():
+                raise RunError(f"{', '.join(sorted(twice))} would be metrics of {phase} and of another phase too; call its data, or the metric, otherwise")
+            state.metrics |= values
+        if validates:
+            cursor.eval_iterations[phase] = begun + state.phase_iteration
             cursor.val_iterations += state.phase_iteration
         state.evaluation = ""
         self._plan.fire("on_phase_end", state)

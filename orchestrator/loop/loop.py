@@ -200,6 +200,7 @@ class Loop:
         try:
             self._refuse_what_is_not_there()
             self.plan.fire("on_start", self.state)
+            self.evaluation.refuse_two_of_a_name()
             for report in self._rounds():
                 is_left = True
                 yield report
@@ -273,17 +274,17 @@ class Loop:
 
     def _validation_due(self) -> bool:
         every = self.experiment.validate_every
-        if "val" not in self.data.loaders or every.count == 0:
+        if not self.data.of_kind("val") or every.count == 0:
             return False
         return self.state.finished or every.due(self.state)
 
     def _phases(self) -> tuple[str, ...]:
         """The phases that the run has at some time."""
-        never = () if self.experiment.validate_every.count else ("val",)
-        return tuple(phase for phase in self.data.loaders if phase not in never)
+        never = [] if self.experiment.validate_every.count else self.data.of_kind("val")
+        return tuple(phase for phase in self.data.phases if phase not in never)
 
     def _test_due(self) -> bool:
-        return "test" in self.data.loaders and not self.stopping.interrupted
+        return bool(self.data.of_kind("test")) and not self.stopping.interrupted
 
     def _report(self, *, tested: bool = False) -> Report:
         state, cursor, stopping = self.state, self.cursor, self.stopping
@@ -314,7 +315,7 @@ class Loop:
         state.phase, state.epoch_completed, state.stepped = "train", False, False
         state.phase_length, state.iterations_before = cursor.epoch_length, state.iteration - state.phase_iteration
         if self._batches is None and state.phase_iteration == 0:
-            cursor.eval_iterations = 0
+            cursor.eval_iterations = {}
         state.module.train()
         state.model.train()
         self.plan.fire("on_phase_start", state)
@@ -344,7 +345,7 @@ class Loop:
         """The step at which the training phase under way ends, unless its epoch is over before."""
         state, every = self.state, self.experiment.validate_every
         last = math.inf if state.max_steps is None else float(state.max_steps)
-        if "val" not in self.data.loaders or every.unit != "steps" or every.count == 0:
+        if not self.data.of_kind("val") or every.unit != "steps" or every.count == 0:
             return last
         return min(last, (state.step // every.count + 1) * every.count)
 

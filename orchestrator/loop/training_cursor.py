@@ -26,8 +26,8 @@ class TrainingCursor:
         self.stage = Stage.REPORTED
         self.epoch_length = data.train.length()
         """Training iterations of the present epoch on each rank, another than a whole one's after such a change."""
-        self.eval_iterations = 0
-        """Validation iterations completed since the present epoch began."""
+        self.eval_iterations: dict[str, int] = {}
+        """Iterations of each phase of val completed since the present epoch began."""
         self.val_iterations = 0
         """Validation iterations completed since the run began."""
 
@@ -57,7 +57,7 @@ class TrainingCursor:
         return Position(
             **{name: getattr(self._state, name) for name in _COUNTERS},
             offset=self.consumed() if self._state.phase_iteration else 0,
-            eval_iterations=self.eval_iterations,
+            eval_iterations=dict(self.eval_iterations),
             val_iterations=self.val_iterations,
             stage=self.stage,
             stepped=self._state.stepped,
@@ -71,7 +71,7 @@ class TrainingCursor:
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
         state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"
-        self.eval_iterations, self.val_iterations = position.eval_iterations, position.val_iterations
+        self.eval_iterations, self.val_iterations = dict(position.eval_iterations), position.val_iterations
         self.stage = position.stage
         if position.phase_iteration and position.offset not in (0, self.consumed()):
             self._continue_epoch_at(position.offset)

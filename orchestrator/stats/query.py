@@ -41,7 +41,7 @@ COUNTERS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "atte
 """Columns of whole numbers that are no measurements."""
 NAMES = ("node", "phase", "trial")
 """Columns of text that every row has."""
-MOMENT = "((case phase when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end << 61) + (epoch::bigint << 31) + iteration)"
+MOMENT = "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end << 61) + (epoch::bigint << 31) + iteration)"
 """A number that orders rows by phase as they are run, epoch and iteration."""
 _SPILLS = "hookyard-query-"
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from hooks.parts.metric_names import as_run
 from orchestrator.errors import UsageError
 from orchestrator.stats.query import MOMENT, Rows, quoted
 from orchestrator.stats.spans import SPANS
-
-PHASES = ("train", "val", "test")
 
 
 def _chosen(rows: Rows, asked: Sequence[str] | None, *keys: str) -> dict[str, str]:
@@ -76,7 +75,7 @@ def by_phase(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     shown = {name: found[name] for name in found if asked is not None or counts[name].any()}
     table = rows.medians(shown, "phase")
     table.insert(0, "rows", counts["rows"])
-    return table.loc[[phase for phase in PHASES if phase in table.index]]
+    return table.loc[as_run(table.index)]
 
 
 def by_span(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:

@@ -24,7 +24,7 @@ def superseded(attempts: Sequence[Attempt], names: Collection[str] = NEEDED) -> 
     would not do: micro-batches share one, and so does an iteration whose step was left out.
     """
     gone: Any = pc.scalar(False)
-    training, test, samples = pc.field("phase") == "train", pc.field("phase") == "test", pc.field("samples")
+    training, test, samples = pc.field("phase") == "train", pc.starts_with(pc.field("phase"), "test"), pc.field("samples")
     if "samples" not in names:
         samples = pc.scalar(pa.scalar(None, pa.int64()))
     for attempt in attempts:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from hooks.parts.metric_names import as_run
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats import quantities
@@ -23,7 +24,6 @@ from orchestrator.storage import Storage
 
 KEY = ["rank", "phase", "epoch", "iteration"]
 FIRST = ["rank", "node", "phase", "epoch", "iteration", "step"]
-PHASES = ["train", "val", "test"]
 CATEGORIES = ("phase", "node")
 _COST_OF = ["rank", "hook", "event"]
 """What names a row of the hooks' costs."""
@@ -111,7 +111,9 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 
 def _numbers(rows: pa.Table, name: str) -> NDArray[Any]:
-    column = pc.fill_null(pc.index_in(rows[name], value_set=pa.array(PHASES)), len(PHASES)) if name == "phase" else rows[name]
+    column = rows[name]
+    if name == "phase":
+        column = pc.index_in(column, value_set=pa.array(as_run(pc.unique(column).to_pylist()), pa.string()))
     return cast(NDArray[Any], column.to_numpy())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hooks import Hook
-from hooks.parts.metric_names import nearest, phase_of, there_are
+from hooks.parts.metric_names import nearest, phase_of, phases_of, there_are
 from hooks.stats.row_stats import PREFIX
 from orchestrator.config.judged_metrics import may_add_metrics
 from orchestrator.config.sweep import Sweep
@@ -49,11 +49,11 @@ class MetricWatch:
         return RunError(f"the trial ended without a report that holds {self._named()}{reason}")
 
     def _is_missing(self, metric: str, report: Report, names: list[str]) -> bool:
-        phase = phase_of(metric)
-        if phase and phase not in report.phases:
+        phase = phase_of(metric, report.phases)
+        if phase_of(metric) and not phase:
             return not self._own_hooks
         may_come_later = self._own_hooks or metric.startswith(PREFIX)
-        held = phase or ("val" if "val" in report.phases else "train")
+        held = phase or (phases_of("val", report.phases) or ["train"])[-1]
         told = not report.cut_short and any(name.startswith(f"{held}/") for name in report.metrics)
         return told and (not may_come_later or nearest(metric, names, _CLEARLY) is not None)
 

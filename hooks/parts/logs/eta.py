@@ -10,6 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from hooks.parts.metric_names import kind_of
 from hooks.recent_rows import RECENT, Recent
 from hooks.state import State
 
@@ -56,7 +57,7 @@ class Remaining:
         self._validation.began = perf_counter()
 
     def phase_ended(self, state: State) -> None:
-        if state.phase == "val" and state.iteration:
+        if kind_of(state.phase) == "val" and state.iteration:
             self._validation.over(state.iteration)
 
     def saving(self) -> None:

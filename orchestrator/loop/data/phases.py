@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from hooks import Rhythm
+from hooks.parts.metric_names import PHASES, phases_of
+from orchestrator.config.components import NAME, WRONG_NAME
 from orchestrator.config.experiment import Experiment, Loader
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
@@ -46,10 +48,14 @@ class Data:
                 return Indexed(task, given, phase, experiment, world, generator)
             return Stream(task, given, phase, experiment, world, generator, lambda: data_of(task, experiment, World(device=world.device))[phase])
 
-        self.phases: dict[str, PhaseData] = {phase: of(phase, datasets[phase]) for phase in ("train", "val", "test") if phase in datasets}
+        self.phases: dict[str, PhaseData] = {phase: of(phase, datasets[phase]) for kind in PHASES for phase in phases_of(kind, datasets)}
         self.train = self.phases["train"]
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
         """Phase to its loader, for hooks."""
+
+    def of_kind(self, kind: str) -> list[str]:
+        """The phases of val, or of test, that there are, as they are run."""
+        return phases_of(kind, self.phases)
 
     def sizes(self) -> dict[str, int]:
         """The samples of each phase, where that is known."""
@@ -88,7 +94,7 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
     _refuse({name: all_own and one != default for name, one, default in zip(names, said, defaults, strict=True)}, message)
     default = Experiment.model_fields["validate_every"].default
     unread = {
-        "validate_every": "val" not in datasets and experiment.validate_every not in (default, Rhythm(0)),
+        "validate_every": not phases_of("val", datasets) and experiment.validate_every not in (default, Rhythm(0)),
         "loader.eval_batch_size": len(datasets) == 1 and experiment.loader.eval_batch_size is not None,
     }
     message = f"is read by nothing: {type(task).__name__}.data() gives {' and '.join(datasets)} alone"
@@ -101,7 +107,10 @@ def _refuse(unread: dict[str, bool], message: str) -> None:
 
 
 def _check(phase: str, dataset: Any) -> None:
-    if phase not in ("train", "val", "test"):
-        raise ConfigError([Problem("task", f"data() gives a phase '{phase}'; phases are train, val and test")])
+    kind, has_name, name = str(phase).partition("/")
+    if kind not in PHASES or (has_name and kind == "train"):
+        raise ConfigError([Problem("task", f"data() gives a phase '{phase}'; phases are train, val and test, and val/NAME and test/NAME where there are several")])
+    if has_name and not NAME.fullmatch(name):
+        raise ConfigError([Problem("task", f"data() gives a phase '{phase}', and '{name}' {WRONG_NAME}")])
     if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
         raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has neither an index (__len__ and __getitem__) nor __iter__")])

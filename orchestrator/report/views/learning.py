@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hooks.parts.metric_direction import direction, not_known
+from hooks.parts.metric_names import PHASES, phase_of
 from orchestrator.report import page, palette
 from orchestrator.report.binning import Floats, envelope
 from orchestrator.report.charts.lines import Line, line_of, lines
@@ -21,8 +22,6 @@ from orchestrator.stats.query import Rows
 
 BINS = 240
 """Into how many bins a column's iterations are put, for a chart."""
-PHASES = ("train", "val", "test")
-
 Reports = Sequence[Mapping[str, Any]]
 
 
@@ -41,12 +40,13 @@ def learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Sec
 
 
 def metrics_of(reports: Reports) -> dict[str, dict[str, str]]:
-    """What was reported in phases, by name and phase: `accuracy` -> `val` -> `val/accuracy`."""
+    """What was reported in phases, by name and phase: `accuracy` -> `val` -> `val/accuracy`. What has a loss is a phase: `val/noisy`."""
+    names = dict.fromkeys(name for report in reports for name in report)
+    phases = [*PHASES, *(name.removesuffix("/loss") for name in names if name.endswith("/loss") and phase_of(name))]
     found: dict[str, dict[str, str]] = {}
-    for full in dict.fromkeys(name for report in reports for name in report):
-        phase, _, name = full.partition("/")
-        if phase in PHASES:
-            found.setdefault(name, {})[phase] = full
+    for full in names:
+        if phase := phase_of(full, phases):
+            found.setdefault(full.removeprefix(f"{phase}/"), {})[phase] = full
     return found
 
 
@@ -95,10 +95,11 @@ def _loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | N
 
 def _reported(phases: Mapping[str, str], reports: Reports) -> list[Line]:
     drawn = []
-    for phase, full in phases.items():
+    for place, (phase, full) in enumerate(phases.items()):
         steps, values = points(full, reports)
         if len(steps):
-            drawn.append(Line(phase, steps, values, kind=PHASES.index(phase), dotted=len(steps) <= BINS // 4))
+            kind = PHASES.index(phase) if phase in PHASES else (len(PHASES) + place) % palette.BACK
+            drawn.append(Line(phase, steps, values, kind=kind, dotted=len(steps) <= BINS // 4))
     return drawn
 
 

@@ -60,7 +60,7 @@ class Breaks:
 
 
 def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
-    position = Position(epoch=2, step=30, iteration=60, samples=480, offset=7, phase_iteration=3, eval_iterations=4, stage=Stage.TRAIN)
+    position = Position(epoch=2, step=30, iteration=60, samples=480, offset=7, phase_iteration=3, eval_iterations={"val": 4}, stage=Stage.TRAIN)
     entries = store.write_files("step-00000030", {"model.pt": weights(1.5)})
     store.commit("step-00000030", entries, position, {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}})
     assert torch.equal(store.load("step-00000030", "model.pt")["weight"], weights(1.5)["weight"])
@@ -75,8 +75,10 @@ def test_the_samples_of_all_ranks_are_known_of_older_checkpoints_too(store: Chec
     store.commit("epoch-0001", store.write_files("epoch-0001", {"model.pt": weights(1.0)}), Position(samples=480), {"world_size": 2, "metrics": {}})
     manifest = store.manifest("epoch-0001")
     del manifest["position"]["world_samples"]
+    manifest["position"]["eval_iterations"] = 3
     store.storage.write("epoch-0001/manifest.json", json.dumps(manifest).encode())
     assert store.position("epoch-0001").world_samples == 960
+    assert store.position("epoch-0001").eval_iterations == {"val": 3}
 
 
 def test_names_are_in_the_order_of_training(store: CheckpointStore) -> None:

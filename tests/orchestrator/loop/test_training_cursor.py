@@ -44,13 +44,13 @@ def test_what_is_consumed_is_what_all_ranks_have_had_of_the_epoch() -> None:
 
 
 MID_EPOCH = Position(
-    epoch=1, step=8, iteration=16, samples=80, offset=60, phase_iteration=6, eval_iterations=2, stage=Stage.TRAIN, stepped=False
+    epoch=1, step=8, iteration=16, samples=80, offset=60, phase_iteration=6, eval_iterations={"val": 2}, stage=Stage.TRAIN, stepped=False
 )
 
 
 @pytest.mark.parametrize("stage", Stage)
 def test_where_a_run_of_as_many_ranks_stood_it_stands_again(stage: Stage) -> None:
-    position = Position(epoch=1, step=8, iteration=20, samples=100, eval_iterations=2, stage=stage, stepped=stage is not Stage.TRAIN)
+    position = Position(epoch=1, step=8, iteration=20, samples=100, eval_iterations={"val": 2}, stage=stage, stepped=stage is not Stage.TRAIN)
     for one in (position, MID_EPOCH):
         cursor, _ = cursor_of(2)
         cursor.restore(one)

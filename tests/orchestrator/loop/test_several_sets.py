@@ -1,0 +1,171 @@
+"""Several sets of val and of test: each is gone through and reported by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.nn import functional
+
+from hooks import Hook, State
+from orchestrator import ConfigError, RunError, resume, run, sweep
+from orchestrator.config.load import load_with_data
+from orchestrator.config.resolve import resolve
+from orchestrator.loop.loop import Loop
+from orchestrator.report import report
+from tests.tasks import Points, PointSet, described, experiment
+
+TASK = "tests.orchestrator.loop.test_several_sets:Sets"
+SIZES = {"test/far": 6, "val/noisy": 31, "train": 52, "val": 23, "val/few": 9}
+
+
+@dataclass
+class Sets(Points):
+    """Has sets of val and test, whose plain one may be missing."""
+
+    plain: bool = True
+
+    def data(self) -> Mapping[str, Any]:
+        return {phase: PointSet(size, noisy=False, seed=size) for phase, size in SIZES.items() if self.plain or phase != "val"}
+
+
+@dataclass
+class FailsOnce(Hook):
+    """Ends the run at an iteration of a set of val, after so many steps, in its first life."""
+
+    marker: str = ""
+
+    def on_step(self, state: State) -> None:
+        if (state.phase, state.step, state.phase_iteration) == ("val/few", 12, 1) and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            raise ZeroDivisionError("broken on purpose")
+
+
+HOOKS = {
+    "ema": {"decay": 0.9, "evaluate": "both"},
+    "tensorboard": {},
+    "output_csv": {"phases": ["val"]},
+    "checkpoint": {"every": "2 steps", "keep": None, "best": ["val/noisy/ema/accuracy", "val/few/loss"]},
+    "early_stopping": {"monitor": "val/few/ema/loss", "patience": 100},
+}
+
+
+def test_each_set_is_measured_reported_and_judged_by_its_name(tmp_path: Path) -> None:
+    """Several validations an epoch; the second life begins where the first was killed within one of them."""
+    fails = {"fails": {"type": f"{__name__}:FailsOnce", "marker": str(tmp_path / "marker")}}
+    one = described(task=TASK, validate_every="3 steps", hooks={**HOOKS, **fails})
+    (tmp_path / "marker").touch()
+    whole = run(one, tmp_path, "whole", local=True)
+    (tmp_path / "marker").unlink()
+    with pytest.raises(RunError, match="broken on purpose"):
+        run(one, tmp_path, "broken", local=True)
+    done = resume(tmp_path / "broken")
+
+    assert [report["step"] for report in done.reports() if "val/few/loss" in report] == [3, 6, 9, 12, 14]
+    keys, names = ["rank", "phase", "epoch", "iteration"], [name for name in done.metrics if "/" in name and not name.endswith(("_s", "_bytes"))]
+    assert done.metrics[["step", *names]].equals(whole.metrics[["step", *names]])
+    rows = done.stats
+    assert not rows.duplicated(keys).any()
+    assert rows[keys].astype(str).equals(whole.stats[keys].astype(str))
+    assert list(rows["phase"].unique()) == ["train", "val", "val/few", "val/noisy", "test/far"]
+    few = rows[(rows["phase"] == "val/few") & (rows["epoch"] == 1)]
+    assert list(zip(few["iteration"], few["batch_size"], strict=True)) == [(1 + place, 1 if place % 2 else 8) for place in range(12)]
+
+    raw = Points().model()
+    raw.load_state_dict(torch.load(Path(str(done.checkpoint("last"))) / "model.pt", weights_only=True))
+    for name, size in {"val": 23, "val/noisy": 31, "val/few": 9, "test/far": 6}.items():
+        points = PointSet(size, noisy=False, seed=size)
+        reported = next(one for one in reversed(done.reports()) if f"{name}/loss" in one)
+        with torch.no_grad():
+            assert reported[f"{name}/loss"] == pytest.approx(functional.cross_entropy(raw(points.points), points.labels).item(), rel=1e-5)
+
+    best = max(done.reports(), key=lambda one: (one.get("val/noisy/ema/accuracy", -1.0), -one["step"]))
+    assert (done.best and (done.best.metric, done.best.value, done.best.step)) == ("val/noisy/ema/accuracy", best["val/noisy/ema/accuracy"], best["step"])
+    points = PointSet(31, noisy=False, seed=31)
+    with torch.no_grad():
+        judged = functional.cross_entropy(done.load("best")(points.points), points.labels).item()
+    assert judged == pytest.approx(best["val/noisy/ema/loss"], rel=1e-5) != best["val/noisy/loss"]
+    assert done.summary("phase").index.tolist() == ["train", "val", "val/few", "val/noisy", "test/far"]
+    assert (tmp_path / "broken/output_csv/val/noisy/ema/step-00000014.csv").exists()
+    events = EventAccumulator(str(tmp_path / "broken/tensorboard")).Reload()
+    drawn = {event.step: event.value for event in events.Scalars("Loss/val/few")}
+    assert drawn == pytest.approx({one["step"]: one["val/few/loss"] for one in done.reports() if "val/few/loss" in one})
+    assert "val/noisy/accuracy" in events.Tags()["scalars"]
+    assert ">val/noisy/ema<" in report(done.folder)
+
+
+def test_the_metric_to_judge_by_is_found_where_there_is_no_plain_set(tmp_path: Path) -> None:
+    done = run(described(task=TASK, task_args={"plain": False}, hooks={"checkpoint": {"best": "auto"}}), tmp_path, local=True)
+    assert done.best
+    assert done.best.metric == "val/noisy/accuracy"
+    assert done.best.checkpoint_value == done.best.value
+
+
+@dataclass
+class Other(Points):
+    """Gives a phase of any name, and may have a meter of several values."""
+
+    phase: str = "val"
+    meter: str = ""
+
+    def data(self) -> Mapping[str, Any]:
+        return {**super().data(), self.phase: PointSet(8, noisy=False, seed=1)}
+
+    def meters(self) -> Mapping[str, Any]:
+        return {self.meter: Answer()} if self.meter else {}
+
+
+class Answer(nn.Module):
+    """A meter that gives a mapping."""
+
+    def update(self, output: Any, target: Any) -> None: ...
+
+    def compute(self) -> dict[str, float]:
+        return {"loss": 42.0}
+
+
+@pytest.mark.parametrize("phase", ["valid", "vall/x", "train/x", "val/", "val/a b", "val/a/b", "val/.x", "/val", 3])
+def test_a_phase_of_another_name_is_refused(phase: Any) -> None:
+    with pytest.raises(ConfigError, match=f"data\\(\\) gives a phase '{phase}'"):
+        Loop(Other(phase=phase), experiment(), {})
+
+
+def test_two_values_of_one_name_are_refused() -> None:
+    config = described(task=f"{__name__}:Other", task_args={"phase": "val/ema"}, hooks={"ema": {"evaluate": "both"}})
+    loop = Loop(Other(phase="val/ema"), config, resolve(config.source).hooks)
+    with pytest.raises(RunError, match="data\\(\\) gives 'val/ema', and the hook 'ema' validates as val/ema too"):
+        next(loop.run())
+    with pytest.raises(RunError, match="val/few/loss would be metrics of val/few and of another phase too"):
+        next(Loop(Other(phase="val/few", meter="few"), experiment(), {}).run())
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong", "meant"),
+    [
+        ("hooks: {checkpoint: {best: val/nosy/accuracy}}", "val/nosy/accuracy", "val/noisy/accuracy"),
+        ("hooks: {early_stopping: {monitor: val/accuracy}}", "val/accuracy", "val/few/accuracy"),
+        ("sweep: {metric: val/nosy/accuracy, space: {seed: {choice: [1, 2]}}}", "val/nosy/accuracy", "val/noisy/accuracy"),
+    ],
+)
+def test_a_metric_of_no_set_is_refused_before_training(tmp_path: Path, more: str, wrong: str, meant: str) -> None:
+    (tmp_path / "sets.yaml").write_text(f"name: sets\ntask: {TASK}\ntask_args: {{plain: false}}\nepochs: 1\n{more}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_with_data(tmp_path / "sets.yaml")
+    (problem,) = refused.value.problems
+    assert problem.message.startswith(f"{wrong} is never measured, as data() of the task gives")
+    assert problem.suggestion == f"did you mean '{meant}'?"
+
+
+def test_a_sweep_is_judged_by_a_set_and_ends_where_its_name_is_wrong(tmp_path: Path) -> None:
+    of_sets = {"task": TASK, "task_args": {"plain": False}, "epochs": 1}
+    asked = {"mode": "max", "search": "grid", "space": {"optimizer.lr": {"grid": [0.1]}}}
+    found = sweep(described(**of_sets, sweep={"metric": "val/few/accuracy", **asked}), tmp_path, "found", local=True)
+    assert found.trials["val/few/accuracy"].tolist() == [found.best.metrics["val/few/accuracy"].max()]
+    with pytest.raises(RunError, match=r"holds the sweep's metric 'val/fev/accuracy'; .*\(did you mean 'val/few/accuracy'\?\)"):
+        sweep(described(**of_sets, sweep={"metric": "val/fev/accuracy", **asked}), tmp_path, "misspelt", local=True)
