@@ -17,7 +17,7 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help setup demo test test-ray test-rest test-cluster test-oldest lint bench clean
+.PHONY: help setup demo test test-ray test-rest test-cluster test-gpu test-oldest lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
@@ -49,10 +49,14 @@ test-ray: setup ## the tests that start Ray, which share one cluster and wait fo
 	$(BIN)/pytest -m ray
 
 test-rest: setup ## the tests that start no Ray
-	$(BIN)/pytest -m 'not ray and not cluster'
+	$(BIN)/pytest -m 'not ray and not cluster and not gpu'
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -rs -m cluster tests/cluster
+
+DEVICE ?= cuda
+test-gpu: ## tests for a GPU, by PYTHON as it is (benchmarks/gpu/wheels.txt); DEVICE=cpu runs what of them a CPU can
+	$(PYTHON) -m pytest tests/gpu -m gpu -rs --device $(DEVICE)
 
 .venv-oldest/.ready: CONSTRAINTS := constraints-oldest.txt
 .venv-oldest/.ready: PACKAGES = -e ".[demo,dev]"
@@ -60,7 +64,7 @@ test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached 
 	$(make_venv)
 
 test-oldest: .venv-oldest/.ready ## the tests with the oldest versions that pyproject.toml allows
-	.venv-oldest/bin/pytest -m 'not cluster'
+	.venv-oldest/bin/pytest -m 'not cluster and not gpu'
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

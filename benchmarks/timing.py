@@ -68,13 +68,13 @@ def ratio(times: Sequence[float], base: Sequence[float]) -> float:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints Markdown: a heading, the machine, and a table whose first column is text and whose others are numbers."""
-    print(f"\n## {title}\n\n{_machine()}\n")
+    print(f"\n## {title}\n\n{machine()}\n")
     print("| " + " | ".join(columns) + " |")
     print("| --- |" + " ---: |" * (len(columns) - 1))
     for row in rows:
         print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
 
 
-def _machine() -> str:
+def machine() -> str:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, load {load}."

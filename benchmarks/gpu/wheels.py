@@ -1,0 +1,98 @@
+"""Tries wheels.txt: imports and trains with nothing else installed but torch and NumPy, as on a machine with a GPU and no network.
+
+    python -m benchmarks.gpu.wheels
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, ClassVar
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+LIST = Path(__file__).with_name("wheels.txt")
+BESIDE_TORCH = frozenset({"hookyard", "numpy", "setuptools"})
+"""What stands where torch does, and this project itself."""
+WITH_A_GPU = frozenset({"nvidia-ml-py"})
+"""What only a machine with a GPU imports (device_stats)."""
+PACKAGES = ("benchmarks.gpu", "tests.gpu")
+
+
+def listed() -> set[str]:
+    """The distributions of the list."""
+    lines = LIST.read_text().splitlines()
+    return {canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith("#")}
+
+
+def required(names: set[str]) -> set[str]:
+    """What distributions cannot do without, in turn, besides themselves."""
+    found: set[str] = set()
+    waiting = [*names]
+    while waiting:
+        try:
+            wanted = [Requirement(text) for text in requires(waiting.pop()) or []]
+        except PackageNotFoundError:
+            continue
+        more = {canonicalize_name(one.name) for one in wanted if not one.marker or one.marker.evaluate({"extra": ""})} - found
+        found |= more
+        waiting += more
+    return found
+
+
+class Only(PathFinder):
+    """Finds no package of another distribution than some, as if nothing else were installed."""
+
+    hidden: ClassVar[set[str]] = set()
+
+    @classmethod
+    def hide_others(cls, distributions: set[str]) -> None:
+        """Stands from now on where Python looks for what is installed."""
+        given_by = packages_distributions().items()
+        cls.hidden = {name for name, ones in given_by if not distributions & {canonicalize_name(one) for one in ones}}
+        sys.meta_path = [cls if finder is PathFinder else finder for finder in sys.meta_path]
+
+    @classmethod
+    def find_spec(cls, fullname: str, *where: Any) -> Any:
+        return None if fullname.partition(".")[0] in cls.hidden else PathFinder.find_spec(fullname, *where)
+
+
+def try_list() -> None:
+    """Imports all parts and tests and trains with default hooks, in this process; prints what is in the list and was not imported."""
+    there = listed()
+    Only.hide_others(there | {"torch"} | required({"torch"}) | BESIDE_TORCH)
+    for package in PACKAGES:
+        for module in iter_modules(import_module(package).__path__, f"{package}."):
+            import_module(module.name)
+    import torch
+
+    from benchmarks.gpu.part import Device
+    from benchmarks.gpu.workloads import Numbers, Workload, hookyard
+
+    workload = Workload(Numbers, Device(torch.device("cpu")), batch=4, steps=2, settings={"optimizer": {"type": "SGD", "lr": 0.1}})
+    hookyard(workload, 1, lambda: None, hooks={"tensorboard": {}, "checkpoint": {}})
+    of_module = packages_distributions()
+    used = {canonicalize_name(one) for name in {name.partition(".")[0] for name in sys.modules} for one in of_module.get(name, ())}
+    print(*sorted(there - used - required(used & there) - WITH_A_GPU))
+
+
+def problem() -> str | None:
+    """What is wrong with the list, in words."""
+    command = [sys.executable, "-c", f"from {__spec__.name if __spec__ else __name__} import try_list; try_list()"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"with {LIST.name} alone it fails: {tried.stderr.strip().splitlines()[-1]}"
+    unused = tried.stdout.splitlines()[-1]
+    return f"nothing imports {unused}, which {LIST.name} has" if unused else None
+
+
+if __name__ == "__main__":
+    found = problem()
+    print(found or f"{LIST.name} has what is imported, and nothing else")
+    sys.exit(found is not None)

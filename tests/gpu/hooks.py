@@ -1,0 +1,20 @@
+"""What hooks that ship need to run here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.hooks.testing.test_shipped import CASES as CHECKED
+from tests.hooks.testing.test_shipped import UNCHECKED
+
+UNTRIED = {**UNCHECKED, "feature_probe": "has its data by the name of a function", "export": "writes as the run ends, and nothing within an iteration"}
+
+
+def _longer(case: dict[str, Any]) -> dict[str, Any]:
+    task = case.get("task")
+    return {**case, "task": replace(task, train=48)} if hasattr(task, "train") else case
+
+
+CASES = {name: _longer(case) for name, case in CHECKED.items()}
+"""As for their check, with enough data for ten steps."""

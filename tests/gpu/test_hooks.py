@@ -1,0 +1,57 @@
+"""Every hook that ships runs on the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hooks import HOOKS, State
+from hooks.training.ema import EMA
+from hooks.training.nan_guard import NanGuard
+from orchestrator.config.parameters import construct
+from tests.gpu.hooks import CASES, UNTRIED
+from tests.gpu.tasks import loop_on
+from tests.tasks import Overflows, Points, Rows
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS.keys() - UNTRIED.keys()))
+def test_a_hook_runs_ten_steps(device: torch.device, name: str, tmp_path: Path) -> None:
+    case = CASES.get(name, {})
+    hook = construct(HOOKS[name], case.get("fields", {}), name)[0]
+    rows = Rows()
+    loop = loop_on(device, case.get("task") or Points(), {name: hook}, recorder=rows, artifacts=tmp_path, epochs=None, steps=10, batch_size=4)
+    reports = list(loop.run())
+    assert (loop.state.step, reports[-1].final) == (10, True)
+    assert {str(tensor.device) for tensor in loop.state.module.state_dict().values()} == {str(device)}
+
+
+@pytest.mark.parametrize("place", [None, "cpu"])
+def test_averages_are_the_same_numbers_on_the_device_and_beside_it(device: torch.device, place: str | None) -> None:
+    hook = EMA(decay=0.5, device=place)
+    loop = loop_on(device, hooks={"ema": hook})
+    expected: dict[str, Any] = {}
+    original = hook.on_update
+
+    def update(state: State) -> None:
+        original(state)
+        for name, weight in state.module.state_dict().items():
+            expected[name] = weight.clone() if name not in expected else expected[name].lerp(weight, 0.5)
+
+    for call in loop.plan.calls["on_update"]:
+        call.run = update
+    list(loop.run())
+    with hook.applied(loop.state):
+        for name, value in loop.state.module.state_dict().items():
+            torch.testing.assert_close(value, expected[name])
+
+
+def test_a_loss_that_is_no_number_stops_the_run(device: torch.device, tmp_path: Path) -> None:
+    loop = loop_on(device, hooks={"overflows": Overflows(4), "guard": NanGuard(interval=2)}, artifacts=tmp_path)
+    with pytest.raises(Exception, match="not finite at step 4"):
+        list(loop.run())
+    assert loop.state.step == 3

@@ -1,0 +1,118 @@
+"""What is measured on the device is what the device says itself."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from hooks import Hook, Priority, State
+from hooks.stats.device_stats import DeviceStats
+from hooks.stats.memory_snapshot import MemorySnapshot
+from hooks.stats.memory_stats import MemoryStats
+from hooks.stats.perf_stats import PerfStats
+from orchestrator.loop.transfer import mover
+from orchestrator.stats.spans import SPANS
+from tests.gpu.tasks import loop_on
+from tests.tasks import Points, Rows
+
+pytestmark = pytest.mark.gpu
+
+
+class Ends(Hook):
+    """Takes an event of its own at the end of each training iteration, and what torch says of memory there."""
+
+    priority = Priority.LOWEST
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.allocated: list[int] = []
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.events.append(event)
+            self.allocated.append(torch.cuda.memory_allocated(state.device))
+
+
+class Wide(Points):
+    """Takes the device a while, so that what lies between two events is no matter."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 4096), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 3))
+
+
+def seconds(value: Any) -> float:
+    return float(value.resolve() if hasattr(value, "resolve") else value)
+
+
+def test_the_spans_add_up_to_the_time_between_the_ends_of_iterations(device: torch.device) -> None:
+    ends, rows = Ends(), Rows()
+    task = Wide(train=400) if device.type == "cuda" else Points(train=400)
+    list(loop_on(device, task, {"perf_stats": PerfStats(), "ends": ends}, recorder=rows, epochs=1).run())
+    spans = [sum(seconds(row[name]) for name in SPANS if name in row) for row in rows.rows if row["phase"] == "train"]
+    if device.type == "cpu":
+        assert spans == pytest.approx([row["step_s"] for row in rows.rows if row["phase"] == "train"])
+        return
+    torch.cuda.synchronize()
+    outside = ends.events[10].elapsed_time(ends.events[-1]) / 1000
+    assert sum(spans[11:]) == pytest.approx(outside, rel=0.02)
+
+
+def test_memory_columns_are_torch_s_own_numbers(device: torch.device) -> None:
+    ends, rows = Ends(), Rows()
+    list(loop_on(device, hooks={"memory": MemoryStats(every=1), "ends": ends}, recorder=rows, epochs=1).run())
+    measured = [row for row in rows.rows if row["phase"] == "train"]
+    assert all(row["rss_bytes"] > 0 for row in measured)
+    assert [row.get("cuda_allocated_bytes") for row in measured] == (ends.allocated or [None] * len(measured))
+    assert all(row["cuda_peak_allocated_bytes"] >= row["cuda_allocated_bytes"] for row in measured if ends.allocated)
+
+
+def test_a_snapshot_of_memory_opens(device: torch.device, tmp_path: Path) -> None:
+    list(loop_on(device, hooks={"memory_snapshot": MemorySnapshot(steps=(3,))}, artifacts=tmp_path, epochs=1).run())
+    (text,) = tmp_path.rglob("rank=0-step=3.txt")
+    assert "live tensors" in text.read_text()
+    snapshots = list(tmp_path.rglob("*.pickle"))
+    assert len(snapshots) == (device.type == "cuda")
+    for file in snapshots:
+        assert pickle.loads(file.read_bytes())["segments"]
+
+
+def test_what_device_stats_records_is_what_nvidia_smi_says(device: torch.device) -> None:
+    pytest.importorskip("pynvml")
+    rows = Rows()
+    list(loop_on(device, hooks={"device_stats": DeviceStats(interval=1)}, recorder=rows, epochs=1).run())
+    row = rows.rows[-1]
+    assert row["rss_bytes"] > 0
+    if device.type == "cuda":
+        query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}", "--query-gpu=temperature.gpu,clocks.max.sm", "--format=csv,noheader,nounits"]
+        temperature, most = map(float, subprocess.run(query, capture_output=True, text=True, check=True).stdout.split(","))
+        assert row["gpu_temperature_c"] == pytest.approx(temperature, abs=10)
+        assert 0 < row["gpu_sm_clock_mhz"] <= most
+
+
+def test_page_locked_batches_are_copied_beside_the_work(cuda: torch.device) -> None:
+    """A copy lies, on the device's own time line, within the work that was given before it."""
+    move, work = mover(cuda), torch.randn(8192, 8192, device=cuda)
+    batch = [torch.randn(16, 1024, 1024).pin_memory()]
+    move(batch)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
+        for _ in range(20):
+            product = work @ work
+        move(batch)
+        torch.cuda.synchronize()
+    del product
+    events = [event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    copies = [event.time_range for event in events if "Memcpy HtoD" in event.name]
+    products = [event.time_range for event in events if "gemm" in event.name.lower()]
+    assert copies
+    assert products
+    assert copies[0].start < max(one.end for one in products)
