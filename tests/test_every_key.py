@@ -503,6 +503,7 @@ EXPERIMENT: dict[str, Key] = {
     "scaler.backoff_factor": Key(0.001, around={**FP16, "scaler": {"init_scale": 1e8}}), "scaler.growth_interval": Key(2, around=FP16),
     "channels_last": Key(True, around={"task": f"{HERE}:Images"}),
     "sync_batchnorm": Key(True, around={"task_args": {"batch_norm": True}}),
+    "activation_checkpointing": Key("encoder", around={"task": VIEWS, "hooks": {"moco": {"queue_length": 16}}}),
     "compile": Key(True),
     "accumulate": Key(2),
     "validate_every": Key("3 steps"),

@@ -19,6 +19,7 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from hooks.hook import Hook, Priority, Ranks
+from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.parts.leaf_modules import tensors
 from hooks.parts.unread_fields import refuse_unread
@@ -140,7 +141,7 @@ class _Call:
     def on_cpu(self) -> _Call:
         """The same with a copy of the model: a trace keeps the devices that its constants had, and no loading moves them."""
         arguments, named = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, (self.arguments, self.named))
-        return _Call(copy.deepcopy(self.module).cpu(), arguments, named)
+        return _Call(keep_activations(copy.deepcopy(self.module)).cpu(), arguments, named)
 
     def tensors(self) -> list[Tensor]:
         """The tensors among the arguments."""

@@ -1,4 +1,4 @@
-"""Parameters by patterns of their names."""
+"""Parameters, and parts of a model, by patterns of their names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
         raise ValueError(f"pattern '{pattern}' is no regular expression: {error}; for * and ? write match: glob") from None
 
 
-def matched(patterns: Iterable[str], names: Collection[str], match: Match = "glob") -> list[str]:
+def matched(patterns: Iterable[str], names: Collection[str], match: Match = "glob", kind: str = "parameter") -> list[str]:
     """The names that any of the patterns matches, in their order; raises ValueError for a pattern that matches none."""
     found: set[str] = set()
     for pattern in patterns:
         these = set(filter(compiled(pattern, match).fullmatch, names))
         if not these:
-            raise ValueError(f"pattern '{pattern}' matches no parameter; {_nearest(pattern, list(names))}")
+            raise ValueError(f"pattern '{pattern}' matches no {kind}; {_nearest(pattern, list(names))}")
         found |= these
     return [name for name in names if name in found]
 

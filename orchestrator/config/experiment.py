@@ -344,6 +344,8 @@ class Experiment(Model):
     """Keeps the weights of convolutions, and with them all images, in the order that GPUs with tensor cores compute in."""
     sync_batchnorm: bool = False
     """Normalizes by the batches of all ranks together: BatchNorm layers become torch's SyncBatchNorm, which needs GPUs."""
+    activation_checkpointing: Patterns | None = None
+    """Parts of the model, by patterns of their names with * and ?, whose activations are computed again in the backward pass instead of kept."""
     compile: bool = False
     """Compiles the model (torch.compile), or the parts of it that the task calls, in place: names of parameters and checkpoints stay as they are."""
     accumulate: Annotated[int, Ge(1)] = 1

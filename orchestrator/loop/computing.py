@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from hooks.parts.activation_checkpointing import keep_no_activations
 from hooks.parts.batch_norm_statistics import BatchNorm
+from hooks.parts.parameter_names import matched
 from hooks.private_torch import compile_in_place
 from orchestrator.config.experiment import Experiment
+from orchestrator.config.parameter_groups import Patterns
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.world import World
 
@@ -21,6 +24,8 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
             raise ConfigError([Problem("sync_batchnorm", "is read by nothing: the model has no BatchNorm")])
         if world.world_size > 1:
             module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+    if experiment.activation_checkpointing is not None:
+        _checkpoint_activations(module, experiment.activation_checkpointing)
     if experiment.channels_last:
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
             raise ConfigError([Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")])
@@ -28,6 +33,21 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
     if experiment.compile:
         compile_in_place(module)
     return module
+
+
+def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
+    """Of parts that match and lie in each other, the outermost alone."""
+    # A ModuleList, say, is called by nobody.
+    called = {name: part for name, part in module.named_modules() if name and type(part).forward is not nn.Module.forward}
+    try:
+        names = matched([patterns] if isinstance(patterns, str) else patterns, called, kind="part of the model that has a forward pass")
+    except ValueError as error:
+        raise ConfigError([Problem("activation_checkpointing", str(error))]) from None
+    within: set[nn.Module] = set()
+    for name in names:
+        if called[name] not in within:
+            within.update(called[name].modules())
+            keep_no_activations(called[name])
 
 
 def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:

@@ -3,14 +3,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from hooks import Hook, Rhythm
@@ -30,7 +28,7 @@ from tests.ranks import on_ranks
 from tests.raw import raw_training
 from tests.tasks import Points, Rows, Seen, experiment, numbers
 
-# Replicas, and how the model is computed
+# Replicas
 
 
 def _count_all_reduces(rank: int, world_size: int) -> tuple[int, int, int, dict[str, Any]]:
@@ -52,46 +50,6 @@ def test_ranks_exchange_gradients_once_per_step_not_per_micro_batch() -> None:
     assert (calls, steps, iterations) == (6, 6, 14)
     for name, value in raw_training(Points(), batch_size=8, accumulate=3).state_dict().items():
         torch.testing.assert_close(torch.tensor(weights[name]), value, rtol=1e-5, atol=1e-6)
-
-
-def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In both modes, with the names that its parameters have. As torch captures it alone: what makes
-    machine code of it takes a minute to begin with."""
-    from torch._dynamo.utils import counters
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-
-    def lived(**fields: Any) -> tuple[list[Any], list[str]]:
-        rows = Rows()
-        loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, recorder=rows)
-        list(loop.run())
-        return rows.columns("phase", "loss"), list(loop.state.module.state_dict())
-
-    counters.clear()
-    (rows, names), (expected, named) = lived(compile=True), lived()
-    assert counters["stats"]["unique_graphs"] == 2  # one for training, one for evaluation
-    assert names == named
-    for (phase, loss), (same, reference) in zip(rows, expected, strict=True):
-        assert (phase, loss) == (same, pytest.approx(reference, rel=1e-5))
-
-
-@dataclass
-class Images(Points):
-    """The points as images that a convolution looks at."""
-
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 4, (1, 3)), nn.Conv2d(4, 3, (1, 3)), nn.Flatten())
-
-
-def test_channels_last_is_how_images_lie_in_memory_and_no_other_number() -> None:
-    found = {}
-    for wanted in (True, False):
-        rows = Rows()
-        loop = Loop(Images(train=16, val=0), experiment(steps=4, channels_last=wanted), {}, recorder=rows)
-        list(loop.run())
-        assert loop.state.module.get_parameter("2.weight").stride(1) == (1 if wanted else 3)  # shape (3, 4, 1, 3)
-        found[wanted] = [loss for (loss,) in rows.columns("loss")]
-    assert found[True] == pytest.approx(found[False], rel=1e-5)
 
 
 # Shards
@@ -186,6 +144,7 @@ def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, An
     world.barrier()
     return {
         "losses": [losses(strategy, world, steps=50) for strategy in ("ddp", "fsdp")],
+        "checkpointed": [losses(strategy, world, steps=6, activation_checkpointing=["0", "4"]) for strategy in ("ddp", "fsdp")],
         "accumulated": [losses(strategy, world, **fields) for strategy in ("ddp", "fsdp")],
         "bf16": losses("fsdp", world, steps=6, precision="bf16")["loss"],
         "whole": undisturbed,
@@ -243,6 +202,13 @@ def test_two_sharded_ranks_train_as_two_replicas(two: list[dict[str, Any]]) -> N
         assert (ddp["rows of 4.weight here"], fsdp["rows of 4.weight here"]) == (3, (2, 1)[rank])
         check_alike(ddp, fsdp)
         check_alike(*found["accumulated"])
+
+
+def test_with_activations_that_are_not_kept_they_train_bit_for_bit_the_same(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        for kept, checkpointed in zip(found["losses"], found["checkpointed"], strict=True):
+            assert checkpointed["loss"] == kept["loss"][:6]
+            assert checkpointed["grad_norm"] == kept["grad_norm"][:6]
 
 
 def test_so_do_four_of_which_one_has_nothing_of_some_tensors(four: list[dict[str, Any]]) -> None:

@@ -1,0 +1,72 @@
+"""Activation checkpointing: parts of a model that keep none of their activations, and compute them again in the backward pass."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def keep_no_activations(part: nn.Module) -> None:
+    """Has a part compute its activations again in the backward pass, with the same numbers: torch's checkpoint, not reentrant.
+
+    It stays the same object with the same names. Draws are the same again, and what the forward pass changes of its buffers, such as
+    BatchNorm's statistics, it changes once. Where nothing is differentiated it is called as ever.
+    """
+    cls: Any = type(part)
+    part.__class__ = _keeping_none(cls)
+
+
+def keep_activations(module: M) -> M:
+    """Takes `keep_no_activations` back for all parts of a module; returns it."""
+    for part in module.modules():
+        part.__class__ = getattr(type(part), "_keeping_all", type(part))
+    return module
+
+
+@cache
+def _keeping_none(cls: Any) -> Any:
+    def forward(self: nn.Module, *inputs: Any, **named: Any) -> Any:
+        run = partial(cls.forward, self, **named)
+        if not torch.is_grad_enabled():
+            return run(*inputs)
+        if torch.compiler.is_compiling():  # what is compiled changes its buffers once by itself
+            return checkpoint(run, *inputs, use_reentrant=False)
+        return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(_contexts, self))
+
+    return type(cls)(cls.__name__, (cls,), {"forward": forward, "_keeping_all": cls, "__module__": cls.__module__})
+
+
+def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """What the forward pass is run in, and what it is run in again."""
+    return nullcontext(), _AsBefore(part)
+
+
+class _AsBefore(AbstractContextManager[None]):
+    """With a part's buffers as they are now, and the generators that torch's checkpoint leaves alone; as often as it is entered."""
+
+    def __init__(self, part: nn.Module) -> None:
+        self._buffers = [(owner, name, buffer.clone()) for owner in part.modules() for name, buffer in owner.named_buffers(recurse=False)]
+        self._draws = random.getstate(), np.random.get_state()
+
+    def __enter__(self) -> None:
+        self._present = [(owner, name, getattr(owner, name)) for owner, name, _ in self._buffers], (random.getstate(), np.random.get_state())
+        _put_back([(owner, name, before.clone()) for owner, name, before in self._buffers], self._draws)
+
+    def __exit__(self, *error: object) -> None:
+        _put_back(*self._present)
+
+
+def _put_back(buffers: list[tuple[nn.Module, str, Tensor]], draws: tuple[Any, Any]) -> None:
+    for owner, name, buffer in buffers:
+        setattr(owner, name, buffer)
+    random.setstate(draws[0])
+    np.random.set_state(draws[1])

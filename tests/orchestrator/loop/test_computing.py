@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from orchestrator.errors import ConfigError
+from orchestrator.loop.loop import Loop
+from tests.tasks import Points, Rows, experiment, numbers
+
+
+def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both modes, with the names that its parameters have. As torch captures it alone: what makes
+    machine code of it takes a minute to begin with."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+    def lived(**fields: Any) -> tuple[list[Any], list[str]]:
+        rows = Rows()
+        loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, recorder=rows)
+        list(loop.run())
+        return rows.columns("phase", "loss"), list(loop.state.module.state_dict())
+
+    counters.clear()
+    (rows, names), (expected, named) = lived(compile=True), lived()
+    assert counters["stats"]["unique_graphs"] == 2  # one for training, one for evaluation
+    assert names == named
+    for (phase, loss), (same, reference) in zip(rows, expected, strict=True):
+        assert (phase, loss) == (same, pytest.approx(reference, rel=1e-5))
+
+
+@dataclass
+class Images(Points):
+    """The points as images that a convolution looks at."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 4, (1, 3)), nn.Conv2d(4, 3, (1, 3)), nn.Flatten())
+
+
+def test_channels_last_is_how_images_lie_in_memory_and_no_other_number() -> None:
+    found = {}
+    for wanted in (True, False):
+        rows = Rows()
+        loop = Loop(Images(train=16, val=0), experiment(steps=4, channels_last=wanted), {}, recorder=rows)
+        list(loop.run())
+        assert loop.state.module.get_parameter("2.weight").stride(1) == (1 if wanted else 3)  # shape (3, 4, 1, 3)
+        found[wanted] = [loss for (loss,) in rows.columns("loss")]
+    assert found[True] == pytest.approx(found[False], rel=1e-5)
+
+
+class Block(nn.Module):
+    """Draws from every generator, and changes buffers in its forward pass, one of which it reads too."""
+
+    calls: ClassVar[Counter[bool]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, points: Tensor, *, factor: float) -> Tensor:
+        Block.calls[torch.is_grad_enabled()] += 1
+        scale: Any = self.scale
+        scale.mul_(0.9)
+        hidden = self.norm(self.inner(points)) * (random.random() + np.random.rand())
+        return points + nn.functional.dropout(hidden, 0.3, self.training).tanh() * factor * float(scale)
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.blocks, self.last = nn.Linear(5, 8), nn.ModuleList(Block() for _ in range(3)), nn.Linear(8, 3)
+
+    def forward(self, points: Tensor) -> Tensor:
+        points = self.first(points)
+        for block in self.blocks:
+            points = block(points, factor=0.5)
+        return self.last(points)
+
+
+@dataclass
+class Deep(Points):
+    """Points through blocks."""
+
+    def model(self) -> nn.Module:
+        return Blocks()
+
+
+def trained(task: Points, **fields: Any) -> tuple[list[Any], dict[str, Any]]:
+    rows = Rows()
+    loop = Loop(task, experiment(**fields), {}, recorder=rows)
+    list(loop.run())
+    return rows.columns("phase", "loss"), numbers(loop.state.module)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_activations_that_are_not_kept_are_computed_again_to_the_same_numbers_bit_for_bit(precision: str) -> None:
+    """With draws of every generator, and buffers that the forward pass changes."""
+    Block.calls.clear()
+    kept = trained(Deep(), steps=5, precision=precision, accumulate=2)
+    calls = Block.calls.copy()
+    assert trained(Deep(), steps=5, precision=precision, accumulate=2, activation_checkpointing=["blocks.*"]) == kept
+    assert Block.calls == {True: 3 * calls[True], False: 2 * calls[False]}
+
+
+def test_of_parts_in_each_other_the_outermost_keeps_nothing_and_what_matches_none_is_named() -> None:
+    found = Loop(Deep(), experiment(activation_checkpointing=["*", "blocks.1.inner"]), {}).state.module
+    assert [name for name, part in found.named_modules() if "_keeping_all" in vars(type(part))] == ["first", "blocks.0", "blocks.1", "blocks.2", "last"]
+    for pattern, near in {"block.*": "did you mean blocks.", "blocks": "did you mean blocks.", "": "there are: first, blocks.0"}.items():
+        with pytest.raises(ConfigError) as error:
+            Loop(Deep(), experiment(activation_checkpointing=pattern), {})
+        assert f"activation_checkpointing: pattern '{pattern}' matches no part of the model that has a forward pass; {near}" in str(error.value)
+
+
+def test_they_are_not_kept_where_the_model_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.utils import counters
+
+    nodes: list[str] = []
+
+    def look(graph: Any, inputs: Any) -> Any:
+        nodes.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=look))
+    counters.clear()
+    task = Points(train=16, val=8, batch_norm=True)
+    compiled = trained(task, steps=2, compile=True, activation_checkpointing="0")
+    assert "tag_activation_checkpoint" in nodes
+    assert counters["stats"]["unique_graphs"] == 2
+    assert [loss for _, loss in compiled[0]] == pytest.approx([loss for _, loss in trained(task, steps=2)[0]], rel=1e-5)
