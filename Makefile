@@ -17,7 +17,7 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help setup demo test test-ray test-rest test-cluster test-gpu test-oldest lint bench clean
+.PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-gpu test-oldest lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
@@ -43,13 +43,16 @@ demo: setup ## trains on two workers, sweeps over eight trials, and prints the t
 	@echo "  $(BIN)/tensorboard --logdir runs"
 
 test: setup ## lint, types and tests: what must pass
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-ray lint test-rest
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-ray test-orchestrator lint test-rest
 
 test-ray: setup ## the tests that start Ray, which share one cluster and wait for it most of the time
 	$(BIN)/pytest -m ray
 
-test-rest: setup ## the tests that start no Ray
-	$(BIN)/pytest -m 'not ray and not cluster and not gpu'
+test-orchestrator: setup ## the tests of orchestrator/ that start no Ray
+	$(BIN)/pytest -m 'not ray and not cluster and not gpu' tests/orchestrator
+
+test-rest: setup ## all others that start no Ray
+	$(BIN)/pytest -m 'not ray and not cluster and not gpu' --ignore=tests/orchestrator
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -rs -m cluster tests/cluster
