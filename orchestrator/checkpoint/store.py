@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from itertools import chain, count
 from pickle import UnpicklingError
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 import torch
 
@@ -28,64 +27,17 @@ from orchestrator.checkpoint.manifest import (
     INDEX,
     MANIFEST,
     LaterFormat,
-    damage,
     position_in,
     read_index,
     read_manifest,
 )
 from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.verification import Alone, HashingWriter, Ranks, damage_among, damage_in, refuse_unlike
 from orchestrator.errors import CheckpointError, DamagedFile
-from orchestrator.storage import FileState, Storage
+from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import sealed
 
 _log = logging.getLogger("hookyard")
-
-
-class _HashingWriter:
-    """Passes bytes on and keeps their hash and number."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._hash, self.size = file, hashlib.sha256(), 0
-        self.failure: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        self._hash.update(data)
-        self.size += len(data)
-        try:
-            self._file.write(data)
-        except OSError as error:  # of which torch would say less
-            self.failure = error
-            raise
-        return len(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def entry(self) -> dict[str, Any]:
-        return {"sha256": self._hash.hexdigest(), "bytes": self.size}
-
-
-class Ranks(Protocol):
-    """Those that resume together."""
-
-    rank: int
-    world_size: int
-
-    def gather(self, value: Any) -> list[Any]: ...
-
-    def broadcast(self, make: Callable[[], Any]) -> Any: ...
-
-
-class _Alone:
-    """A process that resumes by itself."""
-
-    rank, world_size = 0, 1
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, make: Callable[[], Any]) -> Any:
-        return make()
 
 
 class CheckpointStore:
@@ -104,14 +56,11 @@ class CheckpointStore:
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them.
-
-        A store that verifies what it is sent is asked for their sizes alone; elsewhere each is read back in pieces.
-        """
+        """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them."""
         entries = {}
         for file, content in files.items():
             with self.storage.create(f"{self._staging(name)}/{file}") as stream:
-                writer = _HashingWriter(stream)
+                writer = HashingWriter(stream)
                 try:
                     torch.save(content, cast(IO[bytes], writer))  # of which it wants `write` and `flush` alone
                 except RuntimeError:
@@ -119,20 +68,8 @@ class CheckpointStore:
                         raise writer.failure from None
                     raise
             entries[file] = writer.entry()
-        self._refuse_unlike(self._staging(name), entries)
+        refuse_unlike(self.storage, self._staging(name), entries)
         return entries
-
-    def _refuse_unlike(self, folder: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises CheckpointError where what was just written is not there as it was written."""
-
-        def wrong(file: str) -> str | None:
-            if self.storage.verifies_uploads:
-                return self._of_another_size(folder, file, entries[file], None)
-            return damage(self.storage, folder, file, entries[file])
-
-        for reason in self.storage.each(wrong, entries):
-            if reason:
-                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {reason}. It was only just written there: look at the storage")
 
     def free_name(self, name: str) -> str:
         """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken. Master."""
@@ -200,14 +137,14 @@ class CheckpointStore:
 
         def copy(file: str) -> None:
             with self.storage.create(f"{self._staging(name)}/{file}") as stream:
-                writer = _HashingWriter(stream)
+                writer = HashingWriter(stream)
                 for piece in source.storage.pieces(f"{name}/{file}"):
                     writer.write(piece)
             if writer.entry() != {**manifest["files"][file]}:
                 raise CheckpointError(f"checkpoint {source.path(name)}: {file} is damaged ({writer.size} bytes, {manifest['files'][file]['bytes']} were written)")
 
         self.storage.each(copy, manifest["files"])
-        self._refuse_unlike(self._staging(name), manifest["files"])
+        refuse_unlike(self.storage, self._staging(name), manifest["files"])
         self._finish(name, manifest)
 
     def recover(self) -> None:
@@ -222,23 +159,10 @@ class CheckpointStore:
                 self.storage.rename(folder, name)
 
     def _refuse_damage(self, folder: str, entries: Mapping[str, Mapping[str, Any]], *, hashed: bool = True) -> None:
-        """Raises CheckpointError where a file of a folder is missing or damaged: by its hash, for which it is read in pieces, or
-        by its size alone."""
-        sizes = {} if hashed else self.storage.tree(folder)
-
-        def wrong(file: str) -> str | None:
-            return damage(self.storage, folder, file, entries[file]) if hashed else self._of_another_size(folder, file, entries[file], sizes.get(file))
-
-        for reason in self.storage.each(wrong, entries):
-            if reason:
-                raise CheckpointError(f"checkpoint {self.storage}/{folder}: {reason}{self._others(folder)}")
-
-    def _of_another_size(self, folder: str, file: str, entry: Mapping[str, Any], state: FileState | None) -> str | None:
-        """That a file is missing or of another size; one that is not listed, or not yet, is asked for by itself."""
-        state = state or self.storage.state(f"{folder}/{file}")
-        if state is None:
-            return f"{file} is missing"
-        return None if state.size_bytes == entry["bytes"] else f"{file} is damaged ({state.size_bytes} bytes, {entry['bytes']} were written)"
+        """Raises CheckpointError where a file of a folder is missing or damaged."""
+        reason = damage_in(self.storage, folder, entries, hashed=hashed)
+        if reason:
+            raise CheckpointError(f"{reason}{self._others(folder)}")
 
     def _others(self, name: str) -> str:
         """What else there is, to be used in place of a checkpoint."""
@@ -287,11 +211,11 @@ class CheckpointStore:
         With `ranks` all of them call it, and each reads a part of the files; without `hashed` files are only seen to be there
         in their sizes. Raises CheckpointError where there are some and none is whole, and for one of a later version.
         """
-        ranks, reasons = ranks or _Alone(), list[str]()
+        ranks, reasons = ranks or Alone(), list[str]()
         for name, told in ranks.broadcast(self._candidates):
             if isinstance(told, LaterFormat):
                 raise told
-            reason = str(told) if isinstance(told, CheckpointError) else self._damage_among(ranks, name, told, hashed=hashed)
+            reason = str(told) if isinstance(told, CheckpointError) else damage_among(ranks, self.storage, name, told["files"], hashed=hashed)
             if not reason:
                 for earlier in reasons:
                     left_out(earlier)
@@ -312,16 +236,6 @@ class CheckpointStore:
             return self.manifest(name)
         except CheckpointError as error:
             return error
-
-    def _damage_among(self, ranks: Ranks, name: str, manifest: Mapping[str, Any], *, hashed: bool) -> str:
-        """What is wrong with a checkpoint, agreed over ranks: each looks at its own files, and at some of those that all share."""
-        own = {file: entry for number, (file, entry) in enumerate(manifest["files"].items()) if _reader(file, number) % ranks.world_size == ranks.rank}
-        try:
-            self._refuse_damage(name, own, hashed=hashed)
-            reason = ""
-        except CheckpointError as error:
-            reason = str(error)
-        return next(filter(None, ranks.gather(reason)), "")
 
     def clear(self) -> None:
         """Removes all checkpoints. Call it while nobody saves."""
@@ -490,12 +404,6 @@ class CheckpointStore:
 
     def _write_index(self, index: Mapping[str, Any]) -> None:
         self.storage.write(INDEX, sealed(json.dumps(index, indent=1)))
-
-
-def _reader(file: str, number: int) -> int:
-    """Which rank looks whether a file is whole: whose it is, or of those that all share one after the other."""
-    own = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
-    return int(own[1]) if own else number
 
 
 def shared_files(files: Iterable[str]) -> list[str]:
