@@ -348,8 +348,8 @@ class Experiment(Model):
     """Parts of the model, by patterns of their names with * and ?, whose activations are computed again in the backward pass instead of kept."""
     compile: bool = False
     """Compiles the model (torch.compile), or the parts of it that the task calls, in place: names of parameters and checkpoints stay as they are."""
-    accumulate: Annotated[int, Ge(1)] = 1
-    """Micro-batches in one optimizer step."""
+    accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
+    """Micro-batches in one optimizer step; `auto` is one, which is gone through in pieces where memory runs out, to the same gradients."""
     validate_every: Rhythm = Rhythm(1)
     """How often the val phase runs: `1` or `2 epochs`, `100 steps`, 0 for never."""
     seed: Seed = 0
@@ -394,6 +394,11 @@ class Experiment(Model):
         if message:
             raise ValueError(message)
         return self
+
+    @property
+    def micro_batches(self) -> int:
+        """Batches of the loader in one optimizer step."""
+        return 1 if self.accumulate == "auto" else self.accumulate
 
     @property
     def optimizations(self) -> dict[str, Optimization]:

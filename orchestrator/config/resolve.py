@@ -96,6 +96,8 @@ def _components(
     if task and takes_turns(type(task)):
         unable = {name: hook.no_turns for name, hook in made_hooks.items() if hook.no_turns}
         problems.extend(Problem(f"hooks.{name}", f"cannot be where optimizers take turns: {reason}") for name, reason in unable.items())
+    if data.get("accumulate") == "auto":
+        problems.extend(_fitting_problems(data, task_class, made_hooks))
     # Where hooks are wrong, who steps the scheduler is not known.
     check_optimization(data, task_class, {"param_scheduler": ParamScheduler()} if right is None else made_hooks, problems)
     return task, task_args, hooks
@@ -117,9 +119,11 @@ def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[
         problems += [Problem(f"workers.ddp.{name}", "is read by nothing: it needs strategy: ddp") for name in options]
     elif task and takes_turns(task):
         problems += [Problem(f"workers.ddp.{name}", "is read by nothing: each turn exchanges the gradients that there are of its parameters") for name in options]
+    elif experiment.accumulate == "auto":
+        problems += [Problem(f"workers.ddp.{name}", "is read by nothing: with accumulate: auto ranks exchange gradients after the backward pass, and not by DDP") for name in options]
     elif workers.ddp.static_graph and workers.ddp.find_unused_parameters:
         problems.append(Problem("workers.ddp.find_unused_parameters", "is read by nothing: with static_graph torch looks for them once, in the first iteration"))
-    if workers.ddp.static_graph and experiment.accumulate > 1:
+    if workers.ddp.static_graph and experiment.micro_batches > 1:
         problems.append(Problem("workers.ddp.static_graph", "cannot be with accumulate: torch takes the first backward pass for the graph, and it exchanges nothing"))
     if experiment.sync_batchnorm and workers.most > 1 and not workers.gpu:
         problems.append(Problem("sync_batchnorm", "needs GPUs: torch's SyncBatchNorm computes nowhere else", suggestion="write workers.gpu: true"))
@@ -144,6 +148,19 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
     if data.get("compile"):
         reasons["compile"] = "torch's compiler stops at the calls that gather each unit's parameters"
     return [Problem(path, f"cannot be with workers.strategy: fsdp: {reason}") for path, reason in reasons.items() if reason]
+
+
+def _fitting_problems(data: Mapping[str, Any], task: type[Task] | None, hooks: Mapping[str, Hook]) -> list[Problem]:
+    """What cannot be where a batch is gone through in pieces, and begun again when memory runs out."""
+    workers = data.get("workers")
+    reasons = {f"hooks.{name}": "works on the output and the loss of whole batches, each once" for name, hook in hooks.items() if hook.no_turns}
+    if task and takes_turns(task):
+        reasons["accumulate"] = "a turn cannot be begun again, as those before it have changed the model"
+    if isinstance(workers, dict) and workers.get("strategy") == "fsdp":
+        reasons["workers.strategy"] = "ranks gather parameters within the forward pass, and would wait there for one that runs out of memory"
+    if data.get("sync_batchnorm"):
+        reasons["sync_batchnorm"] = "ranks exchange statistics within the forward pass, and would wait there for one that runs out of memory"
+    return [Problem(path, f"cannot be with accumulate: auto: {reason}") for path, reason in reasons.items()]
 
 
 def _task_class(data: Mapping[str, Any]) -> type[Task] | None:

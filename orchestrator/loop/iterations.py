@@ -58,6 +58,8 @@ class Iterations:
         self.clock, self.precisions, self.recorder, self.world = clock, precisions, recorder, world
         self.precision = next(iter(precisions.values()))
         self.means = Means()
+        self.split = 1
+        """Pieces that a training batch is gone through in, where memory takes no more."""
         self._own_backward = OwnBackward(state.model, clock) if isinstance(state.model, DistributedDataParallel) else None
         self._on_cpu = state.device.type == "cpu"
         self._to_device = mover(state.device)

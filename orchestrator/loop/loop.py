@@ -27,6 +27,7 @@ from orchestrator.loop.changes import Changes
 from orchestrator.loop.computing import as_computed, needless_on_one_rank
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.fitted import FittedIterations
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.precision import Precision
@@ -97,7 +98,7 @@ class Loop:
         self.cursor = TrainingCursor(experiment, state, self.data, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, task, self.plan, state)
-        kind = TurnIterations if takes_turns(type(task)) else Iterations
+        kind = TurnIterations if takes_turns(type(task)) else FittedIterations if experiment.accumulate == "auto" else Iterations
         self.iterations = kind(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
@@ -124,7 +125,7 @@ class Loop:
 
     def _schedule(self, optimization: Optimization) -> Schedule:
         experiment = self.experiment
-        steps_per_epoch = -(-self.data.train.length() // experiment.accumulate)
+        steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
         course = Course.of(self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
         assert optimization.scheduler is not None
         return Schedule.of(optimization.scheduler, type(self.task), course, optimization.scheduler_path)
@@ -170,7 +171,7 @@ class Loop:
             samples_in=self.task.batch_size,
             max_epochs=self.experiment.epochs,
             max_steps=self.experiment.steps,
-            accumulate=self.experiment.accumulate,
+            accumulate=self.experiment.micro_batches,
             full_batches=self.data.train.by_index or self.experiment.loader.drop_last,
             artifacts=artifacts,
             config=config,

@@ -25,6 +25,12 @@ class Means:
         self._totals[name] = self._totals.get(name, 0.0) + total
         self._counts[name] = self._counts.get(name, 0) + count
 
+    def copied(self) -> Means:
+        """The same, to add to on its own."""
+        again = Means()
+        again._totals, again._counts = dict(self._totals), dict(self._counts)
+        return again
+
     def state_dict(self) -> dict[str, list[float]]:
         """This rank's sums and counts."""
         return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}

@@ -93,6 +93,7 @@ class Saving:
                 "metrics": state.metrics,
                 "data": self._data.sizes(),
                 **self._in_force(),
+                "split": self._iterations.split,
                 "judged_by": state.judged_by,
                 "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
             }
@@ -160,6 +161,7 @@ class Saving:
         in_force = self._saved_in_force(manifest)
         rescheduled = {one for one, record in self._schedules.items() if in_force[one].get("scheduler", record) != record}
         self._restore_training(name, checkpoint, rescheduled)
+        self._iterations.split = manifest.get("split", 1)
         saved_world_size = int(manifest["world_size"])
         position = position_in(manifest)
         self._tell_of_other_data(name, manifest.get("data", {}), position)

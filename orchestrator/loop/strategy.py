@@ -32,8 +32,9 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
         return sharded(module, task.fsdp_units(module), world, experiment.precision)
-    if takes_turns(type(task)):
-        # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them.
+    if takes_turns(type(task)) or experiment.accumulate == "auto":
+        # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so within the backward pass,
+        # in the middle of which a rank may run out of memory.
         coalesced.broadcast([*module.to(world.device).parameters(), *module.buffers()])
         return module
     devices = [world.device] if world.device.type == "cuda" else None

@@ -20,20 +20,21 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
-    if _moves_itself(batch):
+    if moves_itself(batch):
         return batch.to(device)
-    held = _held(batch)
-    if held is None:
+    parts = held(batch)
+    if parts is None:
         return batch
-    moved = [to_device(part, device) for part in held]
-    return batch if all(new is old for new, old in zip(moved, held, strict=True)) else _holding(batch, moved)
+    moved = [to_device(part, device) for part in parts]
+    return batch if all(new is old for new, old in zip(moved, parts, strict=True)) else holding(batch, moved)
 
 
-def _moves_itself(part: Any) -> bool:
+def moves_itself(part: Any) -> bool:
+    """Whether a part of a batch has a `to` of its own, as a tensor has."""
     return callable(getattr(part, "to", None))
 
 
-def _held(batch: Any) -> list[Any] | None:
+def held(batch: Any) -> list[Any] | None:
     """What a container holds; None of what is none."""
     if isinstance(batch, Mapping):
         return list(batch.values())
@@ -44,7 +45,7 @@ def _held(batch: Any) -> list[Any] | None:
     return None
 
 
-def _holding(batch: Any, parts: list[Any]) -> Any:
+def holding(batch: Any, parts: list[Any]) -> Any:
     """A container of the same type that holds other parts."""
     if isinstance(batch, Mapping):
         mapping = copy(batch) if isinstance(batch, MutableMapping) else dict(batch)
@@ -60,14 +61,14 @@ def _holding(batch: Any, parts: list[Any]) -> Any:
     return other
 
 
-def _leaves(batch: Any) -> Iterator[Any]:
+def leaves(batch: Any) -> Iterator[Any]:
     """What a batch holds at last: tensors, what moves itself, and the rest."""
-    held = None if isinstance(batch, Tensor) or _moves_itself(batch) else _held(batch)
-    if held is None:
+    parts = None if isinstance(batch, Tensor) or moves_itself(batch) else held(batch)
+    if parts is None:
         yield batch
         return
-    for part in held:
-        yield from _leaves(part)
+    for part in parts:
+        yield from leaves(part)
 
 
 class Copies:
@@ -82,13 +83,13 @@ class Copies:
         self._device, self._stream = device, torch.cuda.Stream(device)
 
     def __call__(self, batch: Any) -> Any:
-        if any(_moves_itself(leaf) and not isinstance(leaf, Tensor) for leaf in _leaves(batch)):
+        if any(moves_itself(leaf) and not isinstance(leaf, Tensor) for leaf in leaves(batch)):
             return to_device(batch, self._device)
         with torch.cuda.stream(self._stream):
             moved = to_device(batch, self._device)
         present = torch.cuda.current_stream(self._device)
         present.wait_stream(self._stream)
-        for leaf in _leaves(moved):
+        for leaf in leaves(moved):
             if isinstance(leaf, Tensor):
                 # Their memory is not to be given to a later copy before this stream is done with it.
                 leaf.record_stream(present)

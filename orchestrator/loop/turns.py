@@ -13,9 +13,10 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts.parameter_names import listed
 from orchestrator.config.users_code import place_of
 from orchestrator.errors import RunError, did_you_mean
-from orchestrator.loop.iterations import Iterations, clearing
+from orchestrator.loop.iterations import clearing
+from orchestrator.loop.parted import PartedIterations
 from orchestrator.loop.precision import Precision
-from orchestrator.loop.task_errors import described, of_kind, wrong_batch_size
+from orchestrator.loop.task_errors import described, of_kind
 
 WANTED = "turns, each an optimizer's name and its loss"
 
@@ -36,7 +37,7 @@ class Player:
         self.clear = clearing(self.optimizer)
 
 
-class TurnIterations(Iterations):
+class TurnIterations(PartedIterations):
     """Takes batches through the turns of a task: for each what is done for a single optimizer, with its own parameters.
 
     Worker process. A turn's backward pass reaches the parameters of its optimizer alone, so those of another keep what they have. Ranks
@@ -45,35 +46,18 @@ class TurnIterations(Iterations):
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Trains on a micro-batch at each `next`, turn by turn; each makes its step where the micro-batch is the last of its group."""
-        state, task, clock, on_cpu = self.state, self.task, self.clock, self._on_cpu
-        fire, mark = self.plan.fire, clock.mark
-        on_iteration_start, on_batch, *_, on_step = self._calls()
+        state, task = self.state, self.task
         players = {name: Player(name, optimizer, self.precisions[name]) for name, optimizer in state.optimizers.items()}
         first = next(iter(players))
         self._begin_rows(state.epoch)
-        position, group, ended = 1, 1, clock.restart()
+        position, group, ended = 1, 1, self.clock.restart()
         while True:
-            t_begun = t_started = mark()
-            if on_iteration_start:
-                fire("on_iteration_start", state)
-                t_started = mark()
-            batch = next(batches)
-            t_fetched = t_moved = mark()
-            if not on_cpu:
-                batch = self._to_device(batch)
-                t_moved = mark()
-            state.batch, state.batch_size = batch, task.batch_size(batch)
-            if type(state.batch_size) is not int or state.batch_size < 0:
-                raise wrong_batch_size(task.batch_size, state.batch_size)
-            t_batch = t_moved
-            if on_batch:
-                fire("on_batch", state)
-                t_batch = mark()
+            begun = self._begin(batches)
             if state.accumulate > 1:
                 position, group = self._position_in_step(position, group)
             turns: Iterator[Any] = iter(of_kind(task.turns, task.turns(state.module, state.batch), Iterable, WANTED))
-            marks, stepped = [], False
-            began = t_batch
+            marks: list[tuple[Any, ...]] = []
+            began, stepped = begun[-1], False
             while True:
                 with self.precision.autocast():
                     turn = next(turns, None)
@@ -87,25 +71,13 @@ class TurnIterations(Iterations):
                 raise RunError(f"turns() yields nothing for a batch, and must yield {WANTED}{place_of(task.turns)}")
             state.take_turn(first, None)
             state.stepped = stepped
-            state.iteration += 1
-            state.phase_iteration += 1
-            state.samples += state.batch_size
-            state.world_samples += state.batch_size * state.world_size
-            state.step += stepped
             self.means.add("loss", state.row["loss"] * state.batch_size, state.batch_size)
-            if on_step:
-                fire("on_step", state)
-            times = clock.close_turns(state.row, ended, (t_begun, t_started, t_fetched, t_moved, t_batch), marks)
-            ended = times[-1]
-            self.recorder.append(state.row, (state.iteration, state.step, state.samples, state.batch_size, *times))
-            state.row = {}
-            state.batch = state.output = state.loss = None
+            ended = self._end(ended, begun, marks)
             yield
 
     def _take(self, player: Player, loss: Any, group: int, *, is_last: bool) -> tuple[Any, ...]:
         """A turn, from its loss on: returns the clock's marks, those of a single optimizer's iteration."""
         state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
-        optimizer, precision = player.optimizer, player.precision
         t_forward = t_output = mark()
         if calls["on_forward"]:
             fire("on_forward", state)
@@ -123,7 +95,7 @@ class TurnIterations(Iterations):
             fire("on_loss", state)
             t_counted = mark()
         assert state.loss is not None
-        precision.scaled(state.loss if group == 1 else state.loss / group).backward(inputs=player.parameters)
+        player.precision.scaled(state.loss if group == 1 else state.loss / group).backward(inputs=player.parameters)
         t_own = t_backward = mark()
         if is_last and state.world_size > 1:
             self._exchange(player)
@@ -132,24 +104,9 @@ class TurnIterations(Iterations):
         if calls["on_backward"]:
             fire("on_backward", state)
             t_gradients = mark()
-        t_unscaled = t_measured = t_stepped = t_updated = t_gradients
         state.stepped = False
-        if is_last:
-            precision.unscale(optimizer)
-            t_unscaled = t_measured = mark()
-            if calls["on_gradients"]:
-                fire("on_gradients", state)
-                t_measured = mark()
-            state.stepped = self._step_or_skip(optimizer, precision)
-            t_stepped = t_updated = mark()
-            if state.stepped and calls["on_update"]:
-                fire("on_update", state)
-                t_updated = mark()
-            player.clear()
-            state.forget_gradients()
-        return (
-            t_forward, t_output, t_loss, t_counted, t_own, t_backward, t_gradients, t_unscaled, t_measured, t_stepped, t_updated, mark(),
-        )  # fmt: skip
+        updated = self._update(player.optimizer, player.precision, player.clear) if is_last else (t_gradients,) * 4
+        return t_forward, t_output, t_loss, t_counted, t_own, t_backward, t_gradients, *updated, mark()
 
     def _player(self, turn: Any, players: dict[str, Player]) -> Player:
         """Whose turn it is; raises RunError where that is nobody."""

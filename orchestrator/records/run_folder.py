@@ -59,7 +59,7 @@ class _Experiment:
 
     epochs: int | None = None
     steps: int | None = None
-    accumulate: int | None = None
+    accumulate: int | str | None = None
     batch_size: int | None = None
     upload_interval_s: float | None = None
     hooks: Mapping[str, Mapping[str, Any] | bool | None] | None = None

@@ -48,7 +48,8 @@ def estimated_progress(
 def _iterations_to_come(experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress) -> int | None:
     epochs, steps, batch_size = (experiment.get(name) for name in ("epochs", "steps", "batch_size"))
     if steps is not None:
-        return int(max(0, steps - reached.step) * (experiment.get("accumulate") or 1))
+        batches = experiment.get("accumulate")
+        return int(max(0, steps - reached.step) * (batches if isinstance(batches, int) else 1))
     if attempt is None or attempt.epoch_iterations is None or not epochs or not batch_size:
         return None
     length, start = attempt.epoch_iterations, attempt.position

@@ -103,7 +103,7 @@ class Stream:
     def _epoch_length(self) -> int:
         experiment = self._experiment
         if experiment.epoch_steps is not None:
-            return experiment.epoch_steps * experiment.accumulate
+            return experiment.epoch_steps * experiment.micro_batches
         if self._pass_length is not None:
             if self._pass_length == 0:
                 raise ConfigError([Problem("batch_size", f"is {experiment.batch_size}, and the train stream fills no batch of it on a rank")])
@@ -114,7 +114,7 @@ class Stream:
                 "epoch_steps beside it, or steps in its place, or give the dataset a __len__"
             )
             raise ConfigError([Problem("epochs", message)])
-        return experiment.steps * experiment.accumulate
+        return experiment.steps * experiment.micro_batches
 
     def length(self, offset: int = 0) -> int:
         return self._length

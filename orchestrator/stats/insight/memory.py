@@ -187,7 +187,7 @@ def _room(rows: Rows) -> Iterator[Verdict]:
             f"the GPU of rank {rank} was full: its allocator emptied its cache {int(retries.max())} times to find room, waiting for the GPU each time",
             {"problem": "room", "column": "cuda_alloc_retries", "rank": rank, "retries": int(retries.max())},
             "stats.groupby('rank')['cuda_alloc_retries'].max()",
-            "smaller batches with `accumulate`, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "smaller batches with `accumulate`, which can be `auto`, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             0.3,
         )
 

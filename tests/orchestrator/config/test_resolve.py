@@ -156,3 +156,20 @@ def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -
     for message, fields in refused.items():
         with pytest.raises(ConfigError, match=message):
             described(**fields)
+
+
+def test_what_cannot_be_begun_again_when_memory_runs_out_is_refused() -> None:
+    described(accumulate="auto", workers={"count": 2})
+    turns = {"d": {"type": "SGD", "lr": 0.1, "params": "critic.*"}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
+    for path, fields in {
+        "workers.strategy": {"workers": {"count": 2, "strategy": "fsdp"}},
+        "workers.ddp.gradient_as_bucket_view": {"workers": {"ddp": {"gradient_as_bucket_view": True}}},
+        "sync_batchnorm": {"sync_batchnorm": True},
+        "hooks.output_mask": {"hooks": {"output_mask": {}}},
+        "hooks.loss_spike": {"hooks": {"loss_spike": {}}},
+        "accumulate": {"task": "tests.orchestrator.loop.test_turns:Gan", "optimizers": turns},
+    }.items():
+        with pytest.raises(ConfigError, match=f"{path}: .*accumulate: auto"):
+            described(accumulate="auto", **fields)
+    with pytest.raises(ConfigError, match="accumulate: must be a whole number or 'auto', got 'atuo'"):
+        described(accumulate="atuo")

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import Rhythm
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.training.gradient_clip import GradientClip
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.world import World
+from orchestrator.storage import Storage
+from tests.ranks import on_ranks
+from tests.tasks import Points, Rows, experiment, numbers
+
+WORDS = {"cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")}
+
+
+class _InBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, points: Tensor) -> Tensor:
+        return points.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise WORDS["cuda"]
+
+
+class Allocator(nn.Module):
+    """Stands for memory that takes so many rows in training, and refuses more."""
+
+    def __init__(self, most: int, where: str) -> None:
+        super().__init__()
+        self.most, self.where = most, where
+
+    def forward(self, points: Tensor) -> Tensor:
+        if not self.training or len(points) <= self.most:
+            return points
+        if self.where == "backward":
+            return _InBackward.apply(points)  # type: ignore[no-any-return]
+        raise WORDS[self.where]
+
+
+@dataclass
+class Fits(Points):
+    """Points that fit so many at a time; their loss is the mean over tokens, of which samples have different numbers."""
+
+    most: int = 3
+    where: str = "cpu"
+    tokens: bool = False
+    parts: bool = False
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(*super().model(), Allocator(self.most, self.where))
+
+    def batch_size(self, batch: Any) -> int:
+        return int(self._tokens(batch).sum()) if self.tokens else len(batch[0])
+
+    def _tokens(self, batch: Any) -> Tensor:
+        return batch[1] + 1
+
+    def loss(self, output: Tensor, batch: Any) -> Any:
+        each = nn.functional.cross_entropy(output, batch[1], reduction="none")
+        loss = (each * self._tokens(batch)).sum() / self._tokens(batch).sum() if self.tokens else each.mean()
+        return {"near": loss * 0.25, "far": loss * 0.75} if self.parts else loss
+
+    def metrics(self, output: Tensor, batch: Any) -> Any:
+        return {} if self.tokens else super().metrics(output, batch)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, *shown: Any) -> None: ...
+
+
+def lived(task: Points, root: Path | None = None, restore: str | None = None, world: World | None = None, **fields: Any) -> dict[str, Any]:
+    world, rows, told = world or World(), Rows(), Told()
+    hooks = {"gradient_clip": GradientClip(max_norm=0.5), **({"checkpoint": Checkpoint(every=Rhythm.parse("3 steps"), keep=None)} if root else {})}
+    store = CheckpointStore(Storage(root), "points", master=world.is_master) if root else None
+    loop = Loop(task, experiment(**fields), hooks, world=world, recorder=rows, store=store, display=told)
+    if restore:
+        loop.restore(restore)
+    reports = [report.metrics for report in loop.run()]
+    return {"weights": numbers(loop.state.module), "reports": reports, "rows": [{name: float(value) for name, value in row.items() if name not in ("phase", "step_s")} for row in rows.rows if row["phase"] == "train"], "told": told.lines}
+
+
+def check_near(found: dict[str, Any], expected: dict[str, Any], columns: tuple[str, ...] = ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size")) -> None:
+    for name, value in expected["weights"].items():
+        torch.testing.assert_close(torch.tensor(found["weights"][name]), torch.tensor(value), rtol=1e-4, atol=1e-6)
+    assert [[float(row[name]) for name in columns] for row in found["rows"]] == [pytest.approx([float(row[name]) for name in columns], rel=1e-4) for row in expected["rows"]]
+    assert found["reports"] == [pytest.approx(report, rel=1e-4) for report in expected["reports"]]
+
+
+@pytest.mark.parametrize("fields", [{}, {"precision": "fp16"}])
+def test_what_fits_trains_bit_for_bit_as_without(fields: dict[str, Any]) -> None:
+    found, expected = (lived(Fits(most=8, dropout=0.1), accumulate=accumulate, **fields) for accumulate in ("auto", 1))
+    assert {row.pop("split") for row in found["rows"]} == {1}
+    assert found == expected
+
+
+@pytest.mark.parametrize("fields", [{}, {"where": "cuda"}, {"where": "backward"}, {"parts": True}, {"tokens": True}])
+def test_what_does_not_is_gone_through_in_pieces_to_the_same_numbers(fields: dict[str, Any]) -> None:
+    """Of 52 points in batches of 8 the last is of 4."""
+    found, expected = lived(Fits(**fields), accumulate="auto"), lived(Fits(**{**fields, "most": 8}))
+    parts = ("near", "far") if fields.get("parts") else ()
+    check_near(found, expected, ("loss", "lr", "grad_norm", "iteration", "step", "samples", "batch_size", *parts))
+    assert [row["split"] for row in found["rows"]] == [4] * 14
+    assert found["told"] == [f"memory ran out: from iteration 1 on a batch is gone through in {pieces} pieces" for pieces in (2, 4)]
+
+
+def test_it_is_told_that_batch_norm_normalizes_by_pieces() -> None:
+    found = lived(Fits(batch_norm=True, most=4), accumulate="auto", steps=2)
+    assert found["told"][0].endswith("in 2 pieces; BatchNorm normalizes by pieces then, so that numbers are others")
+
+
+def test_a_resume_goes_on_with_as_many_pieces_bit_for_bit(tmp_path: Path) -> None:
+    task = Fits(dropout=0.1)
+    whole = lived(task, tmp_path, accumulate="auto", steps=12)
+    again = lived(task, tmp_path, "step-00000006", accumulate="auto", steps=12)
+    assert again["told"] == []
+    assert again["weights"] == whole["weights"]
+    assert [row["loss"] for row in again["rows"]] == [row["loss"] for row in whole["rows"][6:]]
+
+
+@dataclass
+class OneRankOnly(Fits):
+    """Rank 1 alone has less memory."""
+
+    def model(self) -> nn.Module:
+        model: Any = super().model()
+        model[-1].most = self.most if torch.distributed.get_rank() == 1 else 100
+        return model
+
+
+def _on_two(rank: int, world_size: int) -> list[Any]:
+    world = World(rank, world_size, rank)
+    return [
+        lived(Fits(most=100), world=world, batch_size=4, steps=6),
+        *(lived(Fits(most=1, where=where), world=world, batch_size=4, steps=6, accumulate="auto") for where in ("cuda", "backward")),
+        lived(OneRankOnly(most=2, where="backward"), world=world, batch_size=4, steps=6, accumulate="auto"),
+    ]
+
+
+def test_ranks_agree_on_the_pieces_also_where_one_alone_runs_out_in_the_backward_pass() -> None:
+    for rank, (whole, *pieces, alone) in enumerate(on_ranks(_on_two)):
+        for found in (*pieces, alone):
+            check_near(found, whole)
+        assert [row["split"] for row in alone["rows"]] == [2] * 6
+        assert alone["told"] == (["memory ran out on rank 1: from iteration 1 on a batch is gone through in 2 pieces"] if rank == 0 else [])
+
+
+def test_it_is_split_where_it_stands_and_rows_of_it_are_counted_once() -> None:
+    """In the middle of a run, as when a batch is larger than those before."""
+    found, expected = lived(Grows(), accumulate="auto"), lived(Points())
+    check_near(found, expected)
+    assert [row["split"] for row in found["rows"]] == [1] * 5 + [4] * 9
+    assert [line[:35] for line in found["told"]] == ["memory ran out: from iteration 6 on"] * 2
+
+
+@dataclass
+class Grows(Fits):
+    """Has room enough for five batches."""
+
+    most: int = 2
+    batches: int = 0
+
+    def forward(self, model: Any, batch: Any) -> Tensor:
+        self.batches += model.training
+        model[-1].most = 100 if self.batches <= 5 else self.most
+        return super().forward(model, batch)
+
+
+@dataclass
+class Together(Fits):
+    """Counts its samples along another dimension than the first."""
+
+    def batch_size(self, batch: Any) -> int:
+        return 8
+
+
+@dataclass
+class Ragged(Fits):
+    def collate(self, samples: list[Any]) -> Any:
+        return [*super().collate(samples), torch.zeros(3)]
+
+
+def test_what_cannot_be_cut_further_says_so() -> None:
+    for task, message in (
+        (Fits(most=0), "memory runs out, even over pieces of a batch of one row each: .*DefaultCPUAllocator"),
+        (Together(), "8 samples is cut into pieces of 8, 8: its samples do not lie along the first dimension of its tensors"),
+        (Ragged(), r"cannot be cut into pieces: it has a tensor of shape \(3,\) beside others of 8 rows"),
+    ):
+        with pytest.raises(RunError, match=message):
+            lived(task, accumulate="auto")
