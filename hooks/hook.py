@@ -24,6 +24,8 @@ WITHIN_ITERATION = (
 """The events of an iteration: those that a hook may ask for at a pace, by the decorator `paced_by`."""
 
 
+WORKS_ON_MODEL = "it works on the model, the optimizer or the loaders, which are the task's own there"
+"""For hooks that need the hooked loop."""
 WORKS_ON_OUTPUT = "it works on the output of the forward pass, which is the task's own within its turns"
 """For hooks that cannot be where optimizers take turns."""
 
@@ -167,6 +169,12 @@ class Hook:
     def needs_whole_model(self) -> str:
         """Why this hook cannot work where each rank has a part of the model (`strategy: fsdp`); empty where it can."""
         return ""
+
+    def needs_hooked_loop(self) -> str:
+        """Why this hook cannot be where a task trains by itself (`Task.train`); empty where it can. Of an iteration's events such a loop
+        fires `on_step` alone, with the row."""
+        missed = [event for event in WITHIN_ITERATION if event != "on_step" and self.handles(event)]
+        return f"it acts in {', '.join(missed)}, which the hooked loop alone fires" if missed else ""
 
     def misfit(self, hooks: Mapping[str, Hook]) -> str:
         """Why this hook cannot be beside the others of its experiment, by name, itself among them; empty where it can."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.sweeps.driver import resume_sweep, sweep
     from orchestrator.sweeps.results.result import Sweep, open_sweep
     from orchestrator.task import Task
+    from orchestrator.training_session import TrainingSession
 
 _HOMES = {
     "CheckpointError": "orchestrator.errors",
@@ -31,6 +32,7 @@ _HOMES = {
     "StorageError": "orchestrator.errors",
     "Sweep": "orchestrator.sweeps.results.result",
     "Task": "orchestrator.task",
+    "TrainingSession": "orchestrator.training_session",
     "UsageError": "orchestrator.errors",
     "load_experiment": "orchestrator.config.load",
     "open_run": "orchestrator.runs.result",
@@ -51,6 +53,7 @@ __all__ = [
     "StorageError",
     "Sweep",
     "Task",
+    "TrainingSession",
     "UsageError",
     "load_experiment",
     "open_run",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,18 +13,23 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset, Sampler
 
     from hooks.state import State
+    from orchestrator.training_session import TrainingSession
 
 
 class Task(ABC):
     """What an experiment brings: model, data, loss and metrics. Runs in the worker process.
 
     A task is a dataclass: its fields are its parameters in YAML (`task_args`), and a sweep may vary them. Only
-    `model`, `data` and `loss`, or `turns`, must be written.
+    `model`, `data` and `loss`, or `turns`, must be written; or `train` alone.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A task that takes turns needs no `loss`, unless it brings data of val or test."""
+        """A task that takes turns needs no `loss`, unless it brings data of val or test; one that trains by itself needs nothing else."""
         super().__init_subclass__(**options)
+        if trains_itself(cls):
+            for name in ("model", "data", "loss"):
+                if getattr(cls, name) is getattr(Task, name):
+                    setattr(cls, name, _unwritten(name))
         if takes_turns(cls) and cls.loss is Task.loss:
             cls.loss = without_loss  # type: ignore[method-assign]  # so that it is no abstract class
 
@@ -60,6 +65,11 @@ class Task(ABC):
     def turns(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor | Mapping[str, Tensor]]]:
         """For several optimizers: yields the name of one and the loss that its parameters are trained with, in the order in which they
         take their turns. What comes after a `yield` sees the parameters as that turn's step left them. Every rank takes the same turns."""
+        raise NotImplementedError
+
+    def train(self, session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        """A loop of one's own in place of the hooked one: a generator that records rows, keeps parts in checkpoints and yields reports, by
+        the session it is given. What it declares after `session` are keys of the experiment that it reads: `batch_size: int = 32`."""
         raise NotImplementedError
 
     def parameters(self, model: nn.Module) -> Mapping[str, Iterable[nn.Parameter]]:
@@ -153,6 +163,18 @@ class Task(ABC):
 def takes_turns(task: type[Task]) -> bool:
     """Whether a task trains several optimizers, one after the other in each iteration."""
     return task.turns is not Task.turns
+
+
+def trains_itself(task: type[Task]) -> bool:
+    """Whether a task has a loop of its own. A field may be called `train` too."""
+    return task.train is not Task.train and callable(task.train)
+
+
+def _unwritten(name: str) -> Callable[..., Any]:
+    def method(self: Task, *given: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} trains by itself, and has no {name}()")
+
+    return method
 
 
 def without_loss(self: Task, output: Any, batch: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -30,12 +31,8 @@ def _enter(function: Callable[..., Any], rank: int, world_size: int, store: str,
         results.put((rank, None, traceback.format_exc()))
 
 
-def on_ranks(function: Callable[..., Any], world_size: int = 2, *arguments: Any) -> list[Any]:
-    """Calls `function(rank, world_size, *arguments)` on each rank and returns the values in rank order.
-
-    The function must be a module's own; tensors should come back as lists or numbers.
-    """
-    results = _context.Queue()
+@contextmanager
+def _started(function: Callable[..., Any], world_size: int, arguments: tuple[Any, ...], results: Any) -> Iterator[list[Any]]:
     # They meet at a file: a port that is free now may be taken by another test's processes a moment later.
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
@@ -44,6 +41,24 @@ def on_ranks(function: Callable[..., Any], world_size: int = 2, *arguments: Any)
         ]
         for process in ranks:
             process.start()
+        yield ranks
+
+
+def until_killed(function: Callable[..., Any], world_size: int = 2, *arguments: Any) -> list[int]:
+    """As `on_ranks`, where ranks end without an answer; returns how each process ended."""
+    with _started(function, world_size, arguments, _context.SimpleQueue()) as ranks:
+        for process in ranks:
+            process.join(timeout=120)
+        return [process.exitcode for process in ranks]
+
+
+def on_ranks(function: Callable[..., Any], world_size: int = 2, *arguments: Any) -> list[Any]:
+    """Calls `function(rank, world_size, *arguments)` on each rank and returns the values in rank order.
+
+    The function must be a module's own; tensors should come back as lists or numbers.
+    """
+    results = _context.Queue()
+    with _started(function, world_size, arguments, results) as ranks:
         answers = [results.get(timeout=120) for _ in ranks]
         for process in ranks:
             process.join(timeout=30)

@@ -271,6 +271,10 @@ def test_the_page_on_tasks_trains_what_it_shows(folder: Path) -> None:
     assert "train/r2" not in done.metrics
     training = done.stats[done.stats["phase"] == "train"]
     assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == ([0.01], [0.001])
+    own = run(load_experiment("study/lines.yaml", ["workers.count=1"]), folder / "runs", local=True)
+    assert own.metrics["samples"].tolist() == [640, 1280, 1920]
+    assert own.metrics["train/loss"].iloc[-1] < 0.01
+    assert own.weights("best")["weight"].tolist()[0] == pytest.approx([1, 1, 1], abs=0.1)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -144,6 +144,9 @@ class Checkpoint(Hook):
             parts = {key: places.get(key, key) for key in map(_part, self.publish)}
             state.checkpoints.publish(name, parts, "published")
 
+    def needs_hooked_loop(self) -> str:
+        return "save_on_exception keeps a model and an optimizer, which are the task's own there" if self.save_on_exception else ""
+
     def misfit(self, hooks: Mapping[str, Hook]) -> str:
         if self.out_dir is not None and hooks.get("checkpoint") is not self:
             return "out_dir is read of the hook called checkpoint alone; all checkpoints of a run lie in one folder"

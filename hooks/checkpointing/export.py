@@ -18,7 +18,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import WORKS_ON_MODEL, Hook, Priority, Ranks
 from hooks.parts.activation_checkpointing import keep_activations
 from hooks.parts.eval_mode import evaluating, one_batch
 from hooks.parts.leaf_modules import tensors
@@ -68,6 +68,9 @@ class Export(Hook):
 
     def needs_whole_model(self) -> str:
         return "it runs the model on the master alone"
+
+    def needs_hooked_loop(self) -> str:
+        return WORKS_ON_MODEL
 
     def on_start(self, state: State) -> None:
         if self.format == "onnx":

@@ -29,6 +29,9 @@ class ProgressBar(Hook):
     def __post_init__(self) -> None:
         self._open = False
 
+    def needs_hooked_loop(self) -> str:
+        return "how long a round is there, and so how full its bar, is not known before it ends"
+
     def on_phase_start(self, state: State) -> None:
         self._move(state, state.phase_iteration)
 

@@ -92,6 +92,9 @@ class TensorBoard(Cleanup, Hook):
     def needs_whole_model(self) -> str:
         return "histograms and graph need the whole model on the master" if self.histograms.count or self.graph else ""
 
+    def needs_hooked_loop(self) -> str:
+        return "histograms and graph need the model, which is the task's own there" if self.histograms.count or self.graph else ""
+
     def on_start(self, state: State) -> None:
         from torch.utils.tensorboard import SummaryWriter
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Subset
 
-from hooks.hook import Hook, Priority
+from hooks.hook import WORKS_ON_MODEL, Hook, Priority
 from hooks.parts.eval_mode import evaluating
 from hooks.parts.import_path import callable_at
 from hooks.parts.metric_names import phases_of
@@ -65,6 +65,9 @@ class FeatureProbe(Hook):
 
     def needs_whole_model(self) -> str:
         return "it runs a part of the model over each rank's own batches"
+
+    def needs_hooked_loop(self) -> str:
+        return WORKS_ON_MODEL
 
     def on_start(self, state: State) -> None:
         self._datasets = self._build()

@@ -34,7 +34,7 @@ from orchestrator.task import Task
 class SmallTask(Task):
     """Classifies points (5,) into three classes, with BatchNorm and dropout; a batch is `[points, labels]`."""
 
-    train: int = 24
+    train: int = 24  # type: ignore[assignment]  # a field, and no loop of its own
     """Training samples."""
     val: int = 8
     """Validation samples."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hooks.hook import Hook, Priority
+from hooks.hook import WORKS_ON_MODEL, Hook, Priority
 from hooks.parts.metric_direction import declared_modes, direction
 from hooks.parts.metric_names import there_are
 from hooks.parts.unread_fields import refuse_unread
@@ -42,6 +42,9 @@ class ParamScheduler(Hook):
     def __post_init__(self) -> None:
         if self.monitor is not None:
             refuse_unread(self, "monitor: null, as the scheduler steps where the metric is there", "every")
+
+    def needs_hooked_loop(self) -> str:
+        return WORKS_ON_MODEL
 
     def on_start(self, state: State) -> None:
         schedulers = [scheduler for scheduler in state.schedulers.values() if scheduler is not None]

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from hooks.hook import Hook
+from hooks.hook import WORKS_ON_MODEL, Hook
 from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.private_torch import tree_map_only
 from hooks.state import State
@@ -40,6 +40,9 @@ class PreciseBatchNorm(Hook):
 
     def needs_whole_model(self) -> str:
         return "it runs the model over each rank's own batches"
+
+    def needs_hooked_loop(self) -> str:
+        return WORKS_ON_MODEL
 
     def on_start(self, state: State) -> None:
         batch_statistics.refuse_sync(state.module, self.name or "precise_batch_norm")

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.hook import Hook
+from hooks.hook import WORKS_ON_MODEL, Hook
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -24,6 +24,9 @@ class DistSamplerSeed(Hook):
 
     def __post_init__(self) -> None:
         self._warned = False
+
+    def needs_hooked_loop(self) -> str:
+        return WORKS_ON_MODEL
 
     def on_phase_start(self, state: State) -> None:
         if state.phase != "train":

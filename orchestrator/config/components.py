@@ -67,17 +67,19 @@ class MadeHook(NamedTuple):
     entry: dict[str, Any]
 
 
-def make_hooks(entries: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, MadeHook | None]:
+def make_hooks(
+    entries: Mapping[str, Any], required: Mapping[str, Any], defaults: Iterable[str] | None = None
+) -> dict[str, MadeHook | None]:
     """Every hook by name, None where it is switched off: the defaults, then what the task requires, then the others.
 
     `entries` is what the experiment says: a mapping, null or false for off, true for as it is; `required` may hold classes and
-    objects too. Raises ConfigError with every problem of every hook.
+    objects too; `defaults` are others than those of every experiment. Raises ConfigError with every problem of every hook.
     """
     required = as_written(required, "hooks")
     if len(entries) > MOST_HOOKS:
         raise ConfigError([Problem("hooks", f"are {len(entries):,}, and may be {MOST_HOOKS}")])
     problems = [Problem(f"hooks.{name}", WRONG_NAME) for name in entries if not NAME.fullmatch(name)]
-    names = dict.fromkeys([*DEFAULT_HOOKS, *required, *entries])
+    names = dict.fromkeys([*(DEFAULT_HOOKS if defaults is None else defaults), *required, *entries])
     made = {name: collect_problems(problems, _made, name, entries, required) for name in names}
     if problems:
         raise ConfigError(problems)

@@ -13,7 +13,7 @@ from hooks.parts.metric_names import PHASES, nearest, phase_of, phases_of
 from hooks.rhythm import Rhythm
 from orchestrator.config.users_code import users_code
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.task import Task
+from orchestrator.task import Task, trains_itself
 
 _GROUPS = {"memory": "memory_stats", "throughput": "throughput"}
 """What metrics of no phase begin with, and the hook that reports them."""
@@ -38,14 +38,14 @@ class _Asked(NamedTuple):
         return Problem(self.path, f"{self.metric} {message}", suggestion=f"did you mean '{near}'?" if near else None)
 
 
-def may_add_metrics(hooks: Iterable[Hook]) -> bool:
-    """Whether a hook of the user's own may give metrics, of which nothing is known before it does."""
-    return any(type(hook) not in HOOKS.values() and (hook.handles("on_phase_end") or hook.handles("on_report")) for hook in hooks)
+def may_add_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
+    """Whether a hook of the user's own may give metrics, or a task that trains by itself, of which nothing is known before they do."""
+    return trains_itself(type(task)) or any(type(hook) not in HOOKS.values() and (hook.handles("on_phase_end") or hook.handles("on_report")) for hook in hooks)
 
 
 def metric_problems(data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]) -> list[Problem]:
     """A problem for each metric of `data`, an experiment whose hooks are said in full, that no run of it can report."""
-    own, never_validates = may_add_metrics(hooks.values()), _count(data.get("validate_every")) == 0
+    own, never_validates = may_add_metrics(task, hooks.values()), _count(data.get("validate_every")) == 0
     known = None if own else _names_of(task, hooks)
     problems = []
     for asked in _asked(data):

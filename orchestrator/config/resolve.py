@@ -17,11 +17,12 @@ from orchestrator.config.judged_metrics import metric_problems
 from orchestrator.config.modes import contradicting_modes, inferred_modes
 from orchestrator.config.optimization import check_optimization, optimization_in_full
 from orchestrator.config.other_systems import EXPERIMENT
+from orchestrator.config.own_training import fitting_defaults, hook_problems, own_training_in_full
 from orchestrator.config.parameters import check
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.users_code import asked, given
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.task import Task, takes_turns
+from orchestrator.task import Task, takes_turns, trains_itself
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,17 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         data = with_value(data, path, mode)
     problems = contradicting_modes(data)
     task_class = _task_class(data)
-    data = optimization_in_full(data, task_class, problems)
+    trains_by_itself = task_class is not None and trains_itself(task_class)
+    if task_class and trains_by_itself:
+        data = own_training_in_full(data, task_class, problems)
+    else:
+        data = optimization_in_full(data, task_class, problems)
     experiment = collect_problems(problems, check, Experiment, data, "", EXPERIMENT)
     if experiment is None and all(problem.path for problem in problems):
         message = wrong_length(data.get("epochs"), data.get("steps"))
         problems.extend([Problem("", message)] if message else [])
-    problems.extend([*_unread_scaler(experiment), *_exchange_problems(experiment, task_class)] if experiment else [])
+    if experiment and not trains_by_itself:
+        problems.extend([*_unread_scaler(experiment), *_exchange_problems(experiment, task_class)])
     task, task_args, hooks = _components(data, task_class, problems)
     if problems or experiment is None or task is None:
         raise ConfigError(problems)
@@ -81,12 +87,12 @@ def _components(
     if isinstance(name, str) and isinstance(arguments, dict):
         made = collect_problems(problems, make_task, name, arguments)
     task, task_args = made or (None, {})
-    right = None
+    right, trains_by_itself = None, task_class is not None and trains_itself(task_class)
     if isinstance(entries, dict):
         required = collect_problems(problems, given, task.required_hooks, "task", Mapping, "a mapping of names to hooks") if task else None
-        right = collect_problems(problems, make_hooks, entries, required or {})
+        defaults = fitting_defaults() if trains_by_itself else None
+        right = collect_problems(problems, make_hooks, entries, required or {}, defaults)
     hooks = right or {}
-    problems.extend(_sharding_problems(data, hooks))
     made_hooks = {name: one.hook for name, one in hooks.items() if one}
     if task:
         said = {**data, "hooks": {name: one.entry for name, one in hooks.items() if one}}
@@ -96,6 +102,10 @@ def _components(
     if task and takes_turns(type(task)):
         unable = {name: hook.no_turns for name, hook in made_hooks.items() if hook.no_turns}
         problems.extend(Problem(f"hooks.{name}", f"cannot be where optimizers take turns: {reason}") for name, reason in unable.items())
+    if trains_by_itself:
+        problems.extend(hook_problems(hooks))
+        return task, task_args, hooks
+    problems.extend(_sharding_problems(data, hooks))
     if data.get("accumulate") == "auto":
         problems.extend(_fitting_problems(data, task_class, made_hooks))
     # Where hooks are wrong, who steps the scheduler is not known.

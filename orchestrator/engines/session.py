@@ -20,7 +20,9 @@ from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.loop.report import Report
+from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.metadata import Attempt, Host
@@ -29,6 +31,7 @@ from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.records.standstill import FOLDER as STANDSTILL
 from orchestrator.records.standstill import StandstillNotes
 from orchestrator.stats.recorder import Recorder
+from orchestrator.task import trains_itself
 
 if TYPE_CHECKING:
     from orchestrator.engines.mailbox import MailboxLink
@@ -84,7 +87,7 @@ class Session:
             # Ranks agree among themselves on when to stop, so that one of them asks the driver.
             self._display = self._link = MailboxLink(assignment.mailbox)
             self._stop_asked = self._link.stop_asked
-        self._loop: Loop | None = None
+        self._loop: Rounds | None = None
         self._store: CheckpointStore | None = None
 
     def reports(self) -> Generator[Report, None, None]:
@@ -101,7 +104,7 @@ class Session:
             watch.over(loop.state)
             yield from self._written_down(loop, attempt, watch)
 
-    def _written_down(self, loop: Loop, attempt: Attempt, watch: StandstillWatch) -> Generator[Report, None, None]:
+    def _written_down(self, loop: Rounds, attempt: Attempt, watch: StandstillWatch) -> Generator[Report, None, None]:
         """The loop's reports, each once it is in the run's folder; while one is looked at, nobody waits for this rank."""
         training, failure = loop.run(), None
         try:
@@ -119,7 +122,7 @@ class Session:
         finally:
             self._leave(loop, training, failure)
 
-    def _leave(self, loop: Loop, training: Generator[Report, None, None], failure: BaseException | None) -> None:
+    def _leave(self, loop: Rounds, training: Generator[Report, None, None], failure: BaseException | None) -> None:
         """Ends the loop where it stands, and hands over what there is; what failed before that is what is told."""
         try:
             training.close()
@@ -133,7 +136,7 @@ class Session:
                 self._link.finish()
             self._artifacts.close()
 
-    def _build(self, resolved: ResolvedExperiment, store: CheckpointStore, attempt: Attempt) -> Loop:
+    def _build(self, resolved: ResolvedExperiment, store: CheckpointStore, attempt: Attempt) -> Rounds:
         """Builds the loop, and puts it where the attempt goes on from."""
         folder, world = self.folder, self.world
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
@@ -142,7 +145,11 @@ class Session:
         self._artifacts = artifacts = Artifacts(folder.storage, world.rank, world.world_size)
         if attempt.number:
             artifacts.fetch()
-        self._loop = loop = Loop(
+        if trains_itself(type(resolved.task)):
+            kind: Callable[..., Rounds] = OwnLoop
+        else:
+            kind = partial(Loop, data_of=data_of, origin=self._origin(resolved.experiment), resumes=attempt.checkpoint is not None)
+        self._loop = loop = kind(
             resolved.task,
             resolved.experiment,
             resolved.hooks,
@@ -155,12 +162,9 @@ class Session:
             config={**to_dict(resolved.experiment), "sweep": self.assignment.sweep},
             name=folder.name,
             stop_asked=self._stop_asked,
-            data_of=data_of,
-            origin=self._origin(resolved.experiment),
-            resumes=attempt.checkpoint is not None,
         )
         if world.is_master:
-            folder.write_attempt(replace(attempt, epoch_iterations=loop.data.train.length()))
+            folder.write_attempt(replace(attempt, epoch_iterations=loop.cursor.epoch_length or None))
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
         return loop
@@ -170,7 +174,7 @@ class Session:
         found = self.folder.metadata().init if experiment.init and self.world.is_master else None
         return Origin(**found) if found else None
 
-    def _hand_over(self, loop: Loop) -> None:
+    def _hand_over(self, loop: Rounds) -> None:
         """Keeps what is known of the run, and takes what hooks wrote to its storage."""
         if self.world.is_master:
             self.folder.write_info(loop.state.info)

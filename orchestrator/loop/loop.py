@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from torch import nn
@@ -21,18 +20,20 @@ from orchestrator.config.judged_metrics import phase_problems
 from orchestrator.config.optimizer import build_optimizers
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.config.source import Origin
-from orchestrator.errors import RunError, WorkersDisagree
+from orchestrator.errors import RunError
 from orchestrator.loop import initial_weights, weight_sources
 from orchestrator.loop.changes import Changes
 from orchestrator.loop.computing import as_computed, needless_on_one_rank
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.fitted import FittedIterations
+from orchestrator.loop.hooked_contents import HookedContents
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import seed_all
 from orchestrator.loop.report import Report
+from orchestrator.loop.rounds import Rounds, check_plans_agree
 from orchestrator.loop.saving import Saving
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.stopping import Stopping
@@ -47,7 +48,7 @@ from orchestrator.task import Task, hide_progress, show_progress, takes_turns, w
 logger = logging.getLogger("hookyard")
 
 
-class Loop:
+class Loop(Rounds):
     """Trains a task with hooks: `for report in loop.run(): ...`. One in each worker process; knows no Ray.
 
     Hooks are fired here for the run and its training phases, in `Evaluation` for the other phases, in `Iterations`
@@ -79,7 +80,7 @@ class Loop:
         self.world = world or World()
         self.recorder = recorder or Recorder()
         self.plan = Plan(hooks, self.world.rank, self.world.local_rank)
-        self._check_plans_agree()
+        check_plans_agree(self.plan, self.world)
         seed_all(experiment.seed)
         self.data = Data(task, experiment, self.world, data_of)
         self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
@@ -95,29 +96,18 @@ class Loop:
         if self.world.is_master:
             for line in told:
                 state.show(line)
-        self.cursor = TrainingCursor(experiment, state, self.data, self.world)
+        self.cursor = TrainingCursor(experiment, state, self.data.train, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, task, self.plan, state)
         kind = TurnIterations if takes_turns(type(task)) else FittedIterations if experiment.accumulate == "auto" else Iterations
         self.iterations = kind(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
-        self.saving = Saving(
-            store, state, self.plan, self.iterations, self.cursor, self.data, self.changes, self.world, schedules, self.ledger,
-            send_artifacts,
-        )
+        contents = HookedContents(state, self.iterations, self.data, self.changes, schedules)
+        self.saving = Saving(store, state, self.plan, contents, self.cursor, self.world, self.ledger, send_artifacts)
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
         seed_all(experiment.seed + self.world.rank)
-
-    def _check_plans_agree(self) -> None:
-        signatures = self.world.gather(self.plan.collective_signature())
-        for rank, signature in enumerate(signatures):
-            if signature != signatures[0]:
-                raise WorkersDisagree(
-                    f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the same, "
-                    "in the same order, or the ranks would wait for each other for ever"
-                )
 
     def _schedules(self) -> dict[str, Schedule | None]:
         """The numbers of each optimizer's scheduler, its length that of the run."""
@@ -181,63 +171,22 @@ class Loop:
             display=display,
         )
 
-    # The run
-
-    def restore(self, name: str) -> None:
-        """Puts a stored checkpoint back; call it on every rank, before `run`. Fires `on_load`."""
-        try:
-            self.saving.restore(name)
-        except BaseException as error:
-            self.plan.fire("on_exception", self.state, error)
-            raise
-
-    def save(self) -> str | None:
-        """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
-        return self.saving.save(self.state.milestone)
-
-    def run(self) -> Generator[Report, None, None]:
-        """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
-        is_left = False
-        try:
-            self._refuse_what_is_not_there()
-            self.plan.fire("on_start", self.state)
-            self.evaluation.refuse_two_of_a_name()
-            for report in self._rounds():
-                is_left = True
-                yield report
-                is_left = False
-            self._end()
-        except BaseException as error:
-            if is_left and isinstance(error, GeneratorExit):
-                self._end()
-                raise
-            self.plan.fire("on_exception", self.state, error)
-            self._close_data()
-            self._close_ledger_quietly()
-            raise
+    def _begin(self) -> None:
+        self._refuse_what_is_not_there()
+        super()._begin()
+        self.evaluation.refuse_two_of_a_name()
 
     def _refuse_what_is_not_there(self) -> None:
         """Raises RunError where a hook judges by a metric of a phase without data, as it would never judge, and where there is data to
         evaluate and no loss."""
-        evaluated = [phase for phase in self._phases() if phase != "train"]
+        evaluated = [phase for phase in self.phases() if phase != "train"]
         if evaluated and type(self.task).loss is without_loss:
             raise RunError(f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which that is evaluated; write loss(output, batch)")
         problems = phase_problems({"hooks": self.state.config.get("hooks")}, self.data.loaders)
         if problems:
             raise RunError("\n".join(map(str, problems)))
 
-    def _end(self) -> None:
-        self.plan.fire("on_end", self.state)
-        self._close_data()
-        self.ledger.close()
-
-    def _close_ledger_quietly(self) -> None:
-        try:
-            self.ledger.close()
-        except Exception as error:  # the failure that led here is the one to be told
-            logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
-
-    def _close_data(self) -> None:
+    def _close(self) -> None:
         hide_progress(self.task)
         self._batches = None
         self.data.close()
@@ -245,33 +194,17 @@ class Loop:
     # Rounds
 
     def _rounds(self) -> Iterator[Report]:
-        """Training, validation where it is due, a report; from the stage on that a restored checkpoint was made at."""
-        cursor = self.cursor
-        if cursor.stage is not Stage.TRAIN:
+        """Rounds, from the stage on that a restored checkpoint was made at; at the end the test phase."""
+        if self.cursor.stage is not Stage.TRAIN:
             self.saving.restore_randomness()
-        while True:
-            if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
-                if self._finished():
-                    break
-                self._train()
-                if cursor.stage is Stage.TRAIN:
-                    yield self._report()
-                    return
-            if cursor.stage is Stage.TRAINED:
-                if self._validation_due():
-                    self.evaluation.run("val")
-                cursor.stage = Stage.VALIDATED
-                self._save_if_asked()
-            self._agree_on_stop()
-            yield self._report()
-            if self.stopping.reasons:
-                break
-        if self._test_due():
+        yield from super()._rounds()
+        if self.cursor.stage is not Stage.TRAIN and self._report_to_come():
             self.evaluation.run("test")
-            yield self._report(tested=True)
+            yield self._report(last=True)
 
-    def _finished(self) -> bool:
-        return self.cursor.stage is not Stage.TRAIN and self.state.finished
+    def _validate(self) -> None:
+        if self._validation_due():
+            self.evaluation.run("val")
 
     def _validation_due(self) -> bool:
         every = self.experiment.validate_every
@@ -279,32 +212,14 @@ class Loop:
             return False
         return self.state.finished or every.due(self.state)
 
-    def _phases(self) -> tuple[str, ...]:
+    def phases(self) -> tuple[str, ...]:
         """The phases that the run has at some time."""
         never = [] if self.experiment.validate_every.count else self.data.of_kind("val")
         return tuple(phase for phase in self.data.phases if phase not in never)
 
-    def _test_due(self) -> bool:
+    def _report_to_come(self) -> bool:
+        """Whether the test phase is."""
         return bool(self.data.of_kind("test")) and not self.stopping.interrupted
-
-    def _report(self, *, tested: bool = False) -> Report:
-        state, cursor, stopping = self.state, self.cursor, self.stopping
-        metrics: dict[str, Any] = {
-            "epoch": cursor.epoch_label,
-            "step": state.step,
-            "iteration": state.iteration,
-            "samples": state.samples,
-            **state.metrics,
-        }
-        self.plan.fire("on_report", state, metrics)
-        self.ledger.flush()
-        cut_short = cursor.stage is Stage.TRAIN
-        if not cut_short:
-            cursor.stage = Stage.REPORTED
-        state.metrics = {}
-        ends = bool(stopping.reasons) or self._finished()
-        final = cut_short or (ends and (tested or not self._test_due()))
-        return Report(metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short, self._phases())
 
     # Training
 
@@ -369,14 +284,6 @@ class Loop:
 
     # Saving and stopping
 
-    def _save_if_asked(self) -> None:
-        if not self.state.checkpoint_reasons:
-            return
-        self.state.checkpoint_reasons.clear()
-        began = perf_counter()
-        self.saving.save(self.state.milestone)
-        self.clock.checkpoint_s += perf_counter() - began
-
     def _stop_in_phase(self) -> bool:
         """Whether the run ends here, in the middle of a phase, agreed over ranks; saves what is needed to go on."""
         if not self.stopping.asked():
@@ -385,9 +292,3 @@ class Loop:
         if self.stopping.reasons:
             self.saving.save(self.state.milestone)
         return bool(self.stopping.reasons)
-
-    def _agree_on_stop(self) -> None:
-        """Whether the run ends at the end of this round, agreed over ranks; saves what is needed to go on."""
-        self.stopping.agree()
-        if self.stopping.interrupted and self.saving.last_step != self.state.step:
-            self.saving.save(self.state.milestone)

@@ -1,40 +1,54 @@
-"""Saving: what a checkpoint holds, gathered from the parts of the loop and put back into them."""
+"""Saving: a checkpoint is written, or put back, by all ranks together, whatever it holds."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any
-
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from typing import Any, Protocol
 
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.manifest import position_in
-from orchestrator.checkpoint.position import Position
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
-from orchestrator.config.schedule import Schedule
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.changes import Changes
-from orchestrator.loop.data.phases import Data
-from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.randomness import random_state, restore_random_state
-from orchestrator.loop.strategy import mesh_of, sharded_model, sharded_optimizer
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 
-_PARTS = ("model", "optimizer", "hooks")
+
+class Contents(Protocol):
+    """What a checkpoint holds beside hooks, generators and the run's position."""
+
+    files: tuple[str, ...]
+    """The files without which there is no such checkpoint."""
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh over which ranks share out tensors; None where they do not."""
+
+    def shared(self) -> dict[str, Any]:
+        """What all ranks have alike, by its file."""
+
+    def of_rank(self) -> dict[str, Any]:
+        """What is this rank's own."""
+
+    def described(self) -> dict[str, Any]:
+        """What the manifest says of it."""
+
+    def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
+        """Puts back what all ranks have alike; raises CheckpointError where it does not fit."""
+
+    def restore_rank(self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]) -> None:
+        """Puts back this rank's own, once the run stands where the checkpoint does; `other` gives that of another rank."""
 
 
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
-    `schedules` are what each optimizer's scheduler goes by. `send_artifacts` carries what hooks wrote to where the run lies.
+    `send_artifacts` carries what hooks wrote to where the run lies.
     """
 
     def __init__(
@@ -42,18 +56,14 @@ class Saving:
         store: CheckpointStore | None,
         state: State,
         plan: Plan,
-        iterations: Iterations,
+        contents: Contents,
         cursor: TrainingCursor,
-        data: Data,
-        changes: Changes,
         world: World,
-        schedules: Mapping[str, Schedule | None],
         ledger: Ledger,
         send_artifacts: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
-        self._iterations, self._cursor, self._data, self._changes = iterations, cursor, data, changes
-        self._schedules = {name: schedule.record() if schedule else None for name, schedule in schedules.items()}
+        self._contents, self._cursor = contents, cursor
         self._ledger, self._send_artifacts = ledger, send_artifacts
         self.last_path: str | None = None
         """The newest stored checkpoint."""
@@ -68,7 +78,7 @@ class Saving:
         state, store, world = self._state, self.store, self._world
         name = world.broadcast(partial(store.free_name, name))
         begun = perf_counter()
-        checkpoint = self._gather()
+        checkpoint = {**self._contents.shared(), "hooks": {hook: one.state_dict() for hook, one in self._plan.hooks.items()}}
         self._plan.fire("on_save", state, checkpoint)
         sharded: dict[str, Any] = {}
         checkpoint = placeholders.without_shards(checkpoint, sharded)
@@ -91,11 +101,9 @@ class Saving:
             described = {
                 "world_size": world.world_size,
                 "metrics": state.metrics,
-                "data": self._data.sizes(),
-                **self._in_force(),
-                "split": self._iterations.split,
                 "judged_by": state.judged_by,
                 "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
+                **self._contents.described(),
             }
             store.commit(name, entries, self._cursor.position(), described)
         world.barrier()
@@ -105,80 +113,29 @@ class Saving:
         self._plan.fire("on_saved", state, self.last_path)
         return self.last_path
 
-    def _gather(self) -> dict[str, Any]:
-        """What all ranks have alike."""
-        state = self._state
-        optimizers = {
-            name: {
-                "optimizer": optimizer.state_dict(),
-                "scheduler": scheduler.state_dict() if (scheduler := state.schedulers[name]) else None,
-                "scaler": scaler.state_dict() if (scaler := state.scalers[name]) else None,
-            }
-            for name, optimizer in state.optimizers.items()
-        }
-        return {
-            "model": state.module.state_dict(),
-            "optimizer": optimizers.get("", optimizers),
-            "hooks": {name: hook.state_dict() for name, hook in self._plan.hooks.items()},
-        }
-
-    def _in_force(self) -> dict[str, Any]:
-        """What the optimizers and their schedulers go by, for the manifest; of several by name."""
-        each = {name: {"optimizer": self._changes.in_force(name), "scheduler": record} for name, record in self._schedules.items()}
-        return each.get("") or {"optimizers": each}
-
-    def _saved_in_force(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """What those of a checkpoint went by, by name; raises CheckpointError where they are others."""
-        saved: dict[str, Mapping[str, Any]] = manifest.get("optimizers") or {"": manifest}
-        if saved.keys() != self._schedules.keys():
-            before, now = (", ".join(filter(None, names)) or "a single one" for names in (saved, self._schedules))
-            raise CheckpointError(f"the checkpoint was made with other optimizers ({before}), and cannot go on with these ({now})")
-        for name, one in saved.items():
-            self._changes.refuse_another_optimizer(name, one.get("optimizer", {}))
-        return saved
-
     def _gather_rank(self) -> dict[str, Any]:
         """What is this rank's own."""
-        return {
-            "random": random_state(),
-            "buffers": dict(self._state.module.named_buffers()),
-            "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
-            "means": self._iterations.means.state_dict(),
-            "data": self._data.train.state_dict(),
-            "samples": [self._state.samples, self._state.world_samples],
-        }
+        hooks = {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()}
+        return {"random": random_state(), "hooks": hooks, **self._contents.of_rank()}
 
     def restore(self, name: str) -> None:
         """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not fit."""
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
-        state, hooks, means, world = self._state, self._plan.hooks, self._iterations.means, self._world
+        state, world, contents, load = self._state, self._world, self._contents, partial(self.store.load, name)
         manifest = world.broadcast(partial(self.store.manifest, name))
         files = manifest["files"]
-        shared = dict.fromkeys([*(f"{key}.pt" for key in _PARTS), *shared_files(files)])
-        stored = {file.removesuffix(".pt"): self.store.load(name, file) for file in shared}
-        checkpoint = self.store.with_shards(name, stored, mesh_of(state.module))
-        in_force = self._saved_in_force(manifest)
-        rescheduled = {one for one, record in self._schedules.items() if in_force[one].get("scheduler", record) != record}
-        self._restore_training(name, checkpoint, rescheduled)
-        self._iterations.split = manifest.get("split", 1)
-        saved_world_size = int(manifest["world_size"])
-        position = position_in(manifest)
-        self._tell_of_other_data(name, manifest.get("data", {}), position)
-        self._cursor.restore(position)
-        self._changes.restored({one: {} if one in rescheduled else said.get("optimizer", {}) for one, said in in_force.items()})
+        shared = dict.fromkeys([*(f"{key}.pt" for key in (*contents.files, "hooks")), *shared_files(files)])
+        stored = {file.removesuffix(".pt"): load(file) for file in shared}
+        checkpoint = self.store.with_shards(name, stored, contents.mesh)
+        contents.restore(name, manifest, checkpoint)
+        self._cursor.restore(position_in(manifest))
         rank_file = f"rank-{world.rank:04d}.pt"
-        rank_state = self.store.load(name, rank_file) if rank_file in files else {"hooks": {}, "buffers": {}}
-        self._restore_rank(rank_state)
-        self._data.train.restore(rank_state.get("data"), saved_world_size)
-        if "samples" in rank_state and saved_world_size == world.world_size:
-            # Of a stream, ranks may have had batches of other sizes than rank 0, whose counters the position has.
-            state.samples, state.world_samples = rank_state["samples"]
-        for rank in range(world.rank + world.world_size, saved_world_size, world.world_size):
-            # The sums of ranks that are no more: the means of the phase under way are of their samples too.
-            means.include(self.store.load(name, f"rank-{rank:04d}.pt")["means"])
+        rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
+        contents.restore_rank(rank_state, int(manifest["world_size"]), lambda rank: load(f"rank-{rank:04d}.pt"))
+        self._random_state = rank_state.get("random")
         state.metrics = dict(manifest["metrics"])
-        for hook_name, hook in hooks.items():
+        for hook_name, hook in self._plan.hooks.items():
             if hook_name in checkpoint["hooks"]:
                 hook.load_state_dict(checkpoint["hooks"][hook_name])
             if rank_state["hooks"].get(hook_name):
@@ -186,74 +143,9 @@ class Saving:
         self.last_path, self.last_step = self.store.path(name), state.step
         self._plan.fire("on_load", state, {**checkpoint, "name": name})
 
-    def _tell_of_other_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
-        """Says where a phase has other samples than when the checkpoint was made; raises CheckpointError where training stands
-        past the last of them."""
-        for phase, now in self._data.sizes().items():
-            then = before.get(phase, now)
-            if then == now:
-                continue
-            words = f"{phase} had {then:,} samples when checkpoint '{name}' was made, and has {now:,} now"
-            within = phase == "train" and position.phase_iteration > 0
-            if within and position.offset >= now:
-                raise CheckpointError(
-                    f"{words}: it stands in the middle of an epoch, after {position.offset:,} of them. Put the others back, or go on from a "
-                    "checkpoint at the end of an epoch (run RUN@NAME begins a run of its own there)"
-                )
-            effect = "; in what is left of this epoch some may come again, or not at all" if within else ""
-            if self._world.is_master:
-                self._state.show(words + effect)
-
-    def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Collection[str]) -> None:
-        state, kept = self._state, checkpoint["optimizer"]
-        try:
-            state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
-            for one in state.optimizers:
-                self._restore_optimizer(one, kept[one] if one else kept, one in rescheduled)
-        except (RuntimeError, ValueError, KeyError) as error:
-            reason = f"its optimizer's state has no {error}, so it is of another optimizer" if isinstance(error, KeyError) else error
-            raise CheckpointError(f"checkpoint '{name}' does not fit this experiment: {reason}") from error
-
-    def _restore_optimizer(self, name: str, kept: Mapping[str, Any], rescheduled: bool) -> None:
-        state, saved, scheduled = self._state, kept["optimizer"], kept["scheduler"]
-        optimizer, scheduler, scaler = state.optimizers[name], state.schedulers[name], state.scalers[name]
-        if rescheduled:
-            advance(scheduler, scheduled["last_epoch"] if scheduled else 0)
-            saved = _with_settings_of(optimizer, saved)
-        optimizer.load_state_dict(sharded_optimizer(saved, optimizer))
-        if scheduler is not None and scheduled is not None and not rescheduled:
-            scheduler.load_state_dict(scheduled)
-        if scaler is not None and kept["scaler"] is not None:
-            scaler.load_state_dict(kept["scaler"])
-
-    def _restore_rank(self, rank_state: dict[str, Any]) -> None:
-        buffers = dict(self._state.module.named_buffers())
-        for name, value in rank_state["buffers"].items():
-            if name in buffers:
-                buffers[name].copy_(value)
-        self._iterations.means.include(rank_state.get("means", {}))
-        self._random_state = rank_state.get("random")
-
     def restore_randomness(self) -> None:
         """Sets the generators to what the restored checkpoint has of them, once: right before training goes on, so that
         nothing in between draws from them."""
         if self._random_state is not None:
             restore_random_state(self._random_state)
             self._random_state = None
-
-
-def advance(scheduler: Any, steps: int) -> None:
-    """Takes a new scheduler, and with it its optimizer's learning rates, to where they are after so many steps; one that steps
-    by a metric begins anew. Raises ValueError where the schedule is over before."""
-    if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-        for _ in range(steps):
-            scheduler.step()
-
-
-def _with_settings_of(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's saved state with the settings, such as the learning rates, that this optimizer has now."""
-    present = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return {**saved, "param_groups": [{**group, **now} for group, now in zip(saved["param_groups"], present, strict=True)]}

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from hooks.state import State
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.config.experiment import Experiment
-from orchestrator.loop.data.phases import Data
 from orchestrator.loop.world import World
 
 _COUNTERS = ("epoch", "step", "iteration", "samples", "world_samples", "phase_iteration")
 """What the state and a position both count."""
+
+
+class Epochs(Protocol):
+    """What is asked of the training data."""
+
+    by_index: bool
+    """Whether a place in an epoch is a number of samples, from which any number of ranks can go on."""
+
+    def length(self, offset: int = 0) -> int:
+        """This rank's batches in an epoch, without the first `offset` samples of all ranks."""
 
 
 class TrainingCursor:
@@ -18,13 +29,13 @@ class TrainingCursor:
     The counters themselves are the state's. What of all this a checkpoint keeps is a `Position`.
     """
 
-    def __init__(self, experiment: Experiment, state: State, data: Data, world: World) -> None:
-        self._state, self._data = state, data
+    def __init__(self, experiment: Experiment, state: State, train: Epochs, world: World) -> None:
+        self._state, self._train = state, train
         self._samples_per_iteration = experiment.batch_size * world.world_size
         self._consumed_before = 0
         """Samples of the present epoch consumed before `phase_iteration` began to count: not 0 after a change of their size."""
         self.stage = Stage.REPORTED
-        self.epoch_length = data.train.length()
+        self.epoch_length = train.length()
         """Training iterations of the present epoch on each rank, another than a whole one's after such a change."""
         self.eval_iterations: dict[str, int] = {}
         """Iterations of each phase of val completed since the present epoch began."""
@@ -39,7 +50,7 @@ class TrainingCursor:
 
     def consumed(self) -> int:
         """Samples of the present epoch that all ranks together have consumed; 0 where the data keeps its own place."""
-        if not self._data.train.by_index:
+        if not self._train.by_index:
             return 0
         return self._state.phase_iteration * self._samples_per_iteration + self._consumed_before
 
@@ -50,7 +61,7 @@ class TrainingCursor:
         state.epoch_completed = True
         state.phase_iteration = 0
         self._consumed_before = 0
-        self.epoch_length = self._data.train.length()
+        self.epoch_length = self._train.length()
 
     def position(self) -> Position:
         """Where the run stands now."""
@@ -79,4 +90,4 @@ class TrainingCursor:
     def _continue_epoch_at(self, offset: int) -> None:
         """Goes on in an epoch that iterations of another size began: what was consumed is a prefix of the epoch's order."""
         self._state.phase_iteration, self._consumed_before = divmod(offset, self._samples_per_iteration)
-        self.epoch_length = self._state.phase_iteration + self._data.train.length(offset)
+        self.epoch_length = self._state.phase_iteration + self._train.length(offset)

@@ -22,7 +22,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     """The task's model on the CPU, in evaluation mode, with the weights that were judged, of a checkpoint by name or label.
 
     Random numbers are drawn as the run drew them, and those of the caller stay as they are. Raises CheckpointError where
-    there is no such checkpoint, it is damaged, or the model is another one by now; UsageError where the task cannot be imported.
+    there is no such checkpoint, it is damaged, or the model is another one by now; UsageError where the task cannot be imported, or has no model.
     """
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     weights = store.weights(label)
@@ -32,6 +32,8 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     try:
         seed_all(config["seed"])
         model = task.model().cpu()
+    except NotImplementedError as error:
+        raise UsageError(f"{error}. The weights alone: open_run({str(folder)!r}).weights({label!r})") from None
     finally:
         restore_random_state(before)
     try:

@@ -58,7 +58,7 @@ def run_trials(
         assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
         life = Lifecycle(InProcess(experiment.workers, stop_asked=rules.asked, end_standing=end_standing), assignment, trial)
         made, failure = judged_reports(folder, settings), None
-        watch = MetricWatch(settings, trial.hooks.values(), life, judged=bool(made))
+        watch = MetricWatch(settings, trial, life, judged=bool(made))
         if scheduler:
             scheduler.begins(number)
         try:

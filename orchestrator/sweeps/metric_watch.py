@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from hooks import Hook
 from hooks.parts.metric_names import nearest, phase_of, phases_of, there_are
 from hooks.stats.row_stats import PREFIX
 from orchestrator.config.judged_metrics import may_add_metrics
+from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sweep import Sweep
 from orchestrator.engines.lifecycle import Lifecycle
 from orchestrator.errors import MetricMissing, RunError
@@ -26,9 +24,9 @@ class MetricWatch:
     clearly a misspelling is told before the trial's end. `judged` says whether an earlier life has had the metrics.
     """
 
-    def __init__(self, settings: Sweep, hooks: Iterable[Hook], life: Lifecycle, *, judged: bool = False) -> None:
+    def __init__(self, settings: Sweep, resolved: ResolvedExperiment, life: Lifecycle, *, judged: bool = False) -> None:
         self._metrics, self._life, self._judged = settings.metrics, life, judged
-        self._own_hooks = may_add_metrics(hooks)
+        self._own_hooks = may_add_metrics(resolved.task, resolved.hooks.values())
 
     def holds(self, report: Report) -> bool:
         """Whether a report holds all of the sweep's metrics; raises MetricMissing where none ever will."""

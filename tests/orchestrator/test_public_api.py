@@ -15,6 +15,7 @@ PUBLIC = [
     "StorageError",
     "Sweep",
     "Task",
+    "TrainingSession",
     "UsageError",
     "load_experiment",
     "open_run",

@@ -83,12 +83,14 @@ class Remaining:
 
 
 def iterations_to_come(state: State) -> int | None:
-    """Training iterations to come; None where the run has no end."""
+    """Training iterations to come; None where the run has no end, or it is not known how long an epoch is. Where a task trains by itself, it
+    is taken to be as long as those before."""
     if state.max_steps is not None:
         return max(0, state.max_steps - state.step) * state.accumulate
-    if state.max_epochs is None:
+    length = state.phase_length or (state.iterations_before // state.epoch if state.epoch else None)
+    if state.max_epochs is None or length is None:
         return None
-    return (state.max_epochs - state.epoch) * state.phase_length - state.phase_iteration
+    return max(0, (state.max_epochs - state.epoch) * length - state.phase_iteration)
 
 
 def _newest(recent: Recent) -> list[float]:

@@ -72,7 +72,7 @@ class Trial(tune.Trainable):
         # A loss is Tune's to see to: it may be of this very process.
         life = Lifecycle(self._engine, assignment, resolved)
         judged = bool(self._judged or judged_reports(folder, self._settings))
-        self._first, self._watch = True, MetricWatch(self._settings, resolved.hooks.values(), life, judged=judged)
+        self._first, self._watch = True, MetricWatch(self._settings, resolved, life, judged=judged)
         return life
 
     def step(self) -> dict[str, Any]:

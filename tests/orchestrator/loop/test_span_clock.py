@@ -10,7 +10,7 @@ import torch
 
 from hooks import Hook, Rhythm, State
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.loop import loop as loop_module
+from orchestrator.loop import rounds
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, clock_for, spans
@@ -238,7 +238,7 @@ class Dawdles(Hook):
 
 def test_hooks_saving_and_validation_are_no_wait_for_data(time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MMEngine's timer charges them to the data of the next iteration."""
-    monkeypatch.setattr(loop_module, "perf_counter", time)
+    monkeypatch.setattr(rounds, "perf_counter", time)
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
     given = experiment(epochs=1, validate_every=Rhythm(4, "steps"))
     loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, recorder=rows, store=store)

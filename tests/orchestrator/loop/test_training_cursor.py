@@ -23,7 +23,7 @@ class Shares:
 
 def cursor_of(world_size: int) -> tuple[TrainingCursor, State]:
     state, data, world = State(), Shares(world_size), SimpleNamespace(world_size=world_size)
-    return TrainingCursor(experiment(batch_size=5), state, data, world), state
+    return TrainingCursor(experiment(batch_size=5), state, data.train, world), state
 
 
 @pytest.mark.parametrize(("epoch", "phase_iteration", "label"), [(0, 0, 0), (0, 3, 0), (1, 0, 0), (1, 3, 1), (2, 0, 1)])

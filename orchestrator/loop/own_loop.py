@@ -1,0 +1,290 @@
+"""The loop of a task that trains by itself: its rounds, rows, reports and checkpoints are the run's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Generator, Mapping
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from hooks.hook import Hook
+from hooks.parts.metric_names import PHASES, phase_of
+from hooks.plan import Plan
+from hooks.state import Display, State
+from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.own_training import declared
+from orchestrator.config.users_code import place_of
+from orchestrator.errors import RunError, WorkersDisagree
+from orchestrator.loop.iterations import iteration_columns
+from orchestrator.loop.kept_parts import KeptParts
+from orchestrator.loop.ledger import Ledger
+from orchestrator.loop.randomness import seed_all
+from orchestrator.loop.rounds import Rounds, check_plans_agree
+from orchestrator.loop.saving import Saving
+from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.stopping import Stopping
+from orchestrator.loop.task_errors import TAKEN, described, of_kind
+from orchestrator.loop.training_cursor import TrainingCursor
+from orchestrator.loop.world import World
+from orchestrator.stats.recorder import Recorder
+from orchestrator.task import Task, hide_progress, show_progress
+from orchestrator.training_session import Part, TrainingSession
+
+_OF_THE_ROW = TAKEN - {"loss", "lr"} | {"step_s"}
+"""Columns that a row has by itself."""
+
+
+class OwnLoop(Rounds):
+    """Takes a task through the rounds of its own `train`, and fires what events there are: those of the run, of a phase and of a checkpoint,
+    and `on_step` with each row. A round is an epoch, and ends with a report. Worker process."""
+
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        *,
+        world: World | None = None,
+        recorder: Recorder | None = None,
+        store: CheckpointStore | None = None,
+        artifacts: Path = Path("."),
+        display: Display | None = None,
+        config: Mapping[str, Any] | None = None,
+        name: str = "",
+        stop_asked: Callable[[], bool] = lambda: False,
+        send_artifacts: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.task, self.world, self.recorder, self.clock = task, world or World(), recorder or Recorder(), Clock()
+        world, config = self.world, config or experiment.model_dump(mode="json")
+        self.plan = Plan(hooks, world.rank, world.local_rank)
+        check_plans_agree(self.plan, world)
+        seed_all(experiment.seed)
+        self.state = state = State(
+            rank=world.rank,
+            world_size=world.world_size,
+            local_rank=world.local_rank,
+            node=world.node,
+            device=world.device,
+            max_epochs=experiment.epochs,
+            max_steps=experiment.steps,
+            artifacts=artifacts,
+            config=config,
+            name=name or experiment.name,
+            checkpoints=store,
+            display=display,
+            recent=self.recorder.recent,
+        )
+        show_progress(task, state)
+        self.cursor = TrainingCursor(experiment, state, _Unmeasured(), world)
+        self.stopping = Stopping(state, world, self.clock, stop_asked)
+        self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
+        self.parts = KeptParts(world)
+        self.saving = Saving(store, state, self.plan, self.parts, self.cursor, world, self.ledger, send_artifacts)
+        self._arguments = {name: config[name] for name in declared(type(task))}
+        self._training: Generator[Any, None, None] | None = None
+        self._ended, self._asked_at = 0.0, perf_counter()
+        self._asks_to_come, self._stops, self._told, self._is_begun = 0, False, False, False
+
+    def phases(self) -> tuple[str, ...]:
+        return PHASES  # which of them it has, only its reports tell
+
+    def save(self) -> str | None:
+        """As any loop's; raises RunError where the task has not said what a checkpoint holds."""
+        if self.parts.are_named:
+            return super().save()
+        if self.saving.last_step == self.state.step:
+            return self.saving.last_path
+        raise RunError(f"a checkpoint is asked for, and train() has not said what it holds: call session.restore(){place_of(self.task.train)}")
+
+    # Rounds
+
+    def _train(self) -> None:
+        state, cursor = self.state, self.cursor
+        cursor.stage, self._is_begun = Stage.TRAIN, False
+        if self._training is None:
+            training: Any = self.task.train(_OwnSession(self), **self._arguments)
+            self._training = of_kind(self.task.train, training, Generator, "a generator of reports")
+        else:
+            self._begin_round()
+        given = next(self._training, None)
+        self._begin_round()
+        metrics = self._agreed(given)
+        if metrics is None:
+            if self.stopping.asked():
+                self.stopping.agree()
+            return
+        if state.phase_iteration == 0:
+            self.record({}, 1)
+        state.metrics = metrics
+        cursor.complete_epoch()
+        self.plan.fire("on_phase_end", state)
+        cursor.stage = Stage.TRAINED
+        self._save_if_asked()
+
+    def _begin_round(self) -> None:
+        """Begins a round, once. What the task builds before is no part of it."""
+        state = self.state
+        if self._is_begun:
+            return
+        if self.parts.waiting is not None:
+            raise RunError(
+                f"this run goes on from checkpoint '{self.parts.waiting}', and train() has not put it back; call session.restore() with what it keeps "
+                f"before it trains{place_of(self.task.train)}"
+            )
+        self._is_begun = True
+        state.phase, state.epoch_completed, state.stepped = "train", False, False
+        state.iterations_before = state.iteration - state.phase_iteration
+        self.plan.fire("on_phase_start", state)
+        self.recorder.begin({"phase": "train", "epoch": state.epoch}, partial(iteration_columns, ()))
+        self._ended = self.clock.restart()
+
+    def _agreed(self, given: Any) -> dict[str, float] | None:
+        """The means over ranks of what was yielded; None where training is over. Collective; raises WorkersDisagree where ranks differ."""
+        everybody = self.world.gather(None if given is None else self._checked(given))
+        names = [None if one is None else list(one) for one in everybody]
+        odd = next((rank for rank, one in enumerate(names) if one != names[0]), None)
+        if odd is not None:
+            first, other = (f"yields {', '.join(one)}" if one is not None else "has ended" for one in (names[0], names[odd]))
+            raise WorkersDisagree(f"rank 0 {first}, rank {odd} {other}: train() yields the same metrics on all ranks, as often{place_of(self.task.train)}")
+        if names[0] is None:
+            return None
+        return {name: _mean([one[name] for one in everybody]) for name in names[0]}
+
+    def _checked(self, given: Any) -> dict[str, float]:
+        """A report as plain numbers; raises RunError for what is none."""
+        where = place_of(self.task.train)
+        if not isinstance(given, Mapping) or not given:
+            raise RunError(f"train() yields {described(given)}, and must yield a mapping of metrics to numbers{where}")
+        for name, value in given.items():
+            if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
+                raise RunError(f"train() yields a metric {name!r}; metrics begin with train/, val/ or test/: write 'train/{name}'{where}")
+            if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
+                raise RunError(f"train() yields {described(value)} for '{name}', and must yield a number{where}")
+        return {name: float(value) for name, value in given.items()}
+
+    def _validate(self) -> None:
+        """What it has validated by itself is told to hooks."""
+        state = self.state
+        for phase in dict.fromkeys(phase_of(name) for name in state.metrics if phase_of(name) != "train"):
+            state.phase, state.stepped = phase, False
+            self.plan.fire("on_phase_start", state)
+            self.plan.fire("on_phase_end", state)
+
+    def _save_if_asked(self) -> None:
+        if self.parts.are_named or not self.state.checkpoint_reasons:
+            return super()._save_if_asked()
+        self.state.checkpoint_reasons.clear()
+        if self.parts.waiting is None and not self._told and self.world.is_master:
+            self.state.show("there are no checkpoints, as train() does not say what they would hold (session.restore()); a resume begins anew")
+        self._told = True
+        return None
+
+    def _agree_on_stop(self) -> None:
+        if self.parts.are_named:
+            return super()._agree_on_stop()
+        return self.stopping.agree()
+
+    def _close(self) -> None:
+        if self._training is not None:
+            self._training.close()
+        hide_progress(self.task)
+
+    # What the session asks for
+
+    def take_parts(self, parts: Mapping[str, Part], of_rank: Mapping[str, Part]) -> bool:
+        """Takes what checkpoints hold, and puts back what the restored one does."""
+        are_restored = self.parts.name(parts, of_rank)
+        self._begin_round()
+        self.saving.restore_randomness()
+        return are_restored
+
+    def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
+        """Ends an iteration with a row; fires `on_step`."""
+        state = self.state
+        self._begin_round()
+        taken = _OF_THE_ROW.intersection(columns)
+        if taken:
+            raise RunError(f"session.record() is given {', '.join(sorted(taken))}, which every row has by itself; call it otherwise")
+        if type(batch_size) is not int or batch_size < 0:
+            raise RunError(f"session.record() is given batch_size={batch_size!r}, and takes how many samples there were, as an int")
+        state.batch_size, state.stepped = batch_size, True
+        state.iteration += 1
+        state.phase_iteration += 1
+        state.step += 1
+        state.samples += batch_size
+        state.world_samples += batch_size * state.world_size
+        state.record(**columns)
+        self.plan.fire("on_step", state)
+        times = self.clock.close(state.row, self._ended, ())
+        self._ended = times[-1]
+        self.recorder.append(state.row, (state.iteration, state.step, state.samples, state.batch_size, *times))
+        state.row = {}
+
+    def save_here(self) -> None:
+        """Writes a checkpoint in the middle of a round."""
+        began = perf_counter()
+        self.save()
+        self._ended += perf_counter() - began  # it is no part of an iteration
+
+    def stop_asked(self) -> bool:
+        """Whether training is to end, agreed over ranks: where there are several, they ask each other at some of these calls."""
+        state, now = self.state, perf_counter()
+        if state.max_steps is not None and state.step >= state.max_steps:
+            return True
+        self.clock.iteration_s, self._asked_at = now - self._asked_at, now
+        self._asks_to_come -= 1
+        if self._asks_to_come <= 0:
+            self._stops = self.stopping.asked()
+            self._asks_to_come = self.stopping.next_check - state.iteration
+        return self._stops
+
+
+class _Unmeasured:
+    """Training data of which nothing is known."""
+
+    by_index = False
+
+    def length(self, offset: int = 0) -> int:
+        return 0
+
+
+class _OwnSession(TrainingSession):
+    """The session of a loop."""
+
+    def __init__(self, loop: OwnLoop) -> None:
+        state = loop.state
+        super().__init__(state.rank, state.world_size, state.local_rank, state.device, state.config, state.artifacts)
+        self._loop = loop
+
+    @property
+    def epoch(self) -> int:
+        return self._loop.state.epoch
+
+    @property
+    def step(self) -> int:
+        return self._loop.state.step
+
+    @property
+    def stop_asked(self) -> bool:
+        return self._loop.stop_asked()
+
+    def restore(self, *, of_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
+        return self._loop.take_parts(parts, of_rank or {})
+
+    def record(self, *, batch_size: int = 1, **columns: Any) -> None:
+        self._loop.record(columns, batch_size)
+
+    def save(self) -> None:
+        self._loop.save_here()
+
+
+def _mean(values: Collection[float]) -> float:
+    first = next(iter(values))
+    return first if all(value == first for value in values) else math.fsum(values) / len(values)

@@ -1,0 +1,174 @@
+"""Rounds: training, validation and a report, with saving and stopping between them, whatever trains."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from time import perf_counter
+from typing import Any
+
+from hooks.plan import Plan
+from hooks.state import State
+from orchestrator.checkpoint.position import Stage
+from orchestrator.errors import WorkersDisagree
+from orchestrator.loop.ledger import Ledger
+from orchestrator.loop.report import Report
+from orchestrator.loop.saving import Saving
+from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.stopping import Stopping
+from orchestrator.loop.training_cursor import TrainingCursor
+from orchestrator.loop.world import World
+
+logger = logging.getLogger("hookyard")
+
+
+class Rounds(ABC):
+    """Trains round by round: `for report in loop.run(): ...`. One in each worker process; knows no Ray.
+
+    All ranks yield the same number of reports at the same places.
+    """
+
+    world: World
+    plan: Plan
+    state: State
+    clock: Clock
+    cursor: TrainingCursor
+    stopping: Stopping
+    ledger: Ledger
+    saving: Saving
+
+    def restore(self, name: str) -> None:
+        """Puts a stored checkpoint back; call it on every rank, before `run`. Fires `on_load`."""
+        try:
+            self.saving.restore(name)
+        except BaseException as error:
+            self.plan.fire("on_exception", self.state, error)
+            raise
+
+    def save(self) -> str | None:
+        """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
+        return self.saving.save(self.state.milestone)
+
+    def run(self) -> Generator[Report, None, None]:
+        """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
+        is_left = False
+        try:
+            self._begin()
+            for report in self._rounds():
+                is_left = True
+                yield report
+                is_left = False
+            self._end()
+        except BaseException as error:
+            if is_left and isinstance(error, GeneratorExit):
+                self._end()
+                raise
+            self.plan.fire("on_exception", self.state, error)
+            self._close()
+            self._close_ledger_quietly()
+            raise
+
+    def _begin(self) -> None:
+        self.plan.fire("on_start", self.state)
+
+    def _end(self) -> None:
+        self.plan.fire("on_end", self.state)
+        self._close()
+        self.ledger.close()
+
+    def _close_ledger_quietly(self) -> None:
+        try:
+            self.ledger.close()
+        except Exception as error:  # the failure that led here is the one to be told
+            logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
+
+    def _rounds(self) -> Iterator[Report]:
+        """Training, validation where it is due, a report; from the stage on that a restored checkpoint was made at."""
+        cursor = self.cursor
+        while True:
+            if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
+                if self._finished():
+                    return
+                self._train()
+                if cursor.stage is Stage.TRAIN:
+                    if self.stopping.reasons:
+                        yield self._report()
+                    return
+            if cursor.stage is Stage.TRAINED:
+                self._validate()
+                cursor.stage = Stage.VALIDATED
+                self._save_if_asked()
+            self._agree_on_stop()
+            yield self._report()
+            if self.stopping.reasons:
+                return
+
+    def _finished(self) -> bool:
+        return self.cursor.stage is not Stage.TRAIN and self.state.finished
+
+    def _report(self, *, last: bool = False) -> Report:
+        state, cursor, stopping = self.state, self.cursor, self.stopping
+        metrics: dict[str, Any] = {
+            "epoch": cursor.epoch_label,
+            "step": state.step,
+            "iteration": state.iteration,
+            "samples": state.samples,
+            **state.metrics,
+        }
+        self.plan.fire("on_report", state, metrics)
+        self.ledger.flush()
+        cut_short = cursor.stage is Stage.TRAIN
+        if not cut_short:
+            cursor.stage = Stage.REPORTED
+        state.metrics = {}
+        ends = bool(stopping.reasons) or self._finished()
+        final = cut_short or (ends and (last or not self._report_to_come()))
+        return Report(metrics, self.saving.last_path, stopping.reasons, stopping.interrupted, final, cut_short, self.phases())
+
+    def _save_if_asked(self) -> None:
+        if not self.state.checkpoint_reasons:
+            return
+        self.state.checkpoint_reasons.clear()
+        began = perf_counter()
+        self.saving.save(self.state.milestone)
+        self.clock.checkpoint_s += perf_counter() - began
+
+    def _agree_on_stop(self) -> None:
+        """Whether the run ends at the end of this round, agreed over ranks; saves what is needed to go on."""
+        self.stopping.agree()
+        if self.stopping.interrupted and self.saving.last_step != self.state.step:
+            self.saving.save(self.state.milestone)
+
+    # What differs
+
+    @abstractmethod
+    def phases(self) -> tuple[str, ...]:
+        """The phases that the run has at some time."""
+
+    @abstractmethod
+    def _train(self) -> None:
+        """Trains to the end of a round, or to where the run stops within it."""
+
+    @abstractmethod
+    def _validate(self) -> None:
+        """Validates where it is due, and puts the values into `state.metrics`."""
+
+    def _report_to_come(self) -> bool:
+        """Whether there is another report once training is over."""
+        return False
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Lets go of what trained."""
+
+
+def check_plans_agree(plan: Plan, world: World) -> None:
+    """Raises WorkersDisagree where ranks run other collective hooks, and would wait for each other for ever; collective."""
+    signatures = world.gather(plan.collective_signature())
+    for rank, signature in enumerate(signatures):
+        if signature != signatures[0]:
+            raise WorkersDisagree(
+                f"rank {rank} runs the collective hooks {signature}, rank 0 runs {signatures[0]}; they must be the same, "
+                "in the same order, or the ranks would wait for each other for ever"
+            )

@@ -1,0 +1,344 @@
+"""A task that trains by itself gets rows, reports, checkpoints and hooks as any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hooks import Hook, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.hook import EVENTS
+from orchestrator import Task, TrainingSession
+from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
+from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.result import Run
+from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import sealed
+from tests.ranks import on_ranks, until_killed
+from tests.tasks import Rows, experiment
+
+HERE = "tests.orchestrator.loop.test_own_loop"
+ROUNDS, STEPS = 3, 5
+
+
+@dataclass
+class Fitted(Task):
+    """Fits a line by momentum and dropout; each rank has numbers of its own, and walks through them in its own order."""
+
+    killed_at: int = 0
+    once: str = ""
+
+    def train(self, session: TrainingSession, batch_size: int = 4) -> Iterator[Mapping[str, float]]:
+        model, optimizer, points = built(session.rank)
+        trained = DistributedDataParallel(model) if session.world_size > 1 else model
+        place = {"samples": 0}
+        session.restore(model=model, optimizer=optimizer, of_rank={"place": place})
+        while True:
+            losses = []
+            for _ in range(STEPS):
+                losses.append(fitted(trained, optimizer, points, batch_size))
+                place["samples"] += batch_size
+                session.record(loss=losses[-1], batch_size=batch_size, seen=place["samples"])
+                if session.step == self.killed_at and session.rank == 1 and not Path(self.once).exists():
+                    Path(self.once).touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            yield {"train/loss": sum(losses) / STEPS, "val/rank": float(session.rank)}
+
+
+def built(rank: int) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
+    model = nn.Sequential(nn.Linear(3, 6), nn.Dropout(0.3), nn.Linear(6, 1))
+    points = torch.randn(40, 3, generator=torch.Generator().manual_seed(rank))
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), points
+
+
+def fitted(model: nn.Module, optimizer: torch.optim.Optimizer, points: torch.Tensor, batch_size: int) -> float:
+    batch = points[torch.randint(len(points), (batch_size,))]
+    loss = (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def raw(rank: int) -> tuple[list[float], list[Any]]:
+    """The same in plain torch: every loss of a rank, and the weights at the end."""
+    torch.manual_seed(0)
+    model, optimizer, points = built(rank)
+    trained = DistributedDataParallel(model)
+    losses = [fitted(trained, optimizer, points, 4) for _ in range(ROUNDS * STEPS)]
+    return losses, [parameter.tolist() for parameter in model.parameters()]
+
+
+def trained(rank: int, world_size: int, *assignments: Assignment) -> tuple[list[float], list[Any]]:
+    """Trains runs one after the other, and the raw loop."""
+    for assignment in assignments:
+        for _ in Session(assignment, World(rank, world_size)).reports():
+            pass
+    return raw(rank)
+
+
+def written(root: Path, name: str, **arguments: Any) -> Assignment:
+    own = experiment_from_dict({"name": name, "task": f"{HERE}:Fitted", "task_args": arguments, "epochs": ROUNDS, "workers": {"count": 2}})
+    return Assignment(own.source, str(RunFolder.create(root, name, to_yaml(own))))
+
+
+def test_killed_on_two_ranks_and_resumed_it_is_the_undisturbed_run_and_that_is_a_raw_loop_bit_for_bit(tmp_path: Path) -> None:
+    given = written(tmp_path, "killed", killed_at=2 * STEPS + 3, once=str(tmp_path / "once")), written(tmp_path, "calm")
+    assert -signal.SIGKILL in until_killed(trained, 2, given[0])
+    by_hand = on_ranks(trained, 2, *given)
+    killed, calm = runs = [Run(RunFolder(one.location)) for one in given]
+    assert [attempt.checkpoint for attempt in killed.folder.attempts()] == [None, "epoch-0002"]
+    key = ["rank", "phase", "epoch", "iteration", "step", "samples", "batch_size", "loss", "seen"]
+    rows = [run.stats.sort_values(["rank", "iteration"])[key].reset_index(drop=True) for run in runs]
+    assert rows[0].equals(rows[1])
+    told = ["epoch", "step", "iteration", "samples", "train/loss", "val/rank"]
+    assert calm.metrics[told].equals(killed.metrics[told])
+    assert calm.metrics["val/rank"].tolist() == [0.5] * ROUNDS
+
+    for rank, (losses, weights) in enumerate(by_hand):
+        assert rows[0][rows[0]["rank"] == rank]["loss"].tolist() == losses
+        for run in runs:
+            assert [one.tolist() for one in run.weights("last").values()] == weights
+    means = [[sum(losses[begin : begin + STEPS]) / STEPS for begin in range(0, len(losses), STEPS)] for losses, _ in by_hand]
+    assert calm.metrics["train/loss"].tolist() == [sum(pair) / 2 for pair in zip(*means, strict=True)]
+
+
+# In one process
+
+
+class Yields(Task):
+    """Trains as a function says."""
+
+    def __init__(self, train: Callable[[TrainingSession], Any]) -> None:
+        self._train = train
+
+    def train(self, session: TrainingSession) -> Any:
+        return self._train(session)
+
+
+class Heard(Hook):
+    """Keeps the events that reach it."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+
+def _hears(event: str) -> Callable[..., None]:
+    def heard(self: Heard, state: State, *_: Any) -> None:
+        self.events.append(f"{event.removeprefix('on_')} {state.phase}".strip())
+
+    return heard
+
+
+for _event in EVENTS:
+    setattr(Heard, _event, _hears(_event))
+
+
+def loop_of(train: Callable[[TrainingSession], Any], root: Path | None = None, hooks: Mapping[str, Hook] | None = None, **given: Any) -> OwnLoop:
+    store = CheckpointStore(Storage(root)) if root else None
+    length = {name: given.pop(name) for name in ("epochs", "steps") if name in given} or {"epochs": 2}
+    return OwnLoop(Yields(train), experiment(**length), hooks or {}, store=store, recorder=Rows(), **given)
+
+
+def test_hooks_hear_what_such_a_loop_can_fire_in_the_order_of_any_loop(tmp_path: Path) -> None:
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        session.restore(place={})
+        for _ in range(2):
+            session.record(reward=1.0)
+        yield {"train/reward": 2.0, "val/reward": 1.0}
+        yield {"train/reward": 3.0}
+
+    heard = Heard()
+    loop = loop_of(train, tmp_path, {"heard": heard, "checkpoint": Checkpoint(best="val/reward", mode="max")})
+    reports = list(loop.run())
+    train_round = ["phase_start train", "step train"]
+    saved = ["save train", "saved train"]
+    assert heard.events == [
+        "start", *train_round, "step train", "phase_end train", *saved, "phase_start val", "phase_end val", "report val",
+        *train_round, "phase_end train", *saved, "report train", "end train",
+    ]  # fmt: skip
+    assert [report.metrics["step"] for report in reports] == [2, 3]
+    assert [report.final for report in reports] == [False, True]
+    assert isinstance(loop.recorder, Rows)
+    # A round in which nothing was recorded has a row too.
+    assert [(row["epoch"], row["iteration"], row.get("reward")) for row in loop.recorder.rows] == [(0, 1, 1.0), (0, 2, 1.0), (1, 3, None)]
+    assert loop.saving.store
+    assert loop.saving.store.resolve("best") == "epoch-0001"
+
+
+def test_it_stops_where_it_is_asked_to_and_goes_on_from_what_it_saved_there(tmp_path: Path) -> None:
+    asked = False
+    left: list[str] = []
+
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        nonlocal asked
+        place = {"sum": 0}
+        assert session.restore(place=place) is (session.step > 0)
+        try:
+            while not session.stop_asked:
+                place["sum"] += session.step
+                session.record()
+                if session.step == 3 and not left:
+                    asked = True
+                    session.save()
+                if session.step % 5 == 0:
+                    yield {"val/sum": place["sum"]}
+        finally:
+            left.append(f"at {session.step}")
+
+    first = loop_of(train, tmp_path, steps=10, stop_asked=lambda: asked)
+    (cut_short,) = first.run()
+    assert (cut_short.cut_short, cut_short.interrupted, cut_short.stopped) == (True, True, ("interrupted",))
+    asked = False
+    second = loop_of(train, tmp_path, steps=10)
+    second.restore("step-00000003")
+    assert second.cursor.stage is Stage.TRAIN
+    reports = list(second.run())
+    assert [report.metrics["val/sum"] for report in reports] == [sum(range(5)), sum(range(10))]
+    assert [row["iteration"] for row in [*first.recorder.rows, *second.recorder.rows]] == [*range(1, 11)]  # type: ignore[attr-defined]  # Rows
+    # Who has made all steps is not asked for more: the generator is closed where it stands.
+    assert left == ["at 3", "at 10"]
+
+
+def test_a_loop_that_tells_by_callbacks_stands_still_while_its_reports_are_looked_at() -> None:
+    order: list[str] = []
+
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        def trainer() -> None:
+            try:
+                for number in range(9):
+                    order.append(f"trains {number}")
+                    session.report({"train/number": number})
+            finally:
+                order.append("leaves")
+
+        yield from session.reports_of(trainer)
+
+    for report in loop_of(train).run():
+        order.append(f"sees {report.metrics['train/number']:.0f}")
+    assert order == ["trains 0", "sees 0", "trains 1", "sees 1", "leaves"]
+
+    def fails(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        yield from session.reports_of(lambda: [][0])
+
+    with pytest.raises(IndexError):
+        next(loop_of(fails).run())
+
+
+def yields(*reports: Any) -> Callable[[TrainingSession], Iterator[Any]]:
+    def train(session: TrainingSession) -> Iterator[Any]:
+        session.restore(place={"numbers": [1, 2]})
+        yield from reports
+
+    return train
+
+
+def restores(**parts: Any) -> Callable[[TrainingSession], Iterator[Any]]:
+    def train(session: TrainingSession) -> Iterator[Any]:
+        session.restore(**parts)
+        yield {"train/loss": 1.0}
+
+    return train
+
+
+def records(**columns: Any) -> Callable[[TrainingSession], Iterator[Any]]:
+    def train(session: TrainingSession) -> Iterator[Any]:
+        session.record(**columns)
+        yield {"train/loss": 1.0}
+
+    return train
+
+
+def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
+    session.report({"train/loss": 1.0})
+    yield {}
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (yields(3.0), "yields a float, and must yield a mapping"),
+        (yields({}), "must yield a mapping of metrics to numbers"),
+        (yields({"loss": 1.0}), "write 'train/loss'"),
+        (yields({"val/": 1.0}), "yields a metric 'val/'"),
+        (yields({"val/loss": torch.ones(2)}), r"yields a tensor of shape \(2,\) for 'val/loss'"),
+        (yields({"val/loss": "low"}), "yields a str for 'val/loss'"),
+        (restores(model=3), "given a int as 'model', and takes what has state_dict"),
+        (restores(hooks={}), "a part 'hooks'"),
+        (restores(env={"grid": [object()]}), r"the state of the part 'env'\['grid'\]\[0\] is a builtins.object"),
+        (records(step=1), "given step, which every row has"),
+        (records(batch_size=1.5), "batch_size=1.5"),
+        (reports_elsewhere, "write `yield metrics`"),
+        (lambda session: [{"train/loss": 1.0}], "gives a list, and must give a generator"),
+    ],
+)
+def test_what_cannot_be_is_told_with_what_to_write(tmp_path: Path, train: Any, said: str) -> None:
+    with pytest.raises((RunError, RuntimeError), match=said):
+        list(loop_of(train, tmp_path, {"checkpoint": Checkpoint()}).run())
+
+
+def test_a_checkpoint_is_put_back_into_the_parts_it_is_of(tmp_path: Path) -> None:
+    list(loop_of(yields({"train/loss": 1.0}), tmp_path, {"checkpoint": Checkpoint()}).run())
+    for train, said in (
+        (restores(other={}), "holds place, and session.restore\\(\\) is given other"),
+        (records(loss=1.0), "train\\(\\) has not put it back"),
+    ):
+        loop = loop_of(train, tmp_path)
+        loop.restore("epoch-0001")
+        with pytest.raises((CheckpointError, RunError), match=said):
+            list(loop.run())
+
+
+def test_what_is_each_ranks_own_is_not_shared_out_to_another_number_of_them(tmp_path: Path) -> None:
+    list(loop_of(restores(of_rank={"place": {}}), tmp_path, {"checkpoint": Checkpoint()}).run())
+    manifest = tmp_path / "epoch-0001" / "manifest.json"
+    entries = {name: value for name, value in json.loads(manifest.read_text()).items() if name != "crc"}
+    manifest.write_text(sealed(json.dumps(entries | {"world_size": 2})))
+    with pytest.raises(CheckpointError, match=r"each rank's own of 2 ranks \(place\), and cannot go on with 1"):
+        loop_of(restores(of_rank={"place": {}}), tmp_path).restore("epoch-0001")
+
+
+def test_without_parts_there_are_no_checkpoints_which_is_said(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    with caplog.at_level("INFO", logger="hookyard"):
+        loop = loop_of(records(loss=1.0), tmp_path, {"checkpoint": Checkpoint()})
+        training = loop.run()
+        next(training)
+    assert "there are no checkpoints, as train() does not say what they would hold" in caplog.text
+    with pytest.raises(RunError, match="call session"):
+        loop.save()
+
+
+def disagrees(rank: int, world_size: int) -> str:
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        yield {"train/loss": 1.0}
+        if rank == 0:
+            yield {"train/loss": 1.0}
+
+    try:
+        list(loop_of(train, world=World(rank, world_size), epochs=3).run())
+    except WorkersDisagree as error:
+        dist.barrier()
+        return str(error)
+    return ""
+
+
+def test_ranks_that_report_otherwise_are_an_error_and_no_hang() -> None:
+    for said in on_ranks(disagrees):
+        assert said.startswith("rank 0 yields train/loss, rank 1 has ended")
