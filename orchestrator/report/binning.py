@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.stats.blocks import high, known, low, quoted, total
 from orchestrator.stats.query import Rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-MOST_POSITIONS = 2**21
-"""Of more positions than these, neighbours are one."""
 
 
 @dataclass(frozen=True)
@@ -29,26 +28,18 @@ class Envelope:
     """How many values there are."""
 
 
-def envelope(rows: Rows, at: str, value: str, bins: int, where: str = "true") -> Envelope:
-    """The finite values of an SQL expression over a column of whole numbers, in at most so many bins of equal numbers of
-    positions; what lies at the same position is in one bin.
+def envelope(rows: Rows, at: str, column: str, bins: int, where: str = "true") -> Envelope:
+    """The finite values of a column over `iteration` or `step`, in at most so many bins of equal numbers of positions; what lies at the
+    same position is in one bin. Of a long run a position is that of a block.
 
     Every finite value lies between the `low` and `high` of its bin, and both are values themselves.
     """
-    known = f"{where} and isfinite({value})"
-    together = _together(rows, at, known)
-    aggregates = f"max({at}) as at, min({value}) as low, max({value}) as high, sum({value}) as total, count(*) as count"
-    found = rows.ask(f"select {aggregates} from rows where {known} group by {at} // {together} order by 1")
-    how = {"at": "last", "low": "min", "high": "max", "total": "sum", "count": "sum"}
+    parts = {"low": low(column), "high": high(column), "total": total(column), "count": known(column)}
+    found = rows.aggregate(parts, [at], f"{where} and {quoted(f'{column} known')} > 0", rows.blocks).reset_index()
+    how = {at: "last", "low": "min", "high": "max", "total": "sum", "count": "sum"}
     table = found.groupby(grouped(len(found), bins)).agg(how).astype(float)
-    at_, low, high, total, count = table.to_numpy().T
-    return Envelope(at_, low, total / count, high, int(count.sum()))
-
-
-def _together(rows: Rows, column: str, where: str) -> int:
-    """How many neighbouring positions are one."""
-    between = rows.aggregate({"all": f"max({column})::bigint - min({column}) + 1"}, where=where)["all"].fillna(0).iloc[0]
-    return max(1, -(-int(between) // MOST_POSITIONS))
+    at_, lowest, highest, sums, count = table.to_numpy().T
+    return Envelope(at_, lowest, sums / count, highest, int(count.sum()))
 
 
 def grouped(count: int, most: int) -> Integers:
@@ -74,33 +65,34 @@ class Grid:
     """The most rows and columns of a cell."""
 
 
-def worst_of_bins(rows: Rows, measures: Mapping[str, str], most_rows: int, most_columns: int, where: str = "true") -> dict[str, Grid]:
-    """SQL expressions by rank, which are the rows, and iteration, in at most so many groups of neighbours each way."""
-    (down, row_groups), (across, column_groups) = (
-        _groups(rows, column, most, where) for column, most in (("rank", most_rows), ("iteration", most_columns))
+def worst_of_bins(rows: Rows, measures: Sequence[str], most_rows: int, most_columns: int, where: str = "true") -> dict[str, Grid]:
+    """Columns by rank, which are the rows, and iteration, in at most so many groups of neighbours each way. Of a long run an iteration
+    is the last of a block."""
+    (row_groups, most_down), (column_groups, most_across) = (
+        _groups(rows, column, first, most, where) for column, first, most in (("rank", "rank", most_rows), ("iteration", "first", most_columns))
     )
-    most = (-(-down // max(1, len(row_groups))), -(-across // max(1, len(column_groups))))
-    largest = [f"case when isfinite({value}) then {value} end" for value in measures.values()]
-    found = [f"max({value}) as most{place}, arg_max(rank::bigint << 32 | iteration, {value}) as origin{place}" for place, value in enumerate(largest)]
+    found = [
+        f"{high(name)} as most{place}, arg_max(rank::bigint << 32 | iteration, {quoted(f'{name} high')}) as origin{place}" for place, name in enumerate(measures)
+    ]
     cells = f"{_place('rank', row_groups)} as down, {_place('iteration', column_groups)} as across"
-    table = rows.ask(f"select {', '.join([cells, *found])} from rows where {where} group by down, across")
+    table = rows.ask(f"select {', '.join([cells, *found])} from {rows.blocks} where {where} group by down, across")
     grids = {}
     for place, name in enumerate(measures):
-        known = table[table[f"most{place}"].notna()]
-        at, origin = (known["down"], known["across"]), known[f"origin{place}"].to_numpy(dtype=np.int64)
+        of_value = table[table[f"most{place}"].notna()]
+        at, origin = (of_value["down"], of_value["across"]), of_value[f"origin{place}"].to_numpy(dtype=np.int64)
         values, origins = np.full((len(row_groups), len(column_groups)), np.nan), np.zeros((2, len(row_groups), len(column_groups)), dtype=np.int64)
-        values[at] = known[f"most{place}"]
+        values[at] = of_value[f"most{place}"]
         origins[:, *at] = origin >> 32, origin & (2**32 - 1)
-        grids[name] = Grid(values, origins[0], origins[1], row_groups, column_groups, most)
+        grids[name] = Grid(values, origins[0], origins[1], row_groups, column_groups, (most_down, most_across))
     return grids
 
 
-def _groups(rows: Rows, column: str, most: int, where: str) -> tuple[int, Integers]:
-    """How many positions there are, and the first and the last of each of at most so many groups."""
-    together = _together(rows, column, where)
-    known = rows.ask(f"select min({column}) as first, max({column}) as last from rows where {where} group by {column} // {together} order by 1")
-    ends = known.groupby(grouped(len(known), most)).agg({"first": "min", "last": "max"})
-    return len(known) * together, ends.to_numpy(dtype=np.int64)
+def _groups(rows: Rows, column: str, first: str, most: int, where: str) -> tuple[Integers, int]:
+    """The first and the last position of each of at most so many groups, and how many the largest has; `first` is where a block begins."""
+    found = rows.aggregate({"first": f"min({first})"}, [column], where, rows.blocks).reset_index(names="last")
+    found["count"] = found["last"] - found["first"] + 1
+    ends = found.groupby(grouped(len(found), most)).agg({"first": "min", "last": "max", "count": "sum"})
+    return ends[["first", "last"]].to_numpy(dtype=np.int64), int(ends["count"].max()) if len(ends) else 0
 
 
 def _place(column: str, groups: Integers) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pandas as pd
 
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.report import page
@@ -15,13 +18,14 @@ from orchestrator.report.views.hooks import hooks
 from orchestrator.report.views.learning import best, last, learning
 from orchestrator.report.views.memory import memory
 from orchestrator.report.views.recorded import recorded
-from orchestrator.report.views.spans import own_work, spans
+from orchestrator.report.views.spans import spans
 from orchestrator.report.views.verdicts import verdicts
 from orchestrator.runs.result import Run
 from orchestrator.stats import quantities
+from orchestrator.stats.blocks import high, own_work, total
 from orchestrator.stats.insight import diagnose, failure
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.look import TRAINING, Look, look
 from orchestrator.stats.query import Rows
 
 HEADLINES = 4
@@ -33,17 +37,18 @@ def run_page(run: Run, made: str) -> str:
     """The page of a run, under way or over; `made` says when it was made."""
     metadata, reports, modes = run.folder.metadata(), run.reports(), run.modes
     rows, hook_costs = run.rows(), run.hook_costs
+    looked, by_rank = look(rows), _by_rank(rows)
     sections = [
-        verdicts(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error)), run.path),
+        verdicts(diagnose(rows, hook_costs, ending=failure(run.status, metadata.error), looked=looked), run.path),
         handover(run.folder, run.best),
         learning(rows, reports, modes),
-        spans(rows, reports),
+        spans(rows, looked, reports),
         memory(rows),
-        hooks(hook_costs, rows),
+        hooks(hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan),
         recorded(rows),
         experiment(run.folder.experiment_text(), metadata, run.folder.attempts()),
     ]
-    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, rows)]
+    tiles = [*_metric_tiles(reports, modes), *_cost_tiles(metadata, by_rank, looked)]
     return page.page(run.name, run.path, page.headline(run.name, run.status, metadata, tiles), sections, made)
 
 
@@ -61,12 +66,16 @@ def _metric_tiles(reports: Sequence[Mapping[str, Any]], modes: Mapping[str, str]
     return tiles[:HEADLINES]
 
 
-def _cost_tiles(metadata: RunMetadata, rows: Rows) -> list[Tile]:
+def _by_rank(rows: Rows) -> pd.DataFrame:
+    """Rows, seconds and peaks of each rank, in all phases."""
+    asked = {"step_s": total("step_s"), **{name: high(name) for name in _PEAKS}}
+    return rows.aggregate({"rows": "sum(rows)::bigint", **{name: how for name, how in asked.items() if name in rows.columns}}, ["rank"], of=rows.blocks)
+
+
+def _cost_tiles(metadata: RunMetadata, by_rank: pd.DataFrame, looked: Look) -> list[Tile]:
     tiles: list[Tile] = []
     if metadata.wall_s is not None:
         tiles.append(Tile("wall time", Quantity("wall_s", metadata.wall_s), "from start to end, in whole seconds"))
-    asked = {"rows": "count(*)", **{name: f"{how}({name})" for name, how in (("step_s", "sum"), *((name, "max") for name in _PEAKS)) if name in rows.columns}}
-    by_rank = rows.aggregate(asked, ["rank"])
     if not len(by_rank):
         return tiles
     if "step_s" in by_rank:
@@ -76,11 +85,11 @@ def _cost_tiles(metadata: RunMetadata, rows: Rows) -> list[Tile]:
     for name, title in _PEAKS.items():
         if name in by_rank and by_rank[name].notna().any():
             tiles.append(Tile(title, Quantity(name, float(by_rank[name].max())), f"rank {by_rank[name].idxmax()}"))
-    slowest = slowest_rank(rows)
+    slowest = slowest_rank(Rows.of(looked.typical))
     if slowest is not None:
         rank, behind = slowest
-        note = f"its own work takes {behind:.1%} longer than the others' median"
-        tiles.append(Tile("slowest rank", Quantity("rank", rank), note))
+        seen = f", as seen in {len(looked.stretches)} stretches" if looked.stretches else ""
+        tiles.append(Tile("slowest rank", Quantity("rank", rank), f"its own work takes {behind:.1%} longer than the others' median{seen}"))
     return tiles
 
 

@@ -132,7 +132,7 @@ class Run(Result):
         if by == "hook":
             if columns is not None or where is not None:
                 raise UsageError("what hooks cost is not kept by row: by='hook' takes neither columns nor where")
-            return summaries.by_hook(self.hook_costs, self.rows())
+            return summaries.by_hook(self.hook_costs, summaries.all_seconds(self.rows()))
         makers = {None: summaries.summarize, "rank": summaries.by_rank, "node": summaries.by_node, "phase": summaries.by_phase, "span": summaries.by_span}
         if by not in makers:
             raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")

@@ -190,7 +190,7 @@ def _peaks(rows: Rows, name: str) -> Series:
     """The largest reading of each rank in each half of the run."""
     if name not in rows.columns:
         return np.empty(0)
-    middle = rows.quantiles({"iteration": "iteration"}, [0.5])["iteration"].iloc[0]
+    middle = rows.aggregate({"middle": "(min(iteration) + max(iteration)) / 2"})["middle"].iloc[0]
     if np.isnan(middle):
         return np.empty(0)
     return rows.aggregate({name: f"max({name})"}, ["rank", f"iteration > {middle}"])[name].dropna().to_numpy(dtype=float)

@@ -24,6 +24,7 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from orchestrator.errors import DamagedFile, UsageError, shortened
+from orchestrator.stats.blocks import blocks_of, quoted
 from orchestrator.stats.recorded_files import ADVICE
 
 if TYPE_CHECKING:
@@ -44,11 +45,6 @@ NAMES = ("node", "phase", "trial")
 MOMENT = "((case split_part(phase, '/', 1) when 'train' then 0::bigint when 'val' then 1 when 'test' then 2 else 3 end << 61) + (epoch::bigint << 31) + iteration)"
 """A number that orders rows by phase as they are run, epoch and iteration."""
 _SPILLS = "hookyard-query-"
-
-
-def quoted(column: str) -> str:
-    """A column's name in SQL."""
-    return '"{}"'.format(column.replace('"', '""'))
 
 
 @dataclass(frozen=True)
@@ -110,13 +106,13 @@ class Rows:
             found: pd.DataFrame = self._connection.sql(sql).df()
         return found
 
-    def aggregate(self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true") -> pd.DataFrame:
-        """SQL aggregates by name, for each group in order, which is the index; without groups of all rows."""
+    def aggregate(self, expressions: Mapping[str, str], by: Sequence[str] = (), where: str = "true", of: str = "rows") -> pd.DataFrame:
+        """SQL aggregates by name, for each group in order, which is the index; without groups of all rows. `of` may be `blocks`."""
         if not expressions and not by:
             return pd.DataFrame(index=[0])
         named = [f"{expression} as {quoted(name)}" for name, expression in expressions.items()]
         grouping = f" group by {', '.join(by)} order by {', '.join(by)}" if by else ""
-        table = self.ask(f"select {', '.join([*by, *named])} from rows where {where}{grouping}")
+        table = self.ask(f"select {', '.join([*by, *named])} from {of} where {where}{grouping}")
         return table.set_index([*table.columns[: len(by)]]) if by else table
 
     def quantiles(self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true") -> pd.DataFrame:
@@ -143,6 +139,14 @@ class Rows:
         """How many rows there are, or a few more where they are narrowed down."""
         with self.source.telling_damage():
             return int(self.source.rows.count_rows())
+
+    @cached_property
+    def blocks(self) -> str:
+        """The name of the table of its blocks, which is made where it is asked for first."""
+        statement = blocks_of(self.columns, self.numbers, self.total)
+        with self.source.telling_damage():
+            self._connection.execute(statement)
+        return "blocks"
 
     def _are_few(self, expressions: Mapping[str, str]) -> bool:
         return self.total * len(expressions) <= AT_ONCE

@@ -9,7 +9,8 @@ import pandas as pd
 
 from hooks.parts.metric_names import as_run
 from orchestrator.errors import UsageError
-from orchestrator.stats.query import MOMENT, Rows, quoted
+from orchestrator.stats.blocks import quoted
+from orchestrator.stats.query import MOMENT, Rows
 from orchestrator.stats.spans import SPANS
 
 
@@ -55,26 +56,24 @@ def by_trial(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     return _typical(rows, "trial", {"ranks": "count(distinct rank)"}, _chosen(rows, asked, "trial"), asked)
 
 
+def all_seconds(rows: Rows) -> float:
+    """The time of all iterations of all ranks; NaN where none was timed."""
+    return float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0]) if "step_s" in rows.columns else np.nan
+
+
 def _typical(rows: Rows, key: str, first: Mapping[str, str], found: Mapping[str, str], asked: Sequence[str] | None) -> pd.DataFrame:
     """The loss, of which each rank has its own by chance, is among them where it was asked for."""
     shown = {name: expression for name, expression in found.items() if asked or name != "loss"}
     peaks = {name: f"max({expression})" for name, expression in shown.items() if name.endswith("_bytes")}
-    counts = {name: f"count({expression})" for name, expression in shown.items() if name not in peaks}
-    table = rows.aggregate({**first, "rows": "count(*)", **peaks, **counts}, [key])
-    if asked is None:
-        shown = {name: shown[name] for name in shown if (table[name].notna() if name in peaks else table[name] > 0).any()}
     medians = {name: expression for name, expression in shown.items() if name not in peaks}
-    table[[*medians]] = rows.medians(medians, key)
-    return table[[*first, "rows", *shown]]
+    table = rows.aggregate({**first, "rows": "count(*)", **peaks}, [key]).join(rows.medians(medians, key))
+    return table[[*first, "rows", *(name for name in shown if asked or table[name].notna().any())]]
 
 
 def by_phase(rows: Rows, asked: Sequence[str] | None = None) -> pd.DataFrame:
     """Per phase: rows, and the median of each measured column over all ranks."""
-    found = _chosen(rows, asked, "phase")
-    counts = rows.aggregate({"rows": "count(*)", **{name: f"count({expression})" for name, expression in found.items()}}, ["phase"])
-    shown = {name: found[name] for name in found if asked is not None or counts[name].any()}
-    table = rows.medians(shown, "phase")
-    table.insert(0, "rows", counts["rows"])
+    medians = rows.medians(_chosen(rows, asked, "phase"), "phase")
+    table = rows.aggregate({"rows": "count(*)"}, ["phase"]).join(medians if asked else medians.dropna(axis=1, how="all"))
     return table.loc[as_run(table.index)]
 
 
@@ -98,11 +97,11 @@ def _worst_rank(rows: Rows, found: Mapping[str, str]) -> pd.Series:
     return rows.medians(found, "rank").dropna(axis=1, how="all").idxmax().reindex([*found])
 
 
-def by_hook(costs: pd.DataFrame, rows: Rows) -> pd.DataFrame:
-    """Per hook and event: calls, seconds over all ranks, their share of all iterations' time, and the costliest rank."""
+def by_hook(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
+    """Per hook and event: calls, seconds over all ranks, their share of `all_s`, the time of all iterations, and the costliest rank."""
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
-    table["share"] = table["seconds"] / (rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0] if "step_s" in rows.columns else np.nan)
+    table["share"] = table["seconds"] / all_s
     table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
     table["costliest_rank"] = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])["rank"]
     return table.sort_values("seconds", ascending=False)

@@ -78,8 +78,8 @@ def points(name: str, reports: Reports) -> tuple[Floats, Floats]:
 
 def _loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | None:
     drawn, note = _reported(phases, reports), ""
-    training = {"rows": "count(*)", "first": "min(step)", "last": "max(step)", "ranks": "count(distinct rank)"}
-    seen = rows.aggregate(training, where=TRAINING).iloc[0] if "loss" in rows.columns else {"rows": 0}
+    training = {"rows": "coalesce(sum(rows), 0)::bigint", "first": "min(step)", "last": "max(step)", "ranks": "count(distinct rank)"}
+    seen = rows.aggregate(training, [], TRAINING, rows.blocks).iloc[0] if "loss" in rows.columns else {"rows": 0}
     if seen["rows"]:
         found = envelope(rows, "step", "loss", BINS, TRAINING)
         each, ranks, left_out = int(seen["last"] - seen["first"] + 1) // max(len(found.at), 1), int(seen["ranks"]), int(seen["rows"]) - found.count

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import pandas as pd
 
@@ -15,8 +13,9 @@ from orchestrator.report.charts.stacks import stacks
 from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.tables import Share, table
 from orchestrator.report.views.learning import Reports, chart, metrics_of
+from orchestrator.stats.blocks import OWN_WORK, known, total
 from orchestrator.stats.insight.gradient_syncs import WAIT
-from orchestrator.stats.insight.look import TRAINING
+from orchestrator.stats.insight.look import TRAINING, Look
 from orchestrator.stats.query import Rows
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.summaries import by_span
@@ -29,24 +28,17 @@ BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 """The most bars, and the most cells of a heat map."""
 
 
-def spans(rows: Rows, reports: Reports) -> page.Section:
-    """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` are the run's."""
+def spans(rows: Rows, looked: Look, reports: Reports) -> page.Section:
+    """The spans of each rank, the ranks' iterations, and the speed as reported. `rows` are the run's, `looked` what `look` gives of them."""
     recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
-    means = rows.aggregate({name: f"avg({name})" for name in recorded}, ["rank"], TRAINING).dropna(axis=1, how="all")
+    sums = rows.aggregate({name: total(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)
+    means = (sums / rows.aggregate({name: known(name) for name in recorded}, ["rank"], TRAINING, rows.blocks)).dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
     timed = {name: phases for name, phases in metrics_of(reports).items() if name.endswith("_s")}
     speed = [chart(name, phases, reports) for name, phases in timed.items()]
     charts = element("div", *speed, class_="charts") if any(speed) else None
-    return page.Section("time", "Time", joined([_stacks(means), _spans(rows.only(TRAINING)), _heat_maps(rows), charts]))
-
-
-def own_work(columns: Collection[str]) -> str:
-    """What a row's rank did by itself, in seconds and SQL: all spans but the one in which it waits for the others, which is
-    the backward pass where no span is measured for waiting. The whole iteration where no span is recorded."""
-    waiting = WAIT if WAIT in columns else "backward_s"
-    spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != waiting]
-    return f"({' + '.join(spans) or 'step_s'})"
+    return page.Section("time", "Time", joined([_stacks(means), _spans(looked, sums.sum()), _heat_maps(rows), charts]))
 
 
 def _stacks(means: pd.DataFrame) -> Markup:
@@ -66,8 +58,9 @@ def _stacks(means: pd.DataFrame) -> Markup:
     return stacks("Where an iteration's time went", means, KINDS, "rank", note)
 
 
-def _spans(rows: Rows) -> Markup | None:
-    if not {*SPANS} & {*rows.columns}:
+def _spans(looked: Look, seconds: pd.Series[float]) -> Markup | None:
+    """`seconds` are those of each span on all ranks."""
+    if not {*SPANS} & {*seconds.index}:
         return None
     headings = {
         "span": "span",
@@ -77,28 +70,37 @@ def _spans(rows: Rows) -> Markup | None:
         "rank": "highest median: rank",
         "share": "share of the time",
     }
-    found = by_span(rows).reset_index().rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
+    found = by_span(Rows.of(looked.typical))
+    found["seconds"] = seconds[found.index]
+    found["share"] = found["seconds"] / seconds["step_s"]
+    found = found.sort_values("seconds", ascending=False).reset_index().rename(columns={"seconds": "seconds_s", "worst_rank": "rank"})
     found = found.astype({"rank": "Int64"}).astype(object)
     found["share"] = found["share"].map(Share)
     cells = found[[*headings]].itertuples(index=False, name=None)
-    return table("Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares")
+    drawn = table("Spans over all ranks and training iterations", [*headings], cells, headings=headings, class_="sortable shares")
+    if not looked.stretches:
+        return drawn
+    seen = f"Medians, what 95 % are below and the rank are those of {len(looked.typical):,} rows, in {len(looked.stretches)} stretches evenly over the run."
+    return joined([drawn, page.nothing(seen)])
 
 
 def _heat_maps(rows: Rows) -> Markup:
-    measures = {"own work": own_work(rows.columns), **{name: name for name in ("step_s", *ORDER) if name in rows.columns}}
+    measures = [OWN_WORK, *(name for name in ("step_s", *ORDER) if name in rows.columns)]
     grids = worst_of_bins(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
+    within = int(rows.aggregate({"all": "max(iteration - first) + 1"}, [], TRAINING, rows.blocks)["all"].iloc[0])
     # A span in which nothing ever happened makes no picture.
     panels = [
-        (name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _note(grid)))
+        (name, heat_map(f"{name}, by rank and iteration", "step_s", grid, "rank", "iteration", _note(grid, within)))
         for name, grid in grids.items()
         if np.nanmax(grid.values, initial=0.0) > 0
     ]
     return choice("measure", panels)
 
 
-def _note(grid: Grid) -> str:
+def _note(grid: Grid, within: int) -> str:
+    """`within` so many iterations it is known where a value lies."""
     ranks, iterations = grid.most
     note = "Down: ranks. Across: training iterations."
     if max(ranks, iterations) == 1:
         return note
-    return f"{note} A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations."
+    return f"{note} A cell is the largest of up to {ranks} {'rank' if ranks == 1 else 'ranks'} by {iterations} iterations.{f' Where it lies is told to within {within}.' if within > 1 else ''}"

@@ -63,19 +63,21 @@ def diagnose(
     against: Rows | pd.DataFrame | None = None,
     against_name: str = "the other run",
     ending: Verdict | None = None,
+    looked: Look | None = None,
 ) -> Diagnosis:
     """Looks the rows of a run through, or any table with the columns of docs/tables.md.
 
-    `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it ended.
+    `hooks` is the hooks' ledger, `against` the rows of a run to compare with, `ending` what is to be said of how it ended,
+    `looked` what `look` gives of the rows, where it is there.
     What a table lacks is not looked for; `signs` says how much there was.
     """
     rows = stats if isinstance(stats, Rows) else Rows.of(stats)
     if not rows.total:
         return Diagnosis((ending,) if ending else (), {"iterations": 0, "ranks": 0})
-    looked, found_s = look(rows), times(rows)
+    looked, found_s = looked or look(rows), times(rows)
     exchanges = gradient_syncs(looked.rows, looked.share)
     other = None if against is None else look(against if isinstance(against, Rows) else Rows.of(against)).rows
-    found = [*data_bound(rows, found_s), *saving_stalls(rows, found_s), *unnamed(found_s), *memory(rows), *losses(rows)]
+    found = [*data_bound(looked.typical, found_s), *saving_stalls(rows, found_s), *unnamed(found_s), *memory(rows, looked.typical), *losses(rows)]
     if exchanges is not None:
         found += stragglers(exchanges, hooks)
     if hooks is not None:

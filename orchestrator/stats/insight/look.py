@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
+from orchestrator.stats.blocks import STALL
 from orchestrator.stats.query import Rows
 from orchestrator.stats.spans import SPANS
 
@@ -17,8 +20,6 @@ STRETCHES = 20
 """Of a longer one so many stretches, evenly over the run, and the iterations that hold the longest stalls."""
 STALLS, LEAST_STALL = 500, 3.0
 """At most so many, in which a span took so many times as long as an iteration does."""
-_WAITS = ("backward_s", "all_reduce_wait_s")
-"""Spans in which ranks wait for one that stalls."""
 
 
 @dataclass(frozen=True)
@@ -30,47 +31,58 @@ class Look:
     iterations: int
     """How many the run has."""
     ranks: int
-    step_s: float | None
-    """The median of all iterations; None where nothing was timed."""
+    stretches: Sequence[tuple[int, int]] = ()
+    """The first and last iteration of each that was chosen without regard to stalls; none where all are looked at."""
 
-    @property
+    @cached_property
     def share(self) -> float:
         """The part of the run's iterations that is looked at."""
         return int(self.rows["iteration"].nunique()) / max(1, self.iterations)
 
+    @property
+    def typical(self) -> pd.DataFrame:
+        """Those rows whose medians and quantiles stand for the run's."""
+        if not self.stretches:
+            return self.rows
+        firsts, lasts = np.array(self.stretches).T
+        iteration = self.rows["iteration"].to_numpy()
+        within: pd.DataFrame = self.rows[iteration <= lasts[np.searchsorted(firsts, iteration, side="right") - 1]]
+        return within
+
+    @cached_property
+    def step_s(self) -> float | None:
+        """The median time of an iteration; None where nothing was timed."""
+        return float(self.typical["step_s"].median()) if "step_s" in self.rows else None
+
 
 def look(rows: Rows) -> Look:
     """The iterations of a run as its ranks lived them together."""
-    columns = [name for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "step_s", *SPANS) if name in rows.columns]
-    found = rows.aggregate({"rows": "count(*)", "first": "min(iteration)", "last": "max(iteration)"}, ["rank"], TRAINING)
+    columns = [name for name in ("rank", "node", "phase", "iteration", "step", "batch_size", "rss_bytes", "step_s", *SPANS) if name in rows.columns]
+    asked = {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)", "steps": "max(step) - min(step)"}
+    found = rows.aggregate(asked, ["rank"], TRAINING, rows.blocks)
     if not len(found):
-        return Look(pd.DataFrame(columns=columns), 0, 0, None)
-    step_s = float(rows.quantiles({"step_s": "step_s"}, [0.5], TRAINING)["step_s"].iloc[0]) if "step_s" in columns else None
+        return Look(pd.DataFrame(columns=columns), 0, 0)
     first, last = int(found["first"].min()), int(found["last"].max())
     iterations = last - first + 1
     if found["rows"].max() < iterations:
         # No rank has them all, so that they are counted one by one.
         iterations = int(rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0])
     wanted = min(MOST_ITERATIONS, max(STRETCHES, MOST_ROWS // len(found)))
-    chosen = TRAINING if iterations <= wanted else f"{TRAINING} and ({_stretches(rows, first, last, wanted, step_s)})"
-    return Look(rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"), iterations, len(found), step_s)
+    chosen, stretches = TRAINING, []
+    if iterations > wanted:
+        length = wanted // STRETCHES
+        stretches = [(begin, begin + length - 1) for begin in np.linspace(first, last + 1 - length, STRETCHES).astype(int).tolist()]
+        # In the middle of accumulated steps, a whole step is what ranks are compared by.
+        around = -(-(last - first + 1) // max(1, int(found["steps"].max()))) - 1 if "step" in rows.columns else 0
+        wide = [*stretches, *((at - around, at + around) for at in _stalled(rows))]
+        chosen = f"{TRAINING} and iteration in ({', '.join(map(str, sorted({at for begin, end in wide for at in range(begin, end + 1)})))})"
+    return Look(rows.ask(f"select {', '.join(columns)} from rows where {chosen} order by iteration, rank"), iterations, len(found), stretches)
 
 
-def _stretches(rows: Rows, first: int, last: int, wanted: int, step_s: float | None) -> str:
-    """The condition for `wanted` iterations in stretches between two, and those around the longest stalls."""
-    length = wanted // STRETCHES
-    begins = np.linspace(first, last + 1 - length, STRETCHES).astype(int).tolist()
-    # In the middle of accumulated steps, a whole step is what ranks are compared by.
-    around = 0 if "step" not in rows.columns else int(rows.aggregate({"each": f"ceil({last - first + 1} / greatest(1, max(step) - min(step)))"}, where=TRAINING)["each"].iloc[0]) - 1
-    stretches = [(begin, begin + length - 1) for begin in begins] + [(at - around, at + around) for at in _stalled(rows, step_s)]
-    return " or ".join(f"iteration between {begin} and {end}" for begin, end in stretches)
-
-
-def _stalled(rows: Rows, step_s: float | None) -> list[int]:
-    """The iterations in which some rank's own work took much longer than an iteration does, the longest of them."""
-    own = [name for name in SPANS if name in rows.columns and name not in _WAITS]
-    if step_s is None or not own:
+def _stalled(rows: Rows) -> list[int]:
+    """The iterations in which some rank's own work took much longer than an iteration does, the longest of them; of each block one."""
+    if "step_s" not in rows.numbers:
         return []
-    longest = f"greatest({', '.join(own)})"
-    found = rows.aggregate({"longest": f"max({longest})"}, ["iteration"], f"{TRAINING} and {longest} > {LEAST_STALL * step_s}")
-    return [int(at) for at in found["longest"].nlargest(STALLS).index]
+    usual = rows.ask(f'select "step_s total" / "step_s known" as step_s from {rows.blocks} where {TRAINING} and "step_s known" > 0')["step_s"].median()
+    where = f"{TRAINING} and {STALL} > {LEAST_STALL * usual}"
+    return [int(at) for at in rows.aggregate({"longest": f"max({STALL})"}, ["stalled"], where, rows.blocks)["longest"].nlargest(STALLS).index]

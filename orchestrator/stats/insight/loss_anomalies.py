@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from orchestrator.stats.blocks import known
 from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats
 from orchestrator.stats.insight.verdict import Verdict, rank_names
@@ -35,7 +36,7 @@ def losses(rows: Rows) -> Iterator[Verdict]:
     diverged or stood still."""
     if "loss" not in rows.columns:
         return
-    seen = rows.aggregate({"last": "max(iteration)", "bad": f"count(*) filter ({NOT_FINITE})"}, ["rank"], TRAINING)
+    seen = rows.aggregate({"last": "max(iteration)", "bad": f"sum(rows) - {known('loss')}"}, ["rank"], TRAINING, rows.blocks)
     if not len(seen):
         return
     if seen["bad"].any():

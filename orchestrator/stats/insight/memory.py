@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from orchestrator.stats import quantities
+from orchestrator.stats.blocks import high, known
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.robust_statistics import Floats, block_medians, lower_spread, theil_sen, without_spikes
@@ -41,15 +42,15 @@ WARMING_UP = 0.25
 """The first part of a run, in which buffers and caches find their size."""
 
 
-def memory(rows: Rows) -> Iterator[Verdict]:
-    """Leaks, imbalance over ranks, and memory that is nearly full."""
+def memory(rows: Rows, typical: pd.DataFrame) -> Iterator[Verdict]:
+    """Leaks, imbalance over ranks, and memory that is nearly full. `typical` are rows that stand for the run's."""
     where = TRAINING if "phase" in rows.columns else "true"
     for column in GROWING:
         if column in rows.columns:
             yield from _leaks(rows, column, where)
     for column in COMPARED:
         if column in rows.columns:
-            yield from _imbalance(rows, column, where)
+            yield from _imbalance(rows, typical, column)
     yield from _room(rows)
 
 
@@ -67,7 +68,7 @@ class _Series:
 
 
 def _leaks(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
-    readings = rows.aggregate({"readings": f"count({column})"}, ["rank"], where)["readings"]
+    readings = rows.aggregate({"readings": known(column)}, ["rank"], TRAINING, rows.blocks)["readings"]
     ranks = len(readings)
     least_evidence = VERY_STRONG + FOR_CHANCE * math.log(max(1, ranks))
     enough = readings[readings - (WARMING_UP * readings).astype(int) >= LEAST_READINGS]
@@ -105,7 +106,7 @@ def _series(rows: Rows, column: str, where: str, ranks: Sequence[int], count: in
     together, parts = max(1, AT_ONCE // count), []
     for first in range(0, len(ranks), together):
         some = ", ".join(map(str, ranks[first : first + together]))
-        read = rows.ask(f"select iteration, {column} as held from rows where {where} and {column} is not null and rank in ({some}) order by rank, iteration")
+        read = rows.ask(f"select iteration, {column} as held from rows where {where} and isfinite({column}) and rank in ({some}) order by rank, iteration")
         iterations, held = (read[name].to_numpy(dtype=float).reshape(-1, count)[:, int(WARMING_UP * count) :] for name in ("iteration", "held"))
         x, y = (block_medians(values.T, most=24, least_length=2).T for values in (iterations, held))
         parts.append((x, y, _moments(held)))
@@ -138,9 +139,9 @@ def _moments(held: Floats) -> Floats:
     return np.asarray(whole.reshape(len(held), -1, together).mean(axis=2))
 
 
-def _imbalance(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
-    typical = rows.medians({column: column}, "rank", where) if column == "rss_bytes" else rows.aggregate({column: f"max({column})"}, ["rank"], where)
-    held = typical[column].dropna()
+def _imbalance(rows: Rows, typical: pd.DataFrame, column: str) -> Iterator[Verdict]:
+    held = typical.groupby("rank")[column].median() if column == "rss_bytes" else rows.aggregate({column: high(column)}, ["rank"], TRAINING, rows.blocks)[column]
+    held = held.dropna()
     if len(held) < 2:
         return
     rank = rank_of_most(held)
@@ -168,11 +169,11 @@ def _imbalance(rows: Rows, column: str, where: str) -> Iterator[Verdict]:
 
 
 def _room(rows: Rows) -> Iterator[Verdict]:
-    asked = {f"{used} left": f"min(1 - {used} / {there_is})" for used, there_is in CAPACITY.items() if {used, there_is} <= {*rows.columns}}
-    asked |= {name: f"max({name})" for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns}
+    asked = {f"{used} left": f'min(1 - "{used} high" / "{there_is} low")' for used, there_is in CAPACITY.items() if {used, there_is} <= {*rows.columns}}
+    asked |= {name: high(name) for name in ("system_memory_percent", "cuda_alloc_retries") if name in rows.columns}
     if not asked:
         return
-    found = rows.aggregate(asked, ["rank"])
+    found = rows.aggregate(asked, ["rank"], of=rows.blocks)
     for used, there_is in CAPACITY.items():
         if f"{used} left" in found:
             yield from _little_room(found[f"{used} left"].dropna(), used, f"(1 - stats['{used}'] / stats['{there_is}']).groupby(stats['rank']).min()")

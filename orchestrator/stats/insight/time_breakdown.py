@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
+from orchestrator.stats.blocks import total
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
 from orchestrator.stats.insight.look import TRAINING
 from orchestrator.stats.insight.verdict import Verdict
@@ -23,22 +24,18 @@ SUM_ERROR = 0.05
 
 def times(rows: Rows) -> pd.DataFrame:
     """Seconds of each rank, which is the index: `all_s` in all iterations, and in training `step_s` and each span; `named_s` and
-    `unnamed_s` are those of iterations with every span, in the spans and beside them."""
+    `unnamed_s` are those of blocks with every span, in the spans and beside them."""
     spans = [name for name in SPANS if name in rows.columns]
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
-    sums = {name: f"sum({name}) filter ({TRAINING})" for name in ("step_s", *spans)}
-    found = rows.aggregate({"all_s": "sum(step_s)", **sums, **_named(spans)}, ["rank"])
+    sums = {name: f"{total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
+    found = rows.aggregate({"all_s": total("step_s"), **sums}, ["rank"], of=rows.blocks)
     recorded = [name for name in spans if found[name].notna().any()]
-    if recorded != spans:
-        found[["named_s", "unnamed_s"]] = rows.aggregate(_named(recorded), ["rank"]) if recorded else np.nan
-    return found
-
-
-def _named(spans: Sequence[str]) -> dict[str, str]:
-    beside = f"step_s - ({' + '.join(spans) or 'null'})"
-    whole = f"filter ({TRAINING} and {beside} is not null)"
-    return {"named_s": f"sum(step_s) {whole}", "unnamed_s": f"sum({beside}) {whole}"}
+    if not recorded:
+        return found.assign(named_s=np.nan, unnamed_s=np.nan)
+    whole = " and ".join([TRAINING, *(f'"{name} known" = rows' for name in ("step_s", *recorded))])
+    beside = " - ".join(f'"{name} total"' for name in ("step_s", *recorded))
+    return found.join(rows.aggregate({"named_s": total("step_s"), "unnamed_s": f"sum({beside})"}, ["rank"], whole, rows.blocks))
 
 
 def _shares(found: pd.DataFrame, span: str) -> pd.Series[Any]:
@@ -49,8 +46,9 @@ def _shares(found: pd.DataFrame, span: str) -> pd.Series[Any]:
     return trained[span].fillna(0.0) / trained["step_s"]
 
 
-def data_bound(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
-    """Training in which every rank waits for its loader. `found`, here and below, is what `times` gives."""
+def data_bound(typical: pd.DataFrame, found: pd.DataFrame) -> Iterator[Verdict]:
+    """Training in which every rank waits for its loader. `typical` are rows that stand for the run's; `found`, here and below, is what
+    `times` gives."""
     shares = _shares(found, "data_wait_s")
     if not len(shares):
         return
@@ -58,11 +56,11 @@ def data_bound(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:
     share = float(shares.sort_values().iloc[(len(shares) - 1) // 2])
     if share < DATA_SHARE:
         return
-    typical = float(rows.quantiles({"data_wait_s": "data_wait_s"}, [0.5], TRAINING)["data_wait_s"].iloc[0])
+    usual = float(typical["data_wait_s"].median())
     yield Verdict(
         "data",
-        f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%}; median {quantities.seconds(typical)} per iteration)",
-        {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": typical},
+        f"training waits for data {share:.0%} of the time on every rank ({shares.min():.0%} to {shares.max():.0%}; median {quantities.seconds(usual)} per iteration)",
+        {"share": share, "min_share": float(shares.min()), "max_share": float(shares.max()), "data_wait_s": usual},
         "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
         "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
         share,

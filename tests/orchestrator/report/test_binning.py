@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.report import binning
 from orchestrator.report.binning import envelope, grouped, worst_of_bins
+from orchestrator.stats import blocks
 from orchestrator.stats.query import Rows
 
 
@@ -48,14 +48,15 @@ def test_what_is_not_finite_is_left_out() -> None:
     assert (len(nothing.at), nothing.count) == (0, 0)
 
 
-def test_of_very_many_places_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight places where four may be told apart: twos of them, in two bins."""
-    monkeypatch.setattr(binning, "MOST_POSITIONS", 4)
+def test_of_a_long_run_neighbours_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight places of which two are a block each, in two bins."""
+    monkeypatch.setattr(blocks, "ROWS", 0)
+    monkeypatch.setattr(blocks, "NUMBERS", 16)
     rows = rows_of(rank=[0] * 8, iteration=range(8), value=np.arange(8.0))
     found = envelope(rows, "iteration", "value", 2)
     assert (found.at.tolist(), found.low.tolist(), found.mean.tolist(), found.high.tolist()) == ([3, 7], [0, 4], [1.5, 5.5], [3, 7])
-    grid = worst_of_bins(rows, {"x": "value"}, 9, 2)["x"]
-    assert (grid.values.tolist(), grid.columns.tolist(), grid.column_groups.tolist()) == ([[3, 7]], [[3, 7]], [[0, 3], [4, 7]])
+    grid = worst_of_bins(rows, ["value"], 9, 2)["value"]
+    assert (grid.values.tolist(), grid.columns.tolist(), grid.column_groups.tolist(), grid.most) == ([[3, 7]], [[3, 7]], [[0, 3], [4, 7]], (1, 4))
 
 
 def test_groups_are_of_nearly_the_same_size() -> None:
@@ -68,7 +69,7 @@ def test_a_cell_is_the_largest_of_its_bin_and_tells_whose_it_was() -> None:
     ranks, iterations = np.tile(np.arange(6), 8), np.repeat(np.arange(1, 9), 6)
     values = np.random.default_rng(0).random(48)
     values[7] = np.nan
-    grid = worst_of_bins(rows_of(rank=ranks, iteration=iterations, value=values), {"x": "value"}, 3, 4)["x"]
+    grid = worst_of_bins(rows_of(rank=ranks, iteration=iterations, value=values), ["value"], 3, 4)["value"]
     table = pd.DataFrame({"rank": ranks, "iteration": iterations, "value": values})
     for down, (first, last) in enumerate(grid.row_groups.tolist()):
         for across, (begin, end) in enumerate(grid.column_groups.tolist()):
@@ -83,5 +84,5 @@ def test_a_cell_is_the_largest_of_its_bin_and_tells_whose_it_was() -> None:
 
 
 def test_a_cell_without_a_value_is_empty() -> None:
-    grid = worst_of_bins(rows_of(rank=[0, 1], iteration=[1, 2], value=[1.0, 2.0]), {"x": "value"}, 9, 9)["x"]
+    grid = worst_of_bins(rows_of(rank=[0, 1], iteration=[1, 2], value=[1.0, 2.0]), ["value"], 9, 9)["value"]
     assert np.isnan(grid.values).tolist() == [[False, True], [True, False]]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.stats.query import Rows
-from orchestrator.stats.summaries import by_hook, by_node, by_phase, by_rank, by_span, summarize
+from orchestrator.stats.summaries import all_seconds, by_hook, by_node, by_phase, by_rank, by_span, summarize
 from orchestrator.stats.tables import stats_table
 from tests.orchestrator.stats.test_query import NUMBERS, drawn
 from tests.orchestrator.stats.test_tables import FRESH, row, table
@@ -73,7 +73,7 @@ def test_summaries_of_nothing_are_empty() -> None:
 
 def test_the_table_by_hook_is_the_costliest_first() -> None:
     costs = pd.DataFrame({"rank": [0, 1, 1], "hook": ["ema", "clip", "ema"], "event": "on_update", "calls": [9, 5, 5], "seconds": [0.75, 0.125, 2.0]})
-    hooks = by_hook(costs, Rows.of(two_ranks()))
+    hooks = by_hook(costs, all_seconds(Rows.of(two_ranks())))
     assert list(hooks.index) == [("ema", "on_update"), ("clip", "on_update")]
     # 14 calls in 2.75 s of 21 s in all
     assert hooks.loc[("ema", "on_update")].to_dict() == {

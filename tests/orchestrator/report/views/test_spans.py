@@ -4,7 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, own_work, spans
+from orchestrator.report.page import Section
+from orchestrator.report.views.spans import BARS, CELLS_ACROSS, CELLS_DOWN, spans
+from orchestrator.stats.blocks import own_work
+from orchestrator.stats.insight.look import look
 from orchestrator.stats.query import Rows
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 from tests.orchestrator.stats.insight.runs import slower, training
@@ -12,6 +15,11 @@ from tests.orchestrator.stats.insight.runs import slower, training
 
 def worked(row: pd.DataFrame) -> list[float]:
     return list(Rows.of(row).ask(f"select {own_work(row.columns)} as work from rows")["work"])
+
+
+def drawn(table: pd.DataFrame) -> Section:
+    rows = Rows.of(table)
+    return spans(rows, look(rows), [])
 
 
 def test_own_work_is_all_but_the_waiting() -> None:
@@ -23,7 +31,7 @@ def test_own_work_is_all_but_the_waiting() -> None:
 
 def test_bars_are_the_means_of_each_rank() -> None:
     rows = training(2, change=slower("forward_s", 1, 0.02))
-    table = tables_of(spans(Rows.of(rows), []).content)["Where an iteration's time went"]
+    table = tables_of(drawn(rows).content)["Where an iteration's time went"]
     means = rows.groupby("rank")[["forward_s", "step_s"]].mean()
     column = table[0].index("forward_s")
     assert [row[column] for row in table[1:]] == [f"{value * 1000:.3g} ms" for value in means["forward_s"]]
@@ -43,14 +51,14 @@ def test_of_many_ranks_the_one_with_most_work_stands_for_its_neighbours() -> Non
             "step_s": draw + 1,
         }
     )
-    shown = [int(row[0]) for row in tables_of(spans(Rows.of(rows), []).content)["Where an iteration's time went"][1:]]
+    shown = [int(row[0]) for row in tables_of(drawn(rows).content)["Where an iteration's time went"][1:]]
     assert shown == (draw.reshape(BARS, 3).argmax(axis=1) + 3 * np.arange(BARS)).tolist()
 
 
 def test_heat_maps_are_shrunk_and_name_the_worst() -> None:
     iterations = 2 * CELLS_ACROSS
     rows = training(2, iterations, change=slower("data_wait_s", 1, {333: 5.0}))
-    content = parsed(spans(Rows.of(rows), []).content)
+    content = parsed(drawn(rows).content)
     image = next(content.iter("img"))
     assert (int(image.get("data-width", "")), int(image.get("data-height", ""))) == (CELLS_ACROSS, 2)
     assert CELLS_DOWN >= 2
@@ -62,10 +70,10 @@ def test_heat_maps_are_shrunk_and_name_the_worst() -> None:
 
 def test_a_span_that_never_was_has_no_picture() -> None:
     rows = training(2).assign(checkpoint_s=0.0)
-    assert "checkpoint_s, by rank" not in str(spans(Rows.of(rows), []).content)
+    assert "checkpoint_s, by rank" not in str(drawn(rows).content)
 
 
 @pytest.mark.parametrize("columns", [["rank", "phase", "iteration"], ["rank", "phase", "iteration", "step_s"]])
 def test_what_was_not_timed_is_said(columns: list[str]) -> None:
-    told = str(spans(Rows.of(training(2)[columns]), []).content)
+    told = str(drawn(training(2)[columns]).content)
     assert ("perf_stats is off" if "step_s" in columns else "No training iteration was timed") in told

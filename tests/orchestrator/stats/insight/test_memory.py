@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from orchestrator.stats.insight.memory import memory
+from orchestrator.stats.insight.verdict import Verdict
 from orchestrator.stats.query import Rows
 from tests.orchestrator.stats.insight.runs import training
 
@@ -20,11 +23,15 @@ def held(ranks: int) -> np.ndarray:
     return np.where(X % 10 == 0, GIB * (1 + 0.001 * draw.standard_normal((ITERATIONS, ranks))), np.nan)
 
 
+def seen(stats: pd.DataFrame) -> Iterator[Verdict]:
+    return memory(Rows.of(stats), stats)
+
+
 def test_a_leak_has_its_slope_between_bounds_and_its_rank() -> None:
     """250 MiB in 800 iterations are 312.5 MiB in 1000."""
     rss = held(3)
     rss[:, 1] += 250 * 2**20 * X[:, 0] / ITERATIONS
-    (verdict,) = memory(Rows.of(training(3, ITERATIONS, rss_bytes=rss)))
+    (verdict,) = seen(training(3, ITERATIONS, rss_bytes=rss))
     numbers = verdict.numbers
     assert (numbers["problem"], numbers["rank"], numbers["ranks"]) == ("leak", 1, [1])
     assert numbers["bytes_per_1000_iterations"] == pytest.approx(312.5 * 2**20, rel=0.02)
@@ -36,7 +43,7 @@ def test_a_leak_has_its_slope_between_bounds_and_its_rank() -> None:
 def test_a_small_leak_shows_beside_a_buffer_that_is_made_larger() -> None:
     """8 % over the run, and 2 % at once."""
     rss = held(1) + GIB * (0.08 * X / ITERATIONS + 0.02 * (X > 500))
-    (verdict,) = memory(Rows.of(training(1, ITERATIONS, rss_bytes=rss)))
+    (verdict,) = seen(training(1, ITERATIONS, rss_bytes=rss))
     assert verdict.numbers["problem"] == "leak"
 
 
@@ -47,9 +54,9 @@ def test_a_leak_shows_in_memory_that_wanders() -> None:
     for place in range(1, ITERATIONS):
         wandering[place] = 0.95 * wandering[place - 1] + draw.normal(0, 0.002, 16)
     rss = np.where(X % 10 == 0, GIB * (1 + wandering), np.nan)
-    assert list(memory(Rows.of(training(16, ITERATIONS, rss_bytes=rss)))) == []
+    assert list(seen(training(16, ITERATIONS, rss_bytes=rss))) == []
     rss[:, 5] += 0.12 * GIB * X[:, 0] / ITERATIONS
-    (verdict,) = memory(Rows.of(training(16, ITERATIONS, rss_bytes=rss)))
+    (verdict,) = seen(training(16, ITERATIONS, rss_bytes=rss))
     assert (verdict.numbers["problem"], verdict.numbers["ranks"]) == ("leak", [5])
 
 
@@ -57,17 +64,17 @@ def test_a_leak_shows_beside_peaks_that_come_and_go() -> None:
     """As where validation needs a GiB more now and then, and a rank that was replaced has fewer readings."""
     rss = held(2) + GIB * (0.2 * X / ITERATIONS + (X % 120 == 60))
     rss[:150, 1] = np.nan
-    (verdict,) = memory(Rows.of(training(2, ITERATIONS, rss_bytes=rss)))
+    (verdict,) = seen(training(2, ITERATIONS, rss_bytes=rss))
     assert verdict.numbers["ranks"] == [0, 1]
 
 
 def test_peaks_that_come_and_go_are_no_leak() -> None:
-    assert list(memory(Rows.of(training(2, ITERATIONS, rss_bytes=held(2) + GIB * (X % 120 == 60))))) == []
+    assert list(seen(training(2, ITERATIONS, rss_bytes=held(2) + GIB * (X % 120 == 60)))) == []
 
 
 def test_a_leak_on_every_rank() -> None:
     rss = held(2) + 250 * 2**20 * X / ITERATIONS
-    (verdict,) = memory(Rows.of(training(2, ITERATIONS, rss_bytes=rss)))
+    (verdict,) = seen(training(2, ITERATIONS, rss_bytes=rss))
     assert verdict.numbers["ranks"] == [0, 1]
     assert "every rank" in verdict.sentence
 
@@ -88,18 +95,18 @@ def test_a_leak_on_every_rank() -> None:
     ids=["nothing", "warming up", "a step", "an early step", "two steps", "small steps", "up and down", "falling", "growing and stopping"],
 )
 def test_what_grows_and_stops_is_no_leak(shape: np.ndarray) -> None:
-    assert list(memory(Rows.of(training(2, ITERATIONS, rss_bytes=held(2) + GIB * shape)))) == []
+    assert list(seen(training(2, ITERATIONS, rss_bytes=held(2) + GIB * shape))) == []
 
 
 def test_a_short_run_shows_no_leak() -> None:
     rss = np.where(X % 10 == 0, GIB * (1.0 + X / ITERATIONS), np.nan)[:200]
-    assert list(memory(Rows.of(training(1, 200, rss_bytes=rss)))) == []
+    assert list(seen(training(1, 200, rss_bytes=rss))) == []
 
 
 def test_a_rank_that_holds_more() -> None:
     rss = held(4)
     rss[:, 2] *= 1.5
-    (verdict,) = memory(Rows.of(training(4, ITERATIONS, rss_bytes=rss)))
+    (verdict,) = seen(training(4, ITERATIONS, rss_bytes=rss))
     assert (verdict.numbers["problem"], verdict.numbers["rank"]) == ("imbalance", 2)
     assert verdict.numbers["more_bytes"] == pytest.approx(GIB / 2, rel=0.01)
     assert "holds 512 MiB more" in verdict.sentence
@@ -107,7 +114,7 @@ def test_a_rank_that_holds_more() -> None:
 
 def test_ranks_that_all_differ_are_not_out_of_balance() -> None:
     rss = held(8) * np.linspace(1, 1.8, 8)
-    assert list(memory(Rows.of(training(8, ITERATIONS, rss_bytes=rss)))) == []
+    assert list(seen(training(8, ITERATIONS, rss_bytes=rss))) == []
 
 
 @pytest.mark.parametrize(
@@ -119,16 +126,16 @@ def test_ranks_that_all_differ_are_not_out_of_balance() -> None:
     ],
 )
 def test_memory_that_is_nearly_full(columns: dict[str, Any], left: float) -> None:
-    (verdict,) = memory(Rows.of(training(2, 20, **columns)))
+    (verdict,) = seen(training(2, 20, **columns))
     assert (verdict.numbers["problem"], verdict.numbers["rank"]) == ("room", 1)
     assert verdict.numbers["left_share"] == pytest.approx(left)
 
 
 def test_memory_with_room_and_without_columns_says_nothing() -> None:
-    assert list(memory(Rows.of(training(2, 20, system_memory_percent=80.0, cuda_alloc_retries=0)))) == []
-    assert list(memory(Rows.of(training(2, 20)))) == []
+    assert list(seen(training(2, 20, system_memory_percent=80.0, cuda_alloc_retries=0))) == []
+    assert list(seen(training(2, 20))) == []
 
 
 def test_an_allocator_that_had_to_empty_its_cache() -> None:
-    (verdict,) = memory(Rows.of(training(2, 20, cuda_alloc_retries=[[0, 7]])))
+    (verdict,) = seen(training(2, 20, cuda_alloc_retries=[[0, 7]]))
     assert (verdict.numbers["rank"], verdict.numbers["retries"]) == (1, 7)
