@@ -74,6 +74,10 @@ class Hook:
     """Events of an iteration in which the hook reads what the device has computed, so that training waits for it each time.
     An event with a pace (`paced_by`) may do so without saying it."""
 
+    observes: ClassVar[bool] = False
+    """True when training is the same, bit for bit, without the hook: weights, optimizer, random numbers and the rows of training. It may
+    validate, save, and ask for the run to end between two phases. Trials that differ in such hooks alone can share one training."""
+
     best_effort: ClassVar[bool] = False
     """True when a failure of the hook is logged and must not end the run (trackers)."""
 

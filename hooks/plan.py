@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -37,6 +38,7 @@ class Call:
     best_effort: bool = False
     pace: Rhythm | int | None = None
     """How often it is called; None is always."""
+    priority: int = Priority.NORMAL
     calls: int = 0
     seconds: float = 0.0
 
@@ -72,7 +74,7 @@ class Plan:
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
-                Call(name, event, getattr(hook, event), hook.best_effort, hook.pace(event))
+                Call(name, event, getattr(hook, event), hook.best_effort, hook.pace(event), hook.priority)
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
@@ -82,6 +84,13 @@ class Plan:
         self._paces = {event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()}
         self._unpaced = {event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()}
         self._due: dict[tuple[str, tuple[Rhythm | int, ...]], tuple[Call, ...]] = {}
+
+    def with_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
+        """The same hooks with other calls of some events, in the order of their hooks' priorities."""
+        other = copy(self)
+        other.calls = {**self.calls, **{event: tuple(sorted(some, key=lambda call: call.priority)) for event, some in calls.items()}}
+        other._resolve_paces()
+        return other
 
     def change(self, name: str, field: str, value: Any) -> None:
         """Gives a field of a hook another value between two iterations; a pace it holds counts from then on. Does

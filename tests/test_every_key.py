@@ -607,6 +607,9 @@ class Reports:
     def next(self) -> Report | None:
         return next(self.reports, None)
 
+    def drop(self, rider: int) -> None:
+        self.reports = iter(())
+
     def end(self) -> None: ...
 
 
@@ -622,6 +625,7 @@ SWEEP: dict[str, Key] = {
     "repeats": Key(2),
     "search": Key("grid", {"space": {"optimizer.lr": {"choice": [0.1, 0.05]}}, "trials": None}),
     "points": Key([{"optimizer.lr": 0.15}]),
+    "riders": Key(False),
     "seed": Key(1),
     "space": Key({"optimizer.lr": {"uniform": [0.1, 0.2]}}),
     "scheduler": Key("asha", GRID),

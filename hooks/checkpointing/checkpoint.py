@@ -79,6 +79,7 @@ class Checkpoint(Hook):
     save_on_exception: bool = False
     """Keeps, when something fails, what each rank then has in `failed/`; a resume does not use it, see `on_exception`."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.ALL
 

@@ -57,6 +57,7 @@ class Export(Hook):
     tolerance: Annotated[float, Gt(0)] = 1e-4
     """How far an output may be off, absolutely and relative to its size."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.ALL
     collective: ClassVar[bool] = True

@@ -44,6 +44,7 @@ class JsonLines(Cleanup, Hook):
     """Statistics of columns by a name of their own, such as `slowest: {column: step_s, method: max, window: epoch}`. One
     with a column's name stands in for it."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
 

@@ -42,6 +42,7 @@ class OutputCSV(Hook):
     phases: tuple[Literal["val", "test"], ...] = ("val", "test")
     """The phases that are written, each of a kind where there are several."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.ALL
     collective: ClassVar[bool] = True

@@ -23,6 +23,7 @@ class ProgressBar(Hook):
     interval: Annotated[int, Ge(1)] = 10
     """Iterations between two moves of the bar."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.LOW
     ranks: ClassVar[Ranks] = Ranks.MASTER
 

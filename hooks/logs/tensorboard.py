@@ -75,6 +75,7 @@ class TensorBoard(Cleanup, Hook):
     flush_s: Annotated[float, Gt(0)] = 120.0
     """Seconds after which points are on disk at the latest; the end of a phase writes them in any case."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
 

@@ -55,6 +55,7 @@ class FeatureProbe(Hook):
     batch_size: Annotated[int, Ge(1)] = 256
     """Samples that are encoded at once."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.HIGH
     collective: ClassVar[bool] = True
 

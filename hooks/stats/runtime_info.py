@@ -28,6 +28,7 @@ class RuntimeInfo(Hook):
     each iteration.
     """
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
 
     def on_start(self, state: State) -> None:

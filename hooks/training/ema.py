@@ -57,6 +57,7 @@ class EMA(Hook):
     momentum: float | None = None
     """MMEngine's 1 - decay; refused, with the decay to write instead."""
 
+    observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True
     keeps_record: ClassVar[bool] = True
     mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "interval"})

@@ -10,7 +10,7 @@ from orchestrator.config.source import Predecessor
 from orchestrator.engines.ray_environment import Resources, amount_in_words, local_resources
 
 if TYPE_CHECKING:
-    from orchestrator.config.experiment import Experiment, Workers
+    from orchestrator.config.experiment import Experiment
     from orchestrator.config.sweep import Sweep
 
 
@@ -49,7 +49,7 @@ def plan_of(experiment: Experiment, storage: str, name: str | None, address: str
         "config": to_dict(experiment),
     }
     if experiment.sweep is not None:
-        plan["sweep"] = _sweep(experiment.sweep, experiment.workers, present)
+        plan["sweep"] = _sweep(experiment, experiment.sweep, present)
     return plan
 
 
@@ -73,12 +73,17 @@ def _resources(amounts: dict[str, float]) -> Resources:
     return Resources(amounts["cpu"], amounts["gpu"], {kind: amount for kind, amount in amounts.items() if kind not in ("cpu", "gpu")})
 
 
-def _sweep(sweep: Sweep, workers: Workers, present: Resources | None) -> dict[str, Any]:
+def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
+    from orchestrator.config.riding import riding
     from orchestrator.config.space import count_trials, trials_at_once
+    from orchestrator.sweeps.search.sampling import drawn_trials
 
-    trials = count_trials(sweep)
-    at_once = None if present is None else trials_at_once(sweep, trials, workers, [present.amounts()])
-    return {"trials": trials, "repeats": sweep.repeats, "at_once": at_once}
+    trials, rides = count_trials(sweep), riding(experiment.source, sweep)
+    trainings = len(rides.together([*enumerate(drawn_trials(sweep, experiment.seed))])) if rides.paths else trials
+    at_once = None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()])
+    riders = {"trainings": trainings, "ride": [*rides.paths], "alone": {**rides.reasons}}
+    of_riders = {"riders": riders} if rides.paths or rides.reasons else {}
+    return {"trials": trials, "repeats": sweep.repeats, "at_once": at_once, **of_riders}
 
 
 def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
@@ -104,6 +109,10 @@ def _lines(plan: dict[str, Any]) -> list[str]:
         at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
         seeds = f", each configuration with {repeats} seeds" if repeats > 1 else ""
         rate = "" if at_once is None else f", {at_once} at a time ({asked} each)"
-        lines.append(f"trials    {plan['sweep']['trials']}{seeds}{rate}")
+        riders = plan["sweep"].get("riders", {"ride": [], "alone": {}})
+        sharing = f" in {riders['trainings']} trainings" if riders["ride"] else ""
+        lines.append(f"trials    {plan['sweep']['trials']}{sharing}{seeds}{rate}")
+        lines += [f"rides     {path}" for path in riders["ride"]]
+        lines += [f"alone     {f'{path}: ' if path else 'each trial trains: '}{reason}" for path, reason in riders["alone"].items()]
     return lines
 

@@ -122,7 +122,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
     summary = printable_data(summary)
-    wanted = (CONFIG, *dict(sweep.objectives), "status", "reports", "step_s", "peak_", "process_", "stopped", "error")
+    wanted = (CONFIG, *dict(sweep.objectives), "status", "carrier", "reports", "step_s", "peak_", "process_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
@@ -132,6 +132,8 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     echo(f"{sweep.path}: {summary['status']}, {counts or 'no trial yet'}")
     if summary["driver"]:
         echo(f"driver: {summary['driver']}")
+    if summary["riders"]:
+        echo("{trials} trials rode on the training of {carriers}; alone they would have trained for {saved_s:.1f} s more".format(**summary["riders"]))
     if summary["importance"]:
         spreads = summary["importance_spread"]
         shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
@@ -145,6 +147,16 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         echo(f"  its best:        {Best(**summary['reached'])}")
         show_use(**summary["use"])
     return None
+
+
+def _riders(trials: pd.DataFrame) -> dict[str, Any] | None:
+    """How many trials rode on the training of how many others, and the seconds of training that this saved; None where none did."""
+    if "carrier" not in trials:
+        return None
+    riders = trials[trials["carrier"].notna() & (trials["carrier"] != trials.index)]
+    trained: Any = trials.get("train_s", {})
+    saved = sum(trained.get(carrier, 0) for carrier in riders["carrier"])
+    return {"trials": len(riders), "carriers": riders["carrier"].nunique(), "saved_s": float(saved)}
 
 
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
@@ -164,6 +176,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "status": (status := sweep.status),
         "driver": sweep.folder.metadata().driver_in_words(status),
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
+        "riders": _riders(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": judged[best] if best else None,
         "reached": asdict(reached) if reached else None,

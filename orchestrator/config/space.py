@@ -21,6 +21,7 @@ def unsearchable(sweep: Sweep) -> Iterator[Problem]:
     """A problem for each domain that the search cannot draw from."""
     not_for_optuna = {
         "grid": "is gone through whole, which Optuna does not; write choice",
+        "ride": "is gone through whole, which Optuna does not; write choice, or search: random",
         "normal": "is no distribution that Optuna draws from; write uniform",
     }
     for name, domain in sweep.space.items():
@@ -43,6 +44,8 @@ def _wrong_overlap(inner: str, sweep: Sweep) -> str | None:
         return None
     if len(outers) > 1:
         return f"lies inside {' and '.join(outers)}; one of them at most can be swept too"
+    if sweep.space[inner].kind == "ride":
+        return f"rides, and lies inside '{outers[0]}', which is swept too; write grid"
     outer, domain = outers[0], sweep.space[outers[0]]
     if not domain.is_list or not all(value is None or isinstance(value, bool | dict) for value in domain.values):
         return f"lies inside '{outer}', which is swept too, and not as a choice of null and mappings"
@@ -187,8 +190,13 @@ def _leaves_open(inner: str, value: Any) -> bool:
 
 
 def grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """The points of the grid; one empty point where there is none."""
-    return _product(_grid(sweep), sweep.space)
+    """The points of the grid, without what rides; one empty point where there is none."""
+    return _product({name: values for name, values in _grid(sweep).items() if sweep.space[name].kind != "ride"}, sweep.space)
+
+
+def ride_points(sweep: Sweep) -> list[dict[str, Any]]:
+    """What each point of the grid is tried with, of the paths that ride; one empty point where none does."""
+    return list(_product({name: domain.values for name, domain in sweep.space.items() if domain.kind == "ride"}, sweep.space))
 
 
 def count_points(sweep: Sweep) -> int:
@@ -205,8 +213,8 @@ def count_points(sweep: Sweep) -> int:
 
 
 def _grid(sweep: Sweep) -> dict[str, list[Any]]:
-    """The values of every `grid`, and of every `choice` where search is grid."""
-    kinds = ("choice", "grid") if sweep.search == "grid" else ("grid",)
+    """The values of every `grid` and `ride`, and of every `choice` where search is grid."""
+    kinds = ("choice", "grid", "ride") if sweep.search == "grid" else ("grid", "ride")
     return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
 
 

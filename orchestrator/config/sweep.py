@@ -201,6 +201,8 @@ class Sweep(Model):
     """Trials at a time; by default as many as the cluster holds."""
     engine: Literal["gang", "train"] = "gang"
     """What trains a trial: a `gang` of processes that stay warm for the next one, or a Ray `train` job of its own."""
+    riders: Literal["auto", False] = "auto"
+    """Whether trials that differ only in hooks which observe share one training: `auto` where they can, `false` never."""
     seed: Seed = 0
     """Seeds the search and the scheduler."""
     space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MOST_SWEPT)]

@@ -16,6 +16,7 @@ from orchestrator.config.modes import inferred_modes
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
 from orchestrator.config.resolve import build
+from orchestrator.config.riding import wrong_rides
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.space import (
     is_drawn,
@@ -76,6 +77,8 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     if sweep.repeats > 1 and last_seed > LARGEST_SEED:
         problems.append(Problem("sweep.repeats", f"gives the last of each configuration's trials the seed {last_seed:,}; {LARGEST_SEED:,} is the largest"))
     collect_problems(problems, _try_all, sweep, source.without_sweep(), known, problems, is_whole)
+    if is_whole and not problems and not known:
+        problems.extend(wrong_rides(source, sweep))
     return problems
 
 

@@ -25,6 +25,9 @@ class Engine(Protocol):
     def save(self) -> str:
         """Writes a checkpoint between two reports and returns its path, where trials pause."""
 
+    def drop(self, rider: int) -> None:
+        """Ends one of the runs that share a training, between two reports."""
+
     def end(self) -> None:
         """Ends the run, wherever it stands between two reports; returns when nothing of it is trained any more."""
 

@@ -26,9 +26,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.engines.carriage import session_of
 from orchestrator.engines.in_process import Rank
 from orchestrator.engines.rank_failures import RankFailed, culprit
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.session import Assignment
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
@@ -71,7 +72,7 @@ class Member(Rank):
             )
         world = World(rank=self.rank, world_size=self.workers.most, device=self.device)
         world.number_on_nodes()
-        self.take_up(Session(assignment, world, resolved))
+        self.take_up(session_of(assignment, world, resolved))
 
     def end(self) -> None:
         """Ends the run, wherever it stands, and leaves its process group."""
@@ -159,6 +160,10 @@ class Gang:
     def save(self) -> str:
         """All ranks write a checkpoint between two reports; returns its path."""
         return str(self._together("save"))
+
+    def drop(self, rider: int) -> None:
+        """All ranks end one of the runs that share a training."""
+        self._together("drop", rider)
 
     def end(self) -> None:
         """Ends the run on every rank; a trial's processes stay."""

@@ -10,6 +10,7 @@ import torch
 from hooks.state import Display
 from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.engines.carriage import Carriage, session_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import HookyardError, UsageError
@@ -34,10 +35,10 @@ class Rank:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
         self.device = device_of(workers)
-        self._session: Session | None = None
+        self._session: Session | Carriage | None = None
         self._reports: Generator[Report, None, None] | None = None
 
-    def take_up(self, session: Session) -> None:
+    def take_up(self, session: Session | Carriage) -> None:
         """Takes up a run; nothing is trained yet."""
         self._session, self._reports = session, session.reports()
 
@@ -50,6 +51,13 @@ class Rank:
         """Writes a checkpoint between two reports and returns its path."""
         assert self._session is not None
         return self._session.save()
+
+    def drop(self, rider: int) -> None:
+        """Ends a run, or one of those that share a training, with the report that it has just made."""
+        if isinstance(self._session, Carriage):
+            self._session.drop(rider)
+        elif self._reports is not None:
+            self._reports.close()
 
     def end(self) -> None:
         """Ends the run, wherever it stands, and gives back what it held of the GPU: the peaks of the next one are its own."""
@@ -78,10 +86,8 @@ class InProcess(Rank):
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
         """Takes up a run."""
         world = World(device=self.device)
-        session = Session(
-            assignment, world, resolved, display=self._display, stop_asked=self._stop_asked, end_standing=self._end_standing
-        )
-        self.take_up(session)
+        options = {"display": self._display, "stop_asked": self._stop_asked, "end_standing": self._end_standing}
+        self.take_up(session_of(assignment, world, resolved, **options))
 
     def next(self) -> Report | None:
         """Trains up to the next report; raises RankFailed where the experiment fails."""

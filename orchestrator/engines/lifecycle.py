@@ -70,35 +70,45 @@ class Lifecycle:
         """Writes a checkpoint between two reports and returns its path."""
         return self._engine.save()
 
+    def drop(self, rider: int) -> None:
+        """Ends one of the runs that share a training, with the report that it has just made."""
+        self._engine.drop(rider)
+
     def finish(self, last: Report | None) -> None:
         """Lets the run out after its last report, and writes down how it ended."""
         while self._engine.next() is not None:
             pass
-        stopped = last.stopped if last else ()
-        interrupted = last is not None and last.interrupted
-        self.end("interrupted" if interrupted else "stopped" if stopped else "finished", stopped)
+        self.end(*ending_of(last))
 
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
         """Ends the run where it stands, and writes that down."""
         self.leave()
         self.folder.end(status, stopped=list(reasons), error=None)
         if status in ENDED:
-            self._compact()
-
-    def _compact(self) -> None:
-        """Puts its rows where they stay. The run has ended by then, whatever comes of it: who reads them next tries again."""
-        from orchestrator.stats.compaction import compact
-
-        try:
-            compact(self.folder.storage, self.folder.attempts())
-        except Exception as error:  # whatever it is, they are read from where they are
-            _log.warning("the rows of %s stay as its ranks wrote them, and are read so; they cannot be compacted: %s", self.folder, error)
+            put_away(self.folder)
 
     def leave(self) -> None:
         """Lets go of the run where it stands; it may go on elsewhere."""
         if self._begun:
             self._engine.end()
         self._begun = False
+
+
+def ending_of(last: Report | None) -> tuple[str, Sequence[str]]:
+    """How a run has ended by itself, by its last report, and why."""
+    stopped = last.stopped if last else ()
+    interrupted = last is not None and last.interrupted
+    return "interrupted" if interrupted else "stopped" if stopped else "finished", stopped
+
+
+def put_away(folder: RunFolder) -> None:
+    """Puts the rows of a run where they stay. It has ended by then, whatever comes of it: who reads them next tries again."""
+    from orchestrator.stats.compaction import compact
+
+    try:
+        compact(folder.storage, folder.attempts())
+    except Exception as error:  # whatever it is, they are read from where they are
+        _log.warning("the rows of %s stay as its ranks wrote them, and are read so; they cannot be compacted: %s", folder, error)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,11 @@ from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.loop.report import Report
+from orchestrator.loop.riders import Carrier, Rider
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
-from orchestrator.records.metadata import Attempt, Host
+from orchestrator.records.metadata import Attempt, Host, SharedTraining
 from orchestrator.records.process import pid_lives
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.records.standstill import FOLDER as STANDSTILL
@@ -50,6 +51,8 @@ class Assignment:
     """The path of a stored checkpoint to go on from, of this run or of another; its newest where it is not said."""
     sweep: dict[str, Any] | None = None
     """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
+    riders: tuple[Assignment, ...] = ()
+    """The runs that share its training."""
 
 
 _log = logging.getLogger("hookyard")
@@ -89,20 +92,35 @@ class Session:
             self._stop_asked = self._link.stop_asked
         self._loop: Rounds | None = None
         self._store: CheckpointStore | None = None
+        self._attempt: Attempt | None = None
+        self._riders: Sequence[Session] = ()
+
+    def prepare(self) -> CheckpointStore:
+        """Resolves the experiment; returns where its checkpoints lie."""
+        self._resolved = self._resolved or resolve(self.assignment.source)
+        out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
+        self._store = CheckpointStore(self.folder.checkpoints(out_dir), self.folder.name, self.world.is_master)
+        return self._store
+
+    def carry(self, riders: Sequence[Session]) -> None:
+        """Has other runs share the training of this one; call it before any reports are asked for."""
+        self._riders = riders
 
     def reports(self) -> Generator[Report, None, None]:
         """Trains, from the assignment's checkpoint or the newest whole one if there is any; yields each report after
         writing it down."""
-        folder, world = self.folder, self.world
-        resolved = self._resolved or resolve(self.assignment.source)
-        out_dir = getattr(resolved.hooks.get("checkpoint"), "out_dir", None)
-        self._store = store = CheckpointStore(folder.checkpoints(out_dir), folder.name, world.is_master)
-        attempt = _begin_attempt(folder, store, world, self.assignment, self._display)
-        notes = StandstillNotes(folder, attempt.number, world.world_size)
-        with StandstillWatch(notes, world, resolved.experiment.hang, self._end_standing) as watch:
-            loop = self._build(resolved, store, attempt)
+        attempt = self._attempt or self._begin()
+        assert self._resolved is not None
+        notes = StandstillNotes(self.folder, attempt.number, self.world.world_size)
+        with StandstillWatch(notes, self.world, self._resolved.experiment.hang, self._end_standing) as watch:
+            loop = self._loop or self._build(self._resolved, attempt)
             watch.over(loop.state)
             yield from self._written_down(loop, attempt, watch)
+
+    def _begin(self) -> Attempt:
+        store = self.prepare()
+        self._attempt = attempt = _begin_attempt(self.folder, store, self.world, self.assignment, self._display)
+        return attempt
 
     def _written_down(self, loop: Rounds, attempt: Attempt, watch: StandstillWatch) -> Generator[Report, None, None]:
         """The loop's reports, each once it is in the run's folder; while one is looked at, nobody waits for this rank."""
@@ -136,38 +154,64 @@ class Session:
                 self._link.finish()
             self._artifacts.close()
 
-    def _build(self, resolved: ResolvedExperiment, store: CheckpointStore, attempt: Attempt) -> Rounds:
-        """Builds the loop, and puts it where the attempt goes on from."""
-        folder, world = self.folder, self.world
-        identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
-        rank_folder = folder.rank_folder(attempt.number, world.rank)
-        recorder = Recorder(folder.storage, rank_folder, identity, upload_interval_s=resolved.experiment.upload_interval_s)
-        self._artifacts = artifacts = Artifacts(folder.storage, world.rank, world.world_size)
-        if attempt.number:
-            artifacts.fetch()
+    def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> Rounds:
+        """Builds the loop with those that ride on it, and puts each where its attempt goes on from."""
+        experiment = resolved.experiment
         if trains_itself(type(resolved.task)):
             kind: Callable[..., Rounds] = OwnLoop
         else:
-            kind = partial(Loop, data_of=data_of, origin=self._origin(resolved.experiment), resumes=attempt.checkpoint is not None)
-        self._loop = loop = kind(
-            resolved.task,
-            resolved.experiment,
-            resolved.hooks,
-            world=world,
-            recorder=recorder,
-            store=store,
-            artifacts=artifacts.folder,
-            send_artifacts=artifacts.send,
-            display=self._display,
-            config={**to_dict(resolved.experiment), "sweep": self.assignment.sweep},
-            name=folder.name,
-            stop_asked=self._stop_asked,
-        )
-        if world.is_master:
-            folder.write_attempt(replace(attempt, epoch_iterations=loop.cursor.epoch_length or None))
+            found = partial(Carrier if self._riders else Loop, data_of=data_of, origin=self._origin(experiment))
+            kind = partial(found, resumes=attempt.checkpoint is not None)
+        loop = kind(resolved.task, experiment, resolved.hooks, world=self.world, **self._own_parts(experiment, attempt))
+        self._put_where_it_goes_on(loop, attempt)
+        if isinstance(loop, Carrier):
+            loop.board([rider._get_on(loop, SharedTraining(self.folder.name, attempt.number)) for rider in self._riders])
+        return loop
+
+    def _get_on(self, carrier: Carrier, training: SharedTraining) -> Rider:
+        """Begins an attempt whose training is another run's."""
+        attempt = self._attempt = replace(self._begin(), rides_on=training)
+        assert self._resolved is not None
+        experiment = self._resolved.experiment
+        loop = Rider(carrier, experiment, self._resolved.hooks, **self._own_parts(experiment, attempt))
+        self._put_where_it_goes_on(loop, attempt)
+        return loop
+
+    def _own_parts(self, experiment: Experiment, attempt: Attempt) -> dict[str, Any]:
+        """What a loop is made with that is this run's alone."""
+        folder, world = self.folder, self.world
+        identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
+        rank_folder = folder.rank_folder(attempt.number, world.rank)
+        self._artifacts = artifacts = Artifacts(folder.storage, world.rank, world.world_size)
+        if attempt.number:
+            artifacts.fetch()
+        return {
+            "recorder": Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_interval_s),
+            "store": self._store,
+            "artifacts": artifacts.folder,
+            "send_artifacts": artifacts.send,
+            "display": self._display,
+            "config": {**to_dict(experiment), "sweep": self.assignment.sweep},
+            "name": folder.name,
+            "stop_asked": self._stop_asked,
+        }
+
+    def _put_where_it_goes_on(self, loop: Rounds, attempt: Attempt) -> None:
+        self._loop = loop
+        self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch_length or None)
+        if self.world.is_master:
+            self.folder.write_attempt(attempt)
         if attempt.checkpoint:
             loop.restore(attempt.checkpoint)
-        return loop
+
+    def is_over(self) -> None:
+        """Writes down where this run is over, though its training may go on for others."""
+        assert self._loop is not None
+        assert self._attempt is not None
+        if isinstance(self._loop, Carrier):
+            self._loop.leave()
+        if self.world.is_master:
+            self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
 
     def _origin(self, experiment: Experiment) -> Origin | None:
         """The weights that the run begins with, as they were found when it was made. Rank 0 knows them."""

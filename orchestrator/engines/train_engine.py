@@ -122,6 +122,10 @@ class TrainJobs:
         """Never asked for: the schedulers that pause trials are refused with this engine."""
         raise NotImplementedError("engine: train does not pause trials")
 
+    def drop(self, rider: int) -> None:
+        """Never asked for: no trials share a job."""
+        raise NotImplementedError("engine: train makes each trial a job of its own")
+
     def end(self) -> None:
         """Lets the ranks end where they stand, and waits until the job's processes are gone."""
         if self._job is None:

@@ -96,6 +96,19 @@ class Loop(Rounds):
         if self.world.is_master:
             for line in told:
                 state.show(line)
+        self._make_parts(store, schedules, stop_asked, send_artifacts)
+        seed_all(experiment.seed + self.world.rank)
+
+    def _make_parts(
+        self,
+        store: CheckpointStore | None,
+        schedules: Mapping[str, Schedule | None],
+        stop_asked: Callable[[], bool],
+        send_artifacts: Callable[[], None],
+    ) -> None:
+        """The parts, each handed what it needs."""
+        task, experiment, state = self.task, self.experiment, self.state
+        self.schedules = schedules
         self.cursor = TrainingCursor(experiment, state, self.data.train, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, task, self.plan, state)
@@ -107,7 +120,6 @@ class Loop(Rounds):
         self.saving = Saving(store, state, self.plan, contents, self.cursor, self.world, self.ledger, send_artifacts)
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
-        seed_all(experiment.seed + self.world.rank)
 
     def _schedules(self) -> dict[str, Schedule | None]:
         """The numbers of each optimizer's scheduler, its length that of the run."""

@@ -63,6 +63,10 @@ class TrainingCursor:
         self._consumed_before = 0
         self.epoch_length = self._train.length()
 
+    def follow(self, other: TrainingCursor, stage: Stage) -> None:
+        """Puts the run where another one has trained to, with which it shares that; each counts its own validation."""
+        self.stage, self.epoch_length, self._consumed_before = stage, other.epoch_length, other._consumed_before
+
     def position(self) -> Position:
         """Where the run stands now."""
         return Position(

@@ -174,6 +174,14 @@ class Host:
 
 
 @dataclass(frozen=True)
+class SharedTraining:
+    """Whose rows of training are those of an attempt too: another trial's, in one of its attempts."""
+
+    trial: str
+    attempt: int
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One life of a worker group: which number it has, and where it began."""
 
@@ -186,6 +194,10 @@ class Attempt:
     hosts: Sequence[Host] = ()
     epoch_iterations: int | None = None
     """Training iterations of a whole epoch on each rank."""
+    rides_on: SharedTraining | None = None
+    """Of a rider."""
+    until: int | None = None
+    """The training iteration with which its run was over, where its training may go on for others."""
 
     @classmethod
     def read(cls, entries: Any) -> Self:

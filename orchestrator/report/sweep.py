@@ -21,7 +21,7 @@ from orchestrator.report.views.learning import Reports
 from orchestrator.report.views.spans import ORDER
 from orchestrator.report.views.trials import details, trials
 from orchestrator.stats import quantities
-from orchestrator.stats.reading import recorded_schema
+from orchestrator.stats.shared_training import columns_of
 from orchestrator.sweeps.results.analysis import CONFIG, best_first
 from orchestrator.sweeps.results.population_history import Exploit, History
 from orchestrator.sweeps.results.result import Sweep
@@ -69,7 +69,7 @@ def mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     means = {}
     for name in names:
         run = sweep.trial(name)
-        recorded = recorded_schema(run.folder.storage).names
+        recorded = columns_of(run.folder.storage, run.folder.attempts())
         known = [span for span in ORDER if span in recorded]
         means[name] = run.load_stats(known, "phase == 'train'").mean() if known else pd.Series(dtype=float)
     return pd.DataFrame(means).T.reindex(columns=[*ORDER]).dropna(how="all").dropna(how="all", axis=1)

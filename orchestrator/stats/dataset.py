@@ -17,6 +17,7 @@ from orchestrator.stats.query import Source, temporary_folder
 from orchestrator.stats.reading import as_schema, described, read_tail
 from orchestrator.stats.recorded_files import RecordedFiles, recorded_files
 from orchestrator.stats.row_filter import Condition, joint_condition, parse_where
+from orchestrator.stats.shared_training import shared_schema, shared_tables
 from orchestrator.stats.superseded import superseded
 from orchestrator.stats.tables import FIRST
 from orchestrator.storage import Storage
@@ -32,14 +33,15 @@ def recorded_rows(storage: Storage, attempts: Sequence[Attempt], where: str | No
     `where` is as `parse_where` takes it. Raises UsageError for a condition that cannot be read.
     """
     files = recorded_files(storage, "rows")
-    schema, _ = described(storage, files)
+    own, _ = described(storage, files)
+    schema = pa.unify_schemas([own, shared_schema(storage, attempts)[0]], promote_options="permissive")
     conditions = parse_where(where, schema) if where else []
     if not schema.names:
         return Source(ds.dataset(pa.table({name: pa.nulls(0) for name in FIRST})))
     files = files.of(conditions)
-    tails, folder = _tails(storage, files, schema)
+    tails, folder = _tails(storage, files, schema, shared_tables(storage, attempts, schema))
     # A condition costs a copy of what is read.
-    done_again = [Condition(frozenset(), ~superseded(attempts, schema.names))] if len(attempts) > 1 else []
+    done_again = [Condition(frozenset(), ~superseded(attempts, own.names))] if len(attempts) > 1 or any(attempt.until is not None for attempt in attempts) else []
     source = Source(ds.dataset([_in_parquet(storage, files, schema), *tails]), joint_condition([*conditions, *done_again]))
     if folder:
         finalize(source, shutil.rmtree, folder, ignore_errors=True)
@@ -56,9 +58,11 @@ def _in_parquet(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds
     return ds.FileSystemDataset(fragments, schema, _FORMAT, system)
 
 
-def _tails(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> tuple[list[ds.Dataset], str | None]:
-    """What ranks that are alive, or were killed, have not written as Parquet; and the temporary folder it is in, if it is."""
-    tables = (as_schema(read_tail(storage, parts), schema) for parts in files.tails)
+def _tails(storage: Storage, files: RecordedFiles, schema: pa.Schema, shared: Iterable[pa.Table]) -> tuple[list[ds.Dataset], str | None]:
+    """What ranks that are alive, or were killed, have not written as Parquet, and what is `shared`; and the temporary folder it is in, if it
+    is."""
+    own = (read_tail(storage, parts) for parts in files.tails)
+    tables = (as_schema(table, schema) for table in chain(own, shared))
     held: list[pa.Table] = []
     for table in tables:
         held.append(table)

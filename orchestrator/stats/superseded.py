@@ -21,7 +21,8 @@ def superseded(attempts: Sequence[Attempt], names: Collection[str] = NEEDED) -> 
 
     A training row is superseded where its iteration lies past a later attempt's start; an evaluation row where the
     training samples seen by then do, or where the checkpoint was made after as many and before the validation. Steps
-    would not do: micro-batches share one, and so does an iteration whose step was left out.
+    would not do: micro-batches share one, and so does an iteration whose step was left out. Training that went on for other runs when
+    this one was over is none of its own.
     """
     gone: Any = pc.scalar(False)
     training, test, samples = pc.field("phase") == "train", pc.starts_with(pc.field("phase"), "test"), pc.field("samples")
@@ -32,6 +33,8 @@ def superseded(attempts: Sequence[Attempt], names: Collection[str] = NEEDED) -> 
         seen_again = samples >= start.samples if start.stage <= Stage.TRAINED else samples > start.samples
         past = (training & (pc.field("iteration") > start.iteration)) | (~training & seen_again) | test
         gone |= (pc.field("attempt") < attempt.number) & past
+        if attempt.until is not None:
+            gone |= (pc.field("attempt") == attempt.number) & training & (pc.field("iteration") > attempt.until)
     return pc.coalesce(gone, pc.scalar(False))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -16,9 +17,10 @@ from hooks.parts.metric_names import as_run
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats import quantities
-from orchestrator.stats.reading import described, narrow, recorded_tables
+from orchestrator.stats.reading import as_schema, described, narrow, recorded_tables
 from orchestrator.stats.recorded_files import recorded_files
 from orchestrator.stats.row_filter import Condition, check_columns, joint_condition, parse_where
+from orchestrator.stats.shared_training import shared_schema, shared_tables
 from orchestrator.stats.superseded import NEEDED, superseded, superseded_costs
 from orchestrator.storage import Storage
 
@@ -60,7 +62,9 @@ def load_table(
     cannot be read, and for more rows than there is memory for.
     """
     files = recorded_files(storage, "rows")
-    schema, rows = described(storage, files)
+    own, rows = described(storage, files)
+    shared, shared_rows = shared_schema(storage, attempts)
+    schema = pa.unify_schemas([own, shared], promote_options="permissive")
     conditions = parse_where(where, schema) if where else []
     if not schema.names:
         return pa.table({name: pa.nulls(0) for name in columns or FIRST})
@@ -68,15 +72,20 @@ def load_table(
     check_columns(asked, schema.names)
     kept = list(dict.fromkeys([*asked, *KEY]))
     if where is None:
+        rows += shared_rows
         _check_room(storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in kept), _WHILE_MADE)
     read = {*kept, *NEEDED, *(name for one in conditions for name in one.columns)}
     # While reading, only what names a row is asked: Parquet knows a row group's smallest and largest number, but not
     # whether it has NaNs beside them.
     names = joint_condition([one for one in conditions if one.columns <= {"phase", "epoch", "iteration"}])
-    counting = joint_condition([*conditions, Condition(frozenset(), ~superseded(attempts, schema.names))])
+    counting = joint_condition([*conditions, Condition(frozenset(), ~superseded(attempts, own.names))])
     needed = pa.schema([field for field in schema if field.name in read])
     found = [narrow(needed.empty_table()).select(kept)]
-    for table in recorded_tables(storage, files.of(conditions), needed, lambda table: table.filter(counting).select(kept), names):
+    own_tables = recorded_tables(storage, files.of(conditions), needed, lambda table: table.filter(counting).select(kept), names)
+    asked_for = joint_condition(conditions)
+    others = (as_schema(table, needed) for table in shared_tables(storage, attempts, needed, names))
+    shared_ones = ((table if asked_for is None else table.filter(asked_for)).select(kept) for table in others)
+    for table in chain(own_tables, shared_ones):
         found.append(table)
         _check_room(storage, sum(map(len, found)), sum(one.nbytes for one in found), _WHILE_MADE - 1)
     return in_order(pa.concat_tables(found, promote_options="permissive")).select(asked)

@@ -233,10 +233,10 @@ def _carry_out(
         )
         rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous))
         if metadata.local:
-            from orchestrator.sweeps.in_process import run_trials
+            from orchestrator.sweeps.in_process import TrialsInTurn
 
             with standstills:
-                run_trials(experiment, settings, folder, previous, rules, announcer, index, interrupts.fail)
+                TrialsInTurn(experiment, settings, folder, previous, rules, announcer, index, interrupts.fail).run()
         else:
             display.line(connection_line(address))
             with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:

@@ -2,108 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from time import monotonic
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.experiment import Experiment
+from orchestrator.config.riding import riding
 from orchestrator.config.sweep import Fifo, Sweep
 from orchestrator.engines.in_process import InProcess
-from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.rank_failures import lost_gpu
 from orchestrator.engines.ray_environment import set_environment
-from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_name
+from orchestrator.records.sweep_folder import end_trial, trial_name
 from orchestrator.stats.trial_index import TrialIndex
-from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import PreviousTrial, judged_reports, training_seconds
+from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, make_search
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
+from orchestrator.sweeps.together import Together, TrialUnderWay
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
-from orchestrator.sweeps.trial_setup import begin_trial
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
 
-def run_trials(
-    experiment: Experiment,
-    settings: Sweep,
-    sweep: RunFolder,
-    previous: Mapping[int, PreviousTrial],
-    rules: StoppingRules,
-    announcer: TrialAnnouncer,
-    index: TrialIndex,
-    end_standing: Callable[[str], None] | None = None,
-) -> None:
-    """Runs the trials in turn, until all are over or the budget is used up; one that fails is written down and the
-    next one begins, unless the sweep is to end then."""
-    scheduler, search = _scheduler(settings, sweep, previous), make_search(settings, experiment.seed, previous)
-    for trial_id in map(str, range(search.count)):
-        if rules.sweep_is_over():
-            return
-        number, values = search.suggest(trial_id)[TRIAL].values()
+class TrialsInTurn:
+    """Runs the trials of a sweep in turn; those that share a training at once. Driver."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        settings: Sweep,
+        sweep: RunFolder,
+        previous: Mapping[int, PreviousTrial],
+        rules: StoppingRules,
+        announcer: TrialAnnouncer,
+        index: TrialIndex,
+        end_standing: Callable[[str], None] | None = None,
+    ) -> None:
+        self._experiment, self._settings, self._location = experiment, settings, sweep.location
+        self._rules, self._announcer, self._index = rules, announcer, index
+        self._engine = InProcess(experiment.workers, stop_asked=rules.asked, end_standing=end_standing)
+        self._scheduler = _scheduler(settings, sweep, previous)
+        self._search = make_search(settings, experiment.seed, previous, riding(experiment.source, settings))
+
+    def run(self) -> None:
+        """Until all are over or the budget is used up; one that fails is written down and the others go on, unless the
+        sweep is to end then."""
+        for trial_id in map(str, range(self._search.count)):
+            if self._rules.sweep_is_over():
+                return
+            chosen = self._search.suggest(trial_id)[TRIAL]
+            begun = [self._begin(one["number"], one["values"]) for one in (chosen, *chosen["riders"])]
+            trials = [trial for trial in begun if trial]
+            self._train(trials)
+            last = trials[0].made[-1] if trials and trials[0].made else None
+            failed = not trials or trials[0].ending is None
+            self._search.on_trial_complete(trial_id, dict(last) if last else None, error=failed)
+
+    def _begin(self, number: int, values: Mapping[str, Any]) -> TrialUnderWay | None:
         try:
-            trial, folder = begin_trial(sweep.location, number, experiment.source, settings, values)
+            trial = TrialUnderWay.begin(self._location, number, self._experiment.source, self._settings, values)
         except ConfigError as error:
-            search.on_trial_complete(trial_id, error=True)
-            announcer.ended(trial_name(number), values, str(error))
-            index.keep(trial_name(number))
-            rules.trial_failed(trial_name(number))
-            continue
-        announcer.begins(folder.name, values)
-        assignment = Assignment(trial.experiment.source, folder.location, sweep=settings.model_dump(mode="json"))
-        life = Lifecycle(InProcess(experiment.workers, stop_asked=rules.asked, end_standing=end_standing), assignment, trial)
-        made, failure = judged_reports(folder, settings), None
-        watch = MetricWatch(settings, trial, life, judged=bool(made))
-        if scheduler:
-            scheduler.begins(number)
+            self._failed(trial_name(number), values, str(error))
+            return None
+        self._announcer.begins(trial.folder.name, values)
+        return trial
+
+    def _train(self, trials: Sequence[TrialUnderWay]) -> None:
+        """Trains trials that share one training to their ends; where one fails, the others go on without it."""
+        while trials:
+            if self._rules.sweep_is_over():
+                for trial in trials:
+                    end_trial(trial.folder, *self._rules.ending(trial.folder.name))
+                return
+            if self._scheduler:
+                self._scheduler.begins(trials[0].number)
+            self._train_until_one_fails(trials)
+            if self._scheduler:
+                self._scheduler.ended(trials[0].made[-1] if trials[0].made else None, len(trials[0].made))
+            for trial in trials:
+                if trial.is_over and trial.ending:
+                    self._announcer.ended(trial.folder.name, trial.values)
+                    self._index.keep(trial.folder.name)
+            trials = [trial for trial in trials if not trial.is_over]
+
+    def _train_until_one_fails(self, trials: Sequence[TrialUnderWay]) -> None:
+        together = Together(self._engine, trials, self._settings)
         try:
-            with failing(folder):
-                _train(life, watch, made, announcer, rules, scheduler)
-        except Exception as error:  # one trial's failure, but for a metric that is nowhere, does not end the sweep
-            if lost_gpu(error):
-                raise RunError(f"{error}\nThis process can use its GPU no more, so no other trial is begun in it; resume goes on in a new one") from error
-            failure = str(error)
-            rules.trial_failed(folder.name, failure if isinstance(error, MetricMissing) else None)
-        last = made[-1] if made else None
-        if scheduler:
-            scheduler.ended(last, len(made))
-        search.on_trial_complete(trial_id, dict(last) if last else None, error=failure is not None)
-        announcer.ended(folder.name, values, failure)
-        index.keep(folder.name)
+            while trial := together.next():
+                together.judged(trial, self._reason_to_stop(trial))
+            together.leave()
+        except BaseException as error:
+            trial = together.failed(error)
+            try:
+                with failing(trial.folder):
+                    raise
+            except Exception as told:  # one trial's failure, but for a metric that is nowhere, does not end the sweep
+                if lost_gpu(told):
+                    raise RunError(f"{told}\nThis process can use its GPU no more, so no other trial is begun in it; resume goes on in a new one") from told
+                together.leave()
+                self._failed(trial.folder.name, trial.values, str(told), metric_missing=isinstance(told, MetricMissing))
 
-
-def _train(
-    life: Lifecycle,
-    watch: MetricWatch,
-    made: list[Mapping[str, Any]],
-    announcer: TrialAnnouncer,
-    rules: StoppingRules,
-    scheduler: SequentialScheduler | None,
-) -> None:
-    """Trains a trial to its end, or to the report with which it is to be stopped; adds to those it has `made` that hold the
-    sweep's metrics."""
-    trial, begun, last = life.folder.name, monotonic() - training_seconds(life.folder), None
-    while report := life.next():
-        last, metrics = report, report.metrics
-        if not watch.holds(report):
-            continue
-        made.append(metrics)
-        announcer.reported(trial, metrics)
-        by_rule = rules.stops(trial, metrics, monotonic() - begun)
+    def _reason_to_stop(self, trial: TrialUnderWay) -> str | None:
+        report, name, rules = trial.last, trial.folder.name, self._rules
+        assert report is not None
+        if not trial.watch.holds(report):
+            return None
+        trial.made.append(report.metrics)
+        self._announcer.reported(name, report.metrics)
+        by_rule = rules.stops(name, report.metrics, trial.seconds)
         if report.final:
-            continue
-        by_scheduler = not by_rule and scheduler and scheduler.stops(metrics, len(made))
-        reason = rules.reasons[trial] if by_rule else BY_SCHEDULER if by_scheduler else rules.budget_used()
-        if reason:
-            return life.end("stopped", [reason])
-    if not made and not (last and last.interrupted):
-        raise watch.unjudged(last)
-    return life.finish(last)
+            return None
+        if by_rule:
+            return rules.reasons[name]
+        by_scheduler = self._scheduler and self._scheduler.stops(report.metrics, len(trial.made))
+        return BY_SCHEDULER if by_scheduler else rules.budget_used()
+
+    def _failed(self, name: str, values: Mapping[str, Any], error: str, *, metric_missing: bool = False) -> None:
+        self._announcer.ended(name, values, error)
+        self._index.keep(name)
+        self._rules.trial_failed(name, error if metric_missing else None)
 
 
 def _scheduler(settings: Sweep, sweep: RunFolder, previous: Mapping[int, PreviousTrial]) -> SequentialScheduler | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hooks.parts.metric_names import nearest, phase_of, phases_of, there_are
 from hooks.stats.row_stats import PREFIX
 from orchestrator.config.judged_metrics import may_add_metrics
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.sweep import Sweep
-from orchestrator.engines.lifecycle import Lifecycle
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.loop.report import Report
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.reading import recorded_schema
 
 _CLEARLY = 0.8
@@ -21,11 +23,14 @@ class MetricWatch:
 
     What is said of a phase comes with each report of that phase, so the first such report without the metric tells. A hook
     of the user's own may give a metric now and then, and a column of the rows may be recorded later: of these only what is
-    clearly a misspelling is told before the trial's end. `judged` says whether an earlier life has had the metrics.
+    clearly a misspelling is told before the trial's end. `judged` says whether an earlier life has had the metrics; `leave` lets go of
+    the trial.
     """
 
-    def __init__(self, settings: Sweep, resolved: ResolvedExperiment, life: Lifecycle, *, judged: bool = False) -> None:
-        self._metrics, self._life, self._judged = settings.metrics, life, judged
+    def __init__(
+        self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, judged: bool = False, leave: Callable[[], None] = lambda: None
+    ) -> None:
+        self._metrics, self._folder, self._judged, self._leave = settings.metrics, folder, judged, leave
         self._own_hooks = may_add_metrics(resolved.task, resolved.hooks.values())
 
     def holds(self, report: Report) -> bool:
@@ -36,13 +41,13 @@ class MetricWatch:
             return not missing
         names = self._names(report, missing)
         if (report.final and not report.stopped) or any(self._is_missing(metric, report, names) for metric in missing):
-            self._life.leave()
+            self._leave()
             raise MetricMissing(f"no report of a trial holds {self._named()}; {there_are(names, *missing)}")
         return False
 
     def unjudged(self, last: Report | None) -> RunError:
         """The failure of a trial that was ended before it reported the sweep's metrics."""
-        self._life.leave()
+        self._leave()
         reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
         return RunError(f"the trial ended without a report that holds {self._named()}{reason}")
 
@@ -59,7 +64,7 @@ class MetricWatch:
         """The metrics there are; of statistics of rows, those of the columns recorded so far."""
         names = [name for name in report.metrics if "/" in name]
         of_rows = [metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)]
-        columns = recorded_schema(self._life.folder.storage).names if of_rows else []
+        columns = recorded_schema(self._folder.storage).names if of_rows else []
         return [*names, *(f"{PREFIX}{column}/{statistic}" for column in columns for statistic in dict.fromkeys(of_rows))]
 
     def _named(self) -> str:

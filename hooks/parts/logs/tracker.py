@@ -51,6 +51,7 @@ class Tracker(ABC):
     wait_s: Annotated[float, Ge(0)] = 30.0
     """Seconds to wait at the end of the run for what is still to be sent."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
     best_effort: ClassVar[bool] = True

@@ -15,8 +15,8 @@ from orchestrator.errors import DamagedFile, UsageError, did_you_mean
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import open_sweep_folder, trial_folders, trial_name
 from orchestrator.runs.result import Result, Run, training_unless_said
-from orchestrator.stats.reading import recorded_schema
 from orchestrator.stats.row_filter import check_columns
+from orchestrator.stats.shared_training import columns_of
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,
@@ -109,7 +109,10 @@ class Sweep(Result):
         trial whose files are damaged the status `damaged` and which file it is. Empty where a
         trial has no such thing.
         """
-        table = pd.DataFrame([self._row(name, record) for name, record in self.records().items()])
+        records = self.records()
+        table = pd.DataFrame([self._row(name, record) for name, record in records.items()])
+        if any(isinstance(record, TrialRecord) and record.carrier for record in records.values()):
+            table.insert(2, "carrier", [record.carrier or name if isinstance(record, TrialRecord) else None for name, record in records.items()])
         return table.set_index("trial") if len(table) else table
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
@@ -252,7 +255,7 @@ def _each(
     Raises UsageError where no trial has recorded a column, or every one refuses.
     """
     columns = None if columns is None else [name for name in columns if name != "trial"]
-    recorded = [(run, names) for run in runs if (names := recorded_schema(run.folder.storage).names)]
+    recorded = [(run, names) for run in runs if (names := columns_of(run.folder.storage, run.folder.attempts()))]
     if columns is not None and recorded:
         check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
     refused: list[UsageError] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orchestrator.config.domain import Domain
-from orchestrator.config.space import count_trials, grid_points, in_order, is_drawn, mutated_paths
+from orchestrator.config.space import count_trials, grid_points, in_order, is_drawn, mutated_paths, ride_points
 from orchestrator.config.sweep import PBT, Sweep
 
 if TYPE_CHECKING:
@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
 def random_points(sweep: Sweep) -> list[dict[str, Any]]:
     """The configurations of a grid or random search, before they are repeated: the same seed gives the same."""
-    random, count = np.random.RandomState(sweep.seed), math.ceil(count_trials(sweep) / sweep.repeats)
+    random, rides = np.random.RandomState(sweep.seed), ride_points(sweep)
+    count = math.ceil(count_trials(sweep) / sweep.repeats / len(rides))
     given = ({**point, **first} for first in sweep.points for point in grid_points(sweep))
     known = itertools.islice(itertools.chain(given, itertools.cycle(grid_points(sweep))), count)
-    return [_filled(sweep, lambda name, domain: draw(domain, random), point) for point in known]
+    points = [_filled(sweep, lambda name, domain: draw(domain, random), {**point, **rides[0]}) for point in known]
+    return [{**point, **copy.deepcopy(ride)} for point in points for ride in rides]
+
+
+def drawn_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
+    """The values of each trial of a grid or random search; `seed` is that of first repeats."""
+    return [values for point in random_points(sweep) for values in repeated(sweep, point, seed)]
 
 
 def repeated(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 from ray.tune.search import Searcher
 
+from orchestrator.config.riding import Riding
 from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
-from orchestrator.sweeps.search.sampling import as_optuna, random_points, repeated, suggested
+from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeated, suggested
 
 TRIAL = "trial"
 """Under which key of Tune's config a trial's number and values stand."""
 
 
-def trial_config(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial as it stands in Tune's config."""
-    return {TRIAL: {"number": number, "values": dict(values)}}
+NOBODY = Riding()
 
 
-def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> Search:
+def trial_config(number: int, values: Mapping[str, Any], riders: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """A trial as it stands in Tune's config, with those that share its training."""
+    return {TRIAL: {"number": number, "values": dict(values), "riders": [*riders]}}
+
+
+def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY) -> Search:
     """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of first repeats."""
-    kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
-    return kind(settings, seed, previous)
+    if settings.search == "optuna":
+        return OptunaTrials(settings, seed, previous)
+    return DrawnTrials(settings, seed, previous, riding)
 
 
 class Search(Searcher):
@@ -37,7 +42,7 @@ class Search(Searcher):
         metrics, modes = (list(column) for column in zip(*settings.objectives, strict=True))
         super().__init__(metric=metrics if len(metrics) > 1 else metrics[0], mode=modes if len(modes) > 1 else modes[0])
         self.count = len(remaining_trials(settings, previous))
-        """How many trials are left."""
+        """How many trainings are left: as many as trials, where none share one."""
         self._waiting: deque[dict[str, Any]] = deque()
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
@@ -55,13 +60,15 @@ class Search(Searcher):
 
 
 class DrawnTrials(Search):
-    """The trials of a grid or random search, all of them drawn before the first begins."""
+    """The trials of a grid or random search, all of them drawn before the first begins; those that ride are handed out together."""
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> None:
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding) -> None:
         super().__init__(settings, previous)
-        drawn = [values for point in random_points(settings) for values in repeated(settings, point, seed)]
-        for number in remaining_trials(settings, previous):
-            self._waiting.append(trial_config(number, previous[number].values if number in previous else drawn[number]))
+        drawn = drawn_trials(settings, seed)
+        left = {number: previous[number].values if number in previous else drawn[number] for number in remaining_trials(settings, previous)}
+        for carrier, *riders in riding.together([*left.items()]):
+            self._waiting.append(trial_config(carrier, left[carrier], [{"number": number, "values": left[number]} for number in riders]))
+        self.count = len(self._waiting)
 
 
 class OptunaTrials(Search):

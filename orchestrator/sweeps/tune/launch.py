@@ -9,9 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from ray import tune
-from ray.tune.result import TIME_TOTAL_S
+from ray.tune.result import TIME_TOTAL_S, TRAINING_ITERATION
 
 from orchestrator.config.experiment import Experiment
+from orchestrator.config.riding import riding
 from orchestrator.config.sweep import HyperBand, Population, Sweep
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.main_classes import with_classes_of_main
@@ -19,7 +20,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.train_engine import give_back
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.population_history import History
@@ -29,7 +30,7 @@ from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
-from orchestrator.sweeps.tune.trainable import Trial
+from orchestrator.sweeps.tune.trainable import REPORTED, Trial
 
 
 def launch(
@@ -43,7 +44,7 @@ def launch(
     at_once: int,
 ) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
-    search = make_search(settings, experiment.seed, previous)
+    search = make_search(settings, experiment.seed, previous, riding(experiment.source, settings))
     given = {"source": with_classes_of_main(experiment.source), "settings": settings, "workers": experiment.workers, "location": sweep.location}
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     tuner = tune.Tuner(
@@ -120,7 +121,13 @@ class _Stopper(_OfThisDriver, tune.Stopper):
         self._rules = rules
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return self._rules.stops(trial_name(result["config"][TRIAL]["number"]), result, result[TIME_TOTAL_S])
+        if REPORTED not in result:
+            return self._rules.stops(trial_name(result["config"][TRIAL]["number"]), result, result[TIME_TOTAL_S])
+        if result[REPORTED] is not None:
+            # Its own process stops it, as others may go on; here its report counts.
+            own = {name: value for name, value in result.items() if name != TRAINING_ITERATION}
+            self._rules.stops(trial_name(result[REPORTED]), own, 0)
+        return False
 
     def stop_all(self) -> bool:
         return self._rules.sweep_is_over()
@@ -132,36 +139,46 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
     def __init__(self, sweep: RunFolder, experiment: Experiment, announcer: TrialAnnouncer, rules: StoppingRules, index: TrialIndex) -> None:
         self._sweep, self._experiment, self._announcer, self._rules, self._index = sweep, experiment, announcer, rules, index
 
-    def _folder(self, trial: Any) -> RunFolder:
-        return trial_folder(self._sweep.location, trial.config[TRIAL]["number"])
+    def _trials(self, trial: Any) -> list[tuple[int, Any, RunFolder]]:
+        """Number, values and folder of a trial and of those that share its training."""
+        chosen = trial.config[TRIAL]
+        return [(one["number"], one["values"], trial_folder(self._sweep.location, one["number"])) for one in (chosen, *chosen["riders"])]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._announcer.begins(self._folder(trial).name, trial.config[TRIAL]["values"])
+        for _, values, folder in self._trials(trial):
+            self._announcer.begins(folder.name, values)
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        self._announcer.reported(self._folder(trial).name, result)
+        number = result.get(REPORTED, trial.config[TRIAL]["number"])
+        if number is not None:
+            self._announcer.reported(trial_name(number), result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        folder = self._folder(trial)
-        if not folder.exists():
-            return  # never begun
-        if _is_mistake(folder):
-            self._failed(trial, folder)
-            return
-        end_trial(folder, *self._rules.ending(folder.name))
-        self._announcer.ended(folder.name, trial.config[TRIAL]["values"])
-        self._index.keep(folder.name)
+        for number, values, folder in self._trials(trial):
+            if not folder.exists():
+                continue  # never begun
+            if _is_mistake(folder):
+                self._failed(number, values, folder)
+                continue
+            end_trial(folder, *self._rules.ending(folder.name))
+            self._announcer.ended(folder.name, values)
+            self._index.keep(folder.name)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        folder = self._folder(trial)
-        if not _is_mistake(folder):
-            self._announcer.recovers(folder.name, self._error(folder))
+        for _, _, folder in self._trials(trial):
+            if not _is_mistake(folder):
+                self._announcer.recovers(folder.name, self._error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._failed(trial, self._folder(trial))
+        for number, values, folder in self._trials(trial):
+            if folder.exists() and folder.metadata().status in ENDED:
+                self._announcer.ended(folder.name, values)
+                self._index.keep(folder.name)
+            else:
+                self._failed(number, values, folder)
 
-    def _failed(self, trial: Any, folder: RunFolder) -> None:
-        number, values, settings = trial.config[TRIAL]["number"], trial.config[TRIAL]["values"], self._experiment.sweep
+    def _failed(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
+        settings = self._experiment.sweep
         assert settings is not None
         error = self._error(folder)
         if not folder.exists():

@@ -7,6 +7,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts as it is imported, bef
 # isort: split
 
 import json
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,21 @@ from orchestrator.config.sweep import Sweep
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.session import Assignment
+from orchestrator.errors import ConfigError, RunError
 from orchestrator.loop.report import Report
 from orchestrator.private_api.ray_tune import count_from
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import checkpoint_to_take_over
+from orchestrator.records.run_folder import ENDED, RunFolder
+from orchestrator.records.sweep_folder import checkpoint_to_take_over, trial_folder
 from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
 from orchestrator.sweeps.search.search import TRIAL
+from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.sweeps.together import Together, TrialUnderWay
 from orchestrator.sweeps.trial_setup import begin_trial
 
 _POINTER = "checkpoint.json"
+REPORTED = "reported"
+"""Which of the trials that share a training a result is of; of no other trial it is there."""
 _COUNTERS = ("epoch", "step", "samples")
 """What Tune gets of a report beside the sweep's metrics: it keeps all that it gets, of every trial."""
 
@@ -59,6 +65,8 @@ class Trial(tune.Trainable):
 
     def _take_trial(self, config: dict[str, Any]) -> None:
         self._number, self._values = config[TRIAL]["number"], config[TRIAL]["values"]
+        self._riders = config[TRIAL]["riders"]
+        self._together: Together | None = None
         self._life: Lifecycle | None = None
         self._checkpoint: str | None = None
         self._judged: dict[str, Any] = {}
@@ -72,11 +80,13 @@ class Trial(tune.Trainable):
         # A loss is Tune's to see to: it may be of this very process.
         life = Lifecycle(self._engine, assignment, resolved)
         judged = bool(self._judged or judged_reports(folder, self._settings))
-        self._first, self._watch = True, MetricWatch(self._settings, resolved, life, judged=judged)
+        self._first, self._watch = True, MetricWatch(self._settings, resolved, folder, judged=judged, leave=life.leave)
         return life
 
     def step(self) -> dict[str, Any]:
         """Trains up to the next report with the sweep's metrics."""
+        if self._riders:
+            return self._step_together()
         life = self._life = self._life or self._begin()
         try:
             with failing(life.folder):
@@ -126,8 +136,57 @@ class Trial(tune.Trainable):
         counters = {name: report.metrics[name] for name in _COUNTERS}
         return {**counters, **self._judged, tune.result.DONE: report.final}
 
+    def _step_together(self) -> dict[str, Any]:
+        """The same of trials that share this one's training; where one fails, so do those that are under way with it."""
+        if self._together is None:
+            self._begin_together()
+        assert self._together is not None
+        try:
+            return self._next_of_all(self._together)
+        except Exception as error:
+            self._together.failed(error)
+            with ExitStack() as stack:
+                for trial in (one for one in self._trials if not one.ending):
+                    stack.enter_context(failing(trial.folder))
+                self._leave_trial()
+                raise
+
+    def _begin_together(self) -> None:
+        own = {"number": self._number, "values": self._values}
+        self._trials = []
+        for one in (own, *self._riders):
+            before = trial_folder(self._location, one["number"])
+            if before.exists() and before.metadata().status in ENDED:
+                continue  # and the others were to go on when their process was lost
+            # One whose values do not go together has failed by now, and the others go on without it.
+            with suppress(ConfigError):
+                self._trials.append(TrialUnderWay.begin(self._location, one["number"], self._source, self._settings, one["values"]))
+        if not self._trials:
+            raise RunError("none of the trials that share this training could begin")
+        self._together = Together(self._engine, self._trials, self._settings)
+        self._rules = StoppingRules(self._settings, ranks=0)
+        self._rules.replay_reports({trial.folder.name: trial.made for trial in self._trials}, 0)
+
+    def _next_of_all(self, together: Together) -> dict[str, Any]:
+        while trial := together.next():
+            report = trial.last
+            assert report is not None
+            judged = trial.watch.holds(report)
+            stops = judged and self._rules.stops(trial.folder.name, report.metrics, trial.seconds) and not report.final
+            together.judged(trial, self._rules.reasons[trial.folder.name] if stops else None)
+            if judged:
+                trial.made.append(report.metrics)
+                self._judged = {name: report.metrics[name] for name in (*_COUNTERS, *self._settings.metrics)}
+                return {**self._judged, REPORTED: trial.number, tune.result.DONE: False}
+        together.leave()
+        self._together = None
+        return {**self._judged, REPORTED: None, tune.result.DONE: True}
+
     def _leave_trial(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""
+        if self._together is not None:
+            self._together.leave()
+        self._together = None
         if self._life is not None:
             self._life.leave()
         self._life = None

@@ -1,0 +1,107 @@
+"""A carriage: runs that share one training, as one session on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.loop.report import Report
+from orchestrator.loop.world import World
+
+TURN = "in the turn of run "
+"""How a failure says of which run it is, in a note."""
+
+
+class Carriage:
+    """The session of an assignment and of its riders: each trains and reports in turn, and a report says of which it is.
+
+    Training goes on until the last of them is over. Where any fails, all end, and a note of the error says whose turn it was. In every worker
+    process.
+    """
+
+    def __init__(self, assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any) -> None:
+        self._world = world
+        self.sessions = [Session(assignment, world, resolved, **options), *(Session(rider, world, **options) for rider in assignment.riders)]
+        self._dropped: set[int] = set()
+
+    def reports(self) -> Generator[Report, None, None]:
+        """The reports of all, those of one round of training after the other."""
+        self._go_on_together()
+        carrier, *riders = self.sessions
+        carrier.carry(riders)
+        everybody = [session.reports() for session in self.sessions]
+        under_way = dict(enumerate(everybody))
+        turn = 0
+        try:
+            while under_way:
+                for turn in list(under_way):
+                    report = next(under_way[turn], None)
+                    while report is not None:
+                        yield replace(report, rider=turn)
+                        if not report.stopped or report.final or turn in self._dropped:
+                            break
+                        report = next(under_way[turn], None)  # that of the test, before others train on
+                    if report is None or report.final or turn in self._dropped:
+                        del under_way[turn]
+                        self.sessions[turn].is_over()
+                        if turn:  # the carrier's own still has what trains
+                            everybody[turn].close()
+        except Exception as error:
+            error.add_note(f"{TURN}{turn}")
+            raise
+        finally:
+            for reports in reversed(everybody):
+                reports.close()
+
+    def drop(self, rider: int) -> None:
+        """Ends a run with the report that it has just made."""
+        self._dropped.add(rider)
+
+    def save(self) -> str:
+        """Trials that share a training are not paused."""
+        raise NotImplementedError
+
+    def _go_on_together(self) -> None:
+        """Has all of them go on from where all have a checkpoint, the newest such; without one they begin anew."""
+        stores = [session.prepare() for session in self.sessions]
+        newest = [store.latest(ranks=self._world) for store in stores]
+        places = {name and _place(store, name) for store, name in zip(stores, newest, strict=True)}
+        if len(places) == 1:
+            return
+        common: list[str] | None = self._world.broadcast(partial(_newest_in_common, stores))
+        for number, (session, store) in enumerate(zip(self.sessions, stores, strict=True)):
+            if common is None:
+                self._world.broadcast(store.clear)
+            else:
+                session.assignment = replace(session.assignment, checkpoint=store.path(common[number]))
+
+
+def turn_of(error: BaseException) -> int:
+    """Of which of the runs a failure is, as a note of it says, or of what caused it; the carrier's where none does."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(TURN)]
+    if notes:
+        return int(notes[0].removeprefix(TURN))
+    return turn_of(error.__cause__) if error.__cause__ else 0
+
+
+def session_of(assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any) -> Session | Carriage:
+    """What trains an assignment on one rank."""
+    return (Carriage if assignment.riders else Session)(assignment, world, resolved, **options)
+
+
+def _place(store: CheckpointStore, name: str) -> tuple[int, Stage]:
+    position = store.position(name)
+    return position.iteration, position.stage
+
+
+def _newest_in_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
+    """The newest checkpoint of each store that is of a place of which all have one."""
+    there = [{_place(store, name): name for name in store.names()} for store in stores]
+    places = set.intersection(*map(set, there))
+    return [names[max(places)] for names in there] if places else None

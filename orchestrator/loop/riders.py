@@ -1,0 +1,291 @@
+"""Riders: runs that share the training of another one, each with observing hooks, validation, checkpoints and reports of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hooks.hook import WITHIN_ITERATION, Hook, Priority
+from hooks.plan import Call, Plan
+from hooks.state import Display, State, Weights
+from orchestrator.checkpoint.position import Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.experiment import Experiment
+from orchestrator.errors import RunError
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.means import Means
+from orchestrator.loop.randomness import random_state, restore_random_state
+from orchestrator.loop.report import Report
+from orchestrator.loop.rounds import check_plans_agree
+from orchestrator.stats.recorder import Recorder
+
+OF_TRAINING = ("on_phase_start", *WITHIN_ITERATION, "on_phase_end")
+"""The events of a training phase."""
+OF_THE_RUN = ("on_start", "on_load", "on_end", "on_exception")
+"""Events that a hook of the training hears once, and not once for each run that shares it."""
+FOLLOWED = (
+    "optimizer", "scheduler", "scaler", "turn", "phase", "epoch", "iteration", "step", "samples", "world_samples", "phase_iteration",
+    "iterations_before", "phase_length", "max_steps", "stepped", "epoch_completed", "batch", "batch_size", "output", "loss", "row",
+    "_gradient_norm", "_parameters", "_sharded",
+)  # fmt: skip
+"""What a rider's state has of the training."""
+FOR_A_RIDER = "a rider asks for it"
+
+
+class Carrier(Loop):
+    """A loop that others ride on: it alone trains. Worker process.
+
+    In a training phase the observing hooks of all of them are called in the order of their priorities, each with the state of its own
+    run. A phase is trained when the first of them needs it, so that training goes on after the carrier's own run is over. Between two
+    phases each has its turn, which begins with the random numbers that training has left: as nothing but observing goes
+    on, all turns must end with the same, with which training goes on.
+    """
+
+    def board(self, riders: Iterable[Rider]) -> None:
+        """Takes riders on; call it before `run`."""
+        self.riders, self.is_over, self.trained = list(riders), False, 0
+        self.measured: dict[str, Any] = {}
+        """What hooks of the training have put into the reports since the last phase of it."""
+        self.stage, self.after_phase = self.cursor.stage, random_state()
+        self._after_turn: dict[str, Any] | None = None
+        everybody: list[Carrier | Rider] = [self, *self.riders]
+        for loop in everybody:
+            measuring = [_measuring(call, self.measured) if not loop.is_own(call) else call for call in loop.plan.calls["on_report"]]
+            loop.plan.calls = loop.plan.with_calls({"on_report": measuring}).calls
+
+    def is_own(self, call: Call) -> bool:
+        """Whether a call is of this run's, and not of the training's."""
+        return self.plan.hooks[call.name].observes
+
+    def leave(self) -> None:
+        """This run is over, and its training may go on for the others."""
+        self.is_over = True
+        own = [call for call in self.plan.calls["on_end"] if self.is_own(call)]
+        self.plan.with_calls({"on_end": own}).fire("on_end", self.state)
+        self.plan = self.plan.with_calls({event: [call for call in calls if not self.is_own(call)] for event, calls in self.plan.calls.items()})
+        # What ended this run does not end its training.
+        self.stopping.reasons = ()
+        self.state.stop_reasons.clear()
+        self.state.pause_reasons.clear()
+
+    def train_phase(self) -> None:
+        """Trains up to where the training phase ends, or the run within it."""
+        if self._after_turn:
+            restore_random_state(self._after_turn)
+        self._after_turn = None
+        self.measured.clear()
+        begins_epoch = self._batches is None and self.state.phase_iteration == 0
+        for rider in self.riders:
+            rider.iterations.means = self.iterations.means
+            if begins_epoch:
+                rider.cursor.eval_iterations = {}
+        own = self.plan
+        self.plan = self.iterations.plan = self._shared_plan()
+        super()._train()
+        self.plan = self.iterations.plan = own
+        self.trained += 1
+        self.stage, self.after_phase = self.cursor.stage, random_state()
+
+    def turn_ends(self, name: str) -> None:
+        """A run has had its turn; raises RunError where it has drawn other random numbers than the one before it."""
+        now = random_state()
+        self._after_turn = self._after_turn or now
+        if not _alike(now, self._after_turn):
+            raise RunError(
+                f"between two phases of training {name} draws other random numbers than the trials that it shares its training with, so "
+                "that alone it would train otherwise. Say sweep.riders=false"
+            )
+
+    def _begin(self) -> None:
+        super()._begin()
+        for rider in self.riders:
+            rider.begin()
+
+    def _shared_plan(self) -> Plan:
+        calls: dict[str, list[Call]] = {event: list(self.plan.calls[event]) for event in OF_TRAINING}
+        for rider in (rider for rider in self.riders if not rider.is_over):
+            for event in OF_TRAINING:
+                calls[event] += [call for call in rider.plan.calls[event] if rider.is_own(call)]
+        calls["on_phase_end"].append(Call("(riders)", "on_phase_end", self._tell_riders, priority=Priority.HIGHEST - 1))
+        return self.plan.with_calls(calls)
+
+    def _tell_riders(self, state: State) -> None:
+        """Gives riders the metrics of a phase of training, and what hooks of the training asked for in it."""
+        for rider in self.riders:
+            rider.state.metrics |= state.metrics
+            rider.state.stop_reasons += state.stop_reasons
+            rider.state.pause_reasons += state.pause_reasons
+
+    def _train(self) -> None:
+        self.train_phase()
+
+    def _save_if_asked(self) -> None:
+        reasons = self.state.checkpoint_reasons
+        if FOR_A_RIDER in reasons:
+            reasons[:] = [reason for reason in reasons if reason != FOR_A_RIDER]
+            for rider in self.riders:
+                rider.save_within()
+        super()._save_if_asked()
+
+    def _report(self, *, last: bool = False) -> Report:
+        report = super()._report(last=last)
+        if not report.final:
+            self.turn_ends(self.state.name)
+        return report
+
+
+class Rider(Loop):
+    """A run whose training is a carrier's. Worker process.
+
+    Model, optimizer, data and the hooks of the training are the carrier's; the state, which follows the carrier's, observing hooks,
+    recorder, store and what follows from these are its own. `hooks` are all of its experiment's.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        *,
+        recorder: Recorder,
+        store: CheckpointStore | None,
+        artifacts: Path,
+        display: Display | None = None,
+        config: Mapping[str, Any] | None = None,
+        name: str = "",
+        stop_asked: Callable[[], bool] = lambda: False,
+        send_artifacts: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.carrier, self.task, self.experiment, self.world = carrier, carrier.task, experiment, carrier.world
+        self.recorder, self.is_over, self._ridden = recorder, False, 0
+        self.data, self.precisions, self.clock = carrier.data, carrier.precisions, carrier.clock
+        # Whoever looks back sees the rows of training too.
+        recorder.recent = carrier.recorder.recent
+        own = {name: hook if hook.observes else carrier.plan.hooks.get(name, hook) for name, hook in hooks.items()}
+        self.plan = Plan(own, self.world.rank, self.world.local_rank)
+        check_plans_agree(self.plan, self.world)
+        self.state = replace(
+            carrier.state,
+            model=carrier.state.module,
+            row={}, metrics={}, info=dict(carrier.state.info), evaluations={"": Weights()},
+            checkpoint_reasons=[], stop_reasons=[], pause_reasons=[], skip_reasons=[],
+            artifacts=artifacts, display=display, config=config or {}, name=name or experiment.name, checkpoints=store,
+        )  # fmt: skip
+        self._make_parts(store, carrier.schedules, stop_asked, send_artifacts)
+        self.state.model = carrier.state.model
+        calls = self.plan.calls
+        for call in (call for event in OF_TRAINING for call in calls[event] if self.is_own(call)):
+            call.run = self._riding(call)
+        alone: dict[str, list[Call]] = {event: [call for call in calls[event] if self.is_own(call)] for event in OF_THE_RUN}
+        alone["on_report"] = [Call("(training)", "on_report", self._add_measured, priority=Priority.HIGHEST - 1), *calls["on_report"]]
+        self.plan.calls = self.plan.with_calls(alone).calls
+
+    def is_own(self, call: Call) -> bool:
+        """Whether a call is of this run's, and not of the training's."""
+        return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
+
+    def begin(self) -> None:
+        """Begins when the carrier does."""
+        super()._begin()
+
+    def restore(self, name: str) -> None:
+        """Puts a checkpoint of this run back, which was made where that of the carrier was."""
+        hooks = self.plan.hooks
+        self.plan.hooks = {name: hook for name, hook in hooks.items() if hook.observes}
+        try:
+            super().restore(name)
+        finally:
+            self.plan.hooks = hooks
+
+    def save_within(self) -> None:
+        """Saves where the carrier may, in the middle of a phase, if a hook has asked for it."""
+        self._follow(self.carrier.state)
+        self.cursor.follow(self.carrier.cursor, Stage.TRAIN)
+        super()._save_if_asked()
+
+    def _begin(self) -> None:
+        """It has begun with the carrier."""
+
+    def _riding(self, call: Call) -> Callable[..., None]:
+        """A hook's call that is made in the carrier's training, with this run's state."""
+        run, own, within = call.run, self.state, call.event in WITHIN_ITERATION
+
+        def ride(state: State, *arguments: Any) -> None:
+            if state is own:
+                return run(own, *arguments)
+            self._follow(state)
+            run(own, *arguments)
+            if within and own.checkpoint_reasons:
+                state.request_checkpoint(FOR_A_RIDER)
+            if within and (own.stop_reasons or own.pause_reasons):
+                raise RunError(
+                    f"hook '{call.name}' of {own.name} asks in the middle of a training phase for the run to end, which the trials that it shares "
+                    "its training with do not. Say sweep.riders=false"
+                )
+            return None
+
+        return ride
+
+    def _follow(self, state: State) -> None:
+        own = self.state
+        for name in FOLLOWED:
+            setattr(own, name, getattr(state, name))
+
+    def _finished(self) -> bool:
+        return self._ridden == self.carrier.trained and super()._finished()
+
+    def _train(self) -> None:
+        """Takes up what the carrier has trained, which it does now where nobody has asked for it before."""
+        carrier, state = self.carrier, self.state
+        if carrier.trained == self._ridden:
+            carrier.train_phase()
+        self._ridden = carrier.trained
+        self._follow(carrier.state)
+        state.row, self.iterations.means = {}, Means()
+        self.cursor.follow(carrier.cursor, carrier.stage)
+        restore_random_state(carrier.after_phase)
+        if self.cursor.stage is not Stage.TRAIN:
+            return self._save_if_asked()
+        self.stopping.reasons, self.stopping.interrupted = carrier.stopping.reasons, carrier.stopping.interrupted
+        self.saving.save(state.milestone)
+        return None
+
+    def _report(self, *, last: bool = False) -> Report:
+        report = super()._report(last=last)
+        self.is_over = report.final
+        if not report.final:
+            self.carrier.turn_ends(self.state.name)
+        return report
+
+    def _add_measured(self, state: State, metrics: dict[str, Any]) -> None:
+        metrics.update({name: value for name, value in self.carrier.measured.items() if name not in metrics})
+
+    def _close(self) -> None:
+        """It is the carrier's."""
+
+    def _end(self) -> None:
+        self.is_over = True
+        super()._end()
+
+
+def _measuring(call: Call, measured: dict[str, Any]) -> Call:
+    """A call at a report that keeps what it adds."""
+
+    def run(state: State, metrics: dict[str, Any]) -> None:
+        before = {*metrics}
+        call.run(state, metrics)
+        measured.update({name: value for name, value in metrics.items() if name not in before and name not in measured})
+
+    return replace(call, run=run)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return all(_alike(value, other[name]) for name, value in one.items())
+    if isinstance(one, list):
+        return all(map(_alike, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other

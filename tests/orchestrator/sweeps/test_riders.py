@@ -1,0 +1,100 @@
+"""Trials that share one training are, bit for bit, those that train alone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from hooks import Hook, State
+from orchestrator import open_sweep, resume_sweep, sweep
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.sweeps.results.result import Sweep
+from tests.tasks import described
+
+MEASURED = ("time", "attempt", "_per_s", "iteration_s", "_bytes")
+
+
+def searching(space: dict[str, Any], riders: Any = "auto", **fields: Any) -> Any:
+    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space, "riders": riders}
+    hooks = {"ema": {}, "checkpoint": {"best": "val/accuracy"}, **fields.pop("hooks", {})}
+    task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True, "test": 9, **fields.pop("task_args", {})}
+    return described(**{"epochs": 3, "task_args": task_args, "sweep": settings, "hooks": hooks, **fields})
+
+
+def reports(trial: Any) -> list[dict[str, Any]]:
+    kept = [{name: value for name, value in report.items() if not any(part in name for part in MEASURED)} for report in trial.reports()]
+    assert kept
+    return kept
+
+
+def stored(trial: Any, label: str) -> dict[str, Any]:
+    """All tensors and numbers of a checkpoint, as text and lists."""
+    store = CheckpointStore(trial.folder.kept_checkpoints(), trial.name)
+    name = store.resolve(label)
+    files = store.manifest(name)["files"]
+    return {"name": name, **{file: plain(store.load(name, file)) for file in files}}
+
+
+def plain(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: plain(value) for key, value in tree.items() if not any(part in str(key) for part in ("remaining", "windows", "rss", "run", "peak"))}
+    if isinstance(tree, torch.Tensor):
+        return str(tree.dtype), tree.tolist()
+    return [plain(one) for one in tree] if isinstance(tree, list | tuple) else tree
+
+
+def assert_the_same(riding: Sweep, alone: Sweep) -> None:
+    assert len(riding.runs) == len(alone.runs)
+    for one, other in zip(riding.runs, alone.runs, strict=True):
+        assert reports(one) == reports(other), one.name
+        assert stored(one, "best") == stored(other, "best"), one.name
+        assert stored(one, "last") == stored(other, "last"), one.name
+        assert (one.status, one.folder.metadata().stopped) == (other.status, other.folder.metadata().stopped)
+        columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "loss"]
+        assert one.load_stats(columns).equals(other.load_stats(columns)), one.name
+    table, expected = riding.trials, alone.trials
+    assert list(table["val/accuracy"]) == list(expected["val/accuracy"])
+    assert riding.best.name == alone.best.name
+
+
+SPACE = {
+    "hooks.ema": {"choice": [{"decay": 0.5, "evaluate": "both"}, {"decay": 0.9}]},
+    "hooks.early_stopping.patience": {"grid": [1, 3]},
+}
+STOPS = {"early_stopping": {"monitor": "val/loss", "mode": "min", "min_delta": 1}, "gradient_clip": {"max_norm": 1.0}, "optimizer_stats": {"every": "2 steps"}}
+
+
+def test_riders_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
+    """Some end early, the carrier before others; the data, the model and accumulation draw and keep what they can."""
+    riding = sweep(searching(SPACE, hooks=STOPS, accumulate=2), tmp_path / "riding", local=True)
+    alone = sweep(searching(SPACE, False, hooks=STOPS, accumulate=2), tmp_path / "alone", local=True)
+    assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, "the case is to be one in which trials end apart"
+    assert_the_same(riding, alone)
+
+
+@dataclass
+class Dies(Hook):
+    """Fails in the middle of an epoch, once; it hears of nothing but training."""
+
+    died: ClassVar[bool] = False
+
+    def on_update(self, state: State) -> None:
+        if state.iteration == 10 and not Dies.died:
+            Dies.died = True
+            raise ConnectionError
+
+
+def test_after_a_failure_they_go_on_together_from_the_newest_checkpoint_that_all_have(tmp_path: Path) -> None:
+    space, hooks = {"hooks.ema.decay": {"grid": [0.5, 0.9]}}, {"dies": {"type": f"{__name__}:Dies"}, "checkpoint": {"every": "3 steps"}}
+    Dies.died = False
+    sweep(searching(space, hooks=hooks, epochs=2), tmp_path / "riding", local=True, fail_fast=True)
+    trials = open_sweep(tmp_path / "riding/points").runs
+    shutil.rmtree(trials[1].checkpoint("last"))
+    riding = resume_sweep(tmp_path / "riding/points", failed=True)
+    assert [[attempt.checkpoint for attempt in run.folder.attempts()] for run in riding.runs] == [[None, "step-00000006"]] * 2
+    assert riding.trials["carrier"].tolist() == ["trial-0000"] * 2
+    assert_the_same(riding, sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True))
