@@ -14,7 +14,12 @@ import torch
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "hooks", "pydantic", "orchestrator.loop.loop", "torchmetrics", "torch._dynamo", "torch.distributed.fsdp"])
+_WARM = [
+    *("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "torchmetrics", "torchdata.stateful_dataloader"),
+    *("pydantic", "pandas", "pyarrow.dataset", "pytest", "hooks", "orchestrator.loop.loop", "orchestrator.engines.session"),
+]
+"""Imported once, and not by each rank."""
+_context.set_forkserver_preload(_WARM)
 
 
 def _enter(function: Callable[..., Any], rank: int, world_size: int, store: str, arguments: tuple[Any, ...], results: Any) -> None:

@@ -116,7 +116,8 @@ class Saving:
     def _gather_rank(self) -> dict[str, Any]:
         """What is this rank's own."""
         hooks = {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()}
-        return {"random": random_state(), "hooks": hooks, **self._contents.of_rank()}
+        evaluated = [dict(self._cursor.eval_iterations), self._cursor.val_iterations]
+        return {"random": random_state(), "hooks": hooks, "evaluated": evaluated, **self._contents.of_rank()}
 
     def restore(self, name: str) -> None:
         """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not fit."""
@@ -133,6 +134,9 @@ class Saving:
         rank_file = f"rank-{world.rank:04d}.pt"
         rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
         contents.restore_rank(rank_state, int(manifest["world_size"]), lambda rank: load(f"rank-{rank:04d}.pt"))
+        if "evaluated" in rank_state and int(manifest["world_size"]) == world.world_size:
+            # A rank may have fewer batches of validation than rank 0, whose count the position has.
+            self._cursor.restore_evaluated(*rank_state["evaluated"])
         self._random_state = rank_state.get("random")
         state.metrics = dict(manifest["metrics"])
         for hook_name, hook in self._plan.hooks.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from hooks.state import State
@@ -86,10 +87,14 @@ class TrainingCursor:
         state.epoch_completed = position.stage is not Stage.TRAIN and position.phase_iteration == 0
         state.stepped = position.stage is not Stage.TRAIN and position.stepped
         state.phase = "train"
-        self.eval_iterations, self.val_iterations = dict(position.eval_iterations), position.val_iterations
+        self.restore_evaluated(position.eval_iterations, position.val_iterations)
         self.stage = position.stage
         if position.phase_iteration and position.offset not in (0, self.consumed()):
             self._continue_epoch_at(position.offset)
+
+    def restore_evaluated(self, eval_iterations: Mapping[str, int], val_iterations: int) -> None:
+        """Takes up the iterations of evaluation that a rank had: by phase in the present epoch, and of validation since the run began."""
+        self.eval_iterations, self.val_iterations = dict(eval_iterations), val_iterations
 
     def _continue_epoch_at(self, offset: int) -> None:
         """Goes on in an epoch that iterations of another size began: what was consumed is a prefix of the epoch's order."""

@@ -1,0 +1,190 @@
+"""A run on two ranks that is killed at some iteration, and resumed, is the undisturbed one: in its files, bit for bit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from hooks import Hook, State
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.load import experiment_from_dict, to_yaml
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.loop.weight_sources import find_for
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.result import Run
+from tests.ranks import on_ranks, until_killed
+from tests.streams import Streams
+from tests.tasks import Points
+
+HERE = __name__
+
+
+@dataclass
+class Weighted(Points):
+    def sampler(self, dataset: Any, phase: str) -> Any:
+        return [1.0 + place % 3 for place in range(len(dataset))] if phase == "train" else None
+
+
+@dataclass
+class Loaded(Points):
+    """A loader of its own, which shuffles."""
+
+    def data(self) -> Any:
+        return {**super().data(), "train": StatefulDataLoader(super().data()["train"], 4, shuffle=True)}
+
+
+@dataclass
+class Parts(Points):
+    def loss(self, output: Tensor, batch: Any) -> Any:
+        return {"entropy": functional.cross_entropy(output, batch[1]), "size": 0.1 * output.square().mean()}
+
+
+@dataclass
+class Gan(Points):
+    def model(self) -> nn.Module:
+        generator = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+        return nn.ModuleDict({"generator": generator, "critic": nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.1), nn.Linear(8, 1))})
+
+    def data(self) -> Any:
+        return {"train": super().data()["train"]}
+
+    def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Tensor]]:
+        fake = model["generator"](torch.randn(len(batch[0]), 2))
+        yield "d", (functional.softplus(-model["critic"](batch[0])) + functional.softplus(model["critic"](fake.detach()))).mean()
+        yield "g", functional.softplus(-model["critic"](fake)).mean()
+
+
+@dataclass
+class Dies(Hook):
+    """Ends its process at a training iteration, as an out-of-memory killer does; not where it is 0."""
+
+    iteration: int = 0
+
+    def on_batch(self, state: State) -> None:
+        if state.phase == "train":
+            state.record(seen=float(sum(place * int(index) for place, index in enumerate(state.batch[2], start=1))))
+
+    def on_loss(self, state: State) -> None:
+        if state.phase == "train" and state.iteration + 1 == self.iteration:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+OPTIMIZERS = {"d": {"type": "Adam", "params": "critic.*", "scheduler": {"type": "ExponentialLR", "gamma": 0.9}}, "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"}}
+TURNS = {"optimizer": None, "optimizers": OPTIMIZERS, "validate_every": None}
+STREAM = f"{Streams.__module__}:Streams"
+KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "weights": (f"{HERE}:Weighted", {}, {}),
+    "parts": (f"{HERE}:Parts", {}, {}),
+    "turns": (f"{HERE}:Gan", {}, TURNS),
+    "init": ("tests.tasks:Points", {}, {"init": {"from": "weights.pt", "except": ["4.*"]}}),
+    "stream": (STREAM, {}, {"epoch_steps": 4}),
+    "stream with places": (STREAM, {"kind": "placed", "train": 53}, {"accumulate": 2}),
+    "stream in processes": (STREAM, {"train": 56}, {"epochs": None, "steps": 11, "loader": {"num_workers": 2}}),
+    "stream that ends": (STREAM, {}, {"epochs": None, "steps": 99, "loader": {"when_dry": "stop"}}),
+    "loader": (f"{HERE}:Loaded", {}, {"batch_size": 32, "epoch_steps": 5}),
+}
+
+
+def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
+    task, given, fields = KINDS[kind]
+    is_gan = kind == "turns"
+    written = {
+        "name": "killed",
+        "task": task,
+        "epochs": 2,
+        "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
+        "task_args": {"val": 0 if is_gan else 9, "batch_norm": True, "dropout": 0.3, "noisy": True, **given},
+        "batch_size": 4,
+        "validate_every": "5 steps",
+        "workers": {"count": 2},
+        "hooks": {"console": None, "memory_stats": None, "ema": {"decay": 0.7}, "checkpoint": {"every": "2 steps"}, "dies": {"type": f"{HERE}:Dies", "iteration": dies_at}},
+        **fields,
+    }
+    if "init" in written:
+        torch.manual_seed(3)
+        torch.save(Points(batch_norm=True).model().state_dict(), root / "weights.pt")
+        written["init"] = {**fields["init"], "from": str(root / "weights.pt")}
+    experiment = experiment_from_dict({name: value for name, value in written.items() if value is not None})
+    folder = RunFolder.create(root, kind.replace(" ", "-"), to_yaml(experiment), init=find_for(experiment))
+    return Assignment(experiment.source, str(folder))
+
+
+def _train(rank: int, world_size: int, given: dict[str, Assignment]) -> dict[str, int]:
+    """Runs to their ends, or to the process's; how far each came, by its last report."""
+    multiprocessing.current_process().daemon = False  # so that a loader may have processes
+    multiprocessing.set_start_method("fork", force=True)  # as runs have it: those of a forkserver outlive a rank that is killed
+    os.fsync = lambda file: None
+    ends = {}
+    for kind, assigned in given.items():
+        for report in Session(assigned, World(rank, world_size, rank)).reports():
+            ends[kind] = int(report.metrics["iteration"])
+    return ends
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Run]]:
+    """Of each kind a run that nothing befell, and one that was killed once and resumed."""
+    folders = tmp_path_factory.mktemp("undisturbed"), tmp_path_factory.mktemp("killed")
+    whole, killed = ({kind: assignment(kind, folder) for kind in KINDS} for folder in folders)
+    ends, _ = on_ranks(_train, 2, whole)
+    for kind, given in killed.items():
+        dies_at = random.Random(kind).randint(4, ends[kind] - 1)
+        dying = Assignment(given.source.with_values({"hooks.dies.iteration": dies_at}), given.location)
+        assert -signal.SIGKILL in until_killed(_train, 2, {kind: dying})
+    assert on_ranks(_train, 2, killed)[0] == ends
+    return {kind: (Run(RunFolder(whole[kind].location)), Run(RunFolder(killed[kind].location))) for kind in KINDS}
+
+
+def rows(run: Run) -> pd.DataFrame:
+    """What does not depend on clocks and memory, of every row."""
+    stats = run.stats
+    told = [name for name in stats if name in ("seen", "loss", "loss_d", "loss_g", "entropy", "size", "accuracy") or name.startswith("lr")]
+    keys = ["rank", "phase", "epoch", "iteration", "step"]
+    return stats[[*keys, *told]].sort_values(keys).reset_index(drop=True)
+
+
+def reports(run: Run) -> list[dict[str, Any]]:
+    timed = ("time", "attempt")
+    return [{name: value for name, value in report.items() if not name.startswith(timed) and not name.endswith("_s")} for report in run.reports()]
+
+
+def last_checkpoint(run: Run) -> dict[str, Any]:
+    """All that it holds, of each rank too, but for the place in a stream: rows tell what was read there."""
+    store = CheckpointStore(run.folder.checkpoints())
+    name = store.resolve("last")
+    return {file: plain(store.load(name, file) | {"data": None}) for file in store.files(name)}
+
+
+def plain(value: Any) -> Any:
+    """With lists for tensors, which compare bit for bit."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bit_for_bit_and_each_row_once(runs: dict[str, tuple[Run, Run]], kind: str) -> None:
+    whole, killed = runs[kind]
+    assert [attempt.checkpoint is None for attempt in killed.folder.attempts()] == [True, False]
+    assert not killed.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
+    pd.testing.assert_frame_equal(rows(killed), rows(whole), check_exact=True)
+    assert reports(killed) == reports(whole)
+    assert last_checkpoint(killed) == last_checkpoint(whole)
+    seen = rows(whole).query("phase == 'train'").groupby("rank", observed=True)["seen"].apply(list)
+    assert kind == "loader" or seen[0] != seen[1]
