@@ -84,6 +84,10 @@ class Hook:
     keeps_record: ClassVar[bool] = False
     """True when the hook puts a record under its own name into each checkpoint, which can then be published."""
 
+    evaluates: ClassVar[bool] = True
+    """False when the hook has no part in the evaluation of a stored checkpoint: where it keeps checkpoints, ends the training, or writes
+    to a run elsewhere."""
+
     no_turns: ClassVar[str] = ""
     """Why the hook cannot be where several optimizers take turns; empty where it can."""
 

@@ -82,6 +82,7 @@ class Checkpoint(Hook):
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.ALL
+    evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.best:

@@ -61,6 +61,7 @@ class Export(Hook):
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.ALL
     collective: ClassVar[bool] = True
+    evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.format in _TORCHSCRIPT:

@@ -45,6 +45,7 @@ class EarlyStopping(Hook):
     """Whether a phase without the metric is an error; otherwise it is passed over, with a warning."""
 
     observes: ClassVar[bool] = True
+    evaluates: ClassVar[bool] = False
     mutable: ClassVar[frozenset[str]] = frozenset({"min_delta", "patience", "stopping_threshold"})
 
     def __post_init__(self) -> None:

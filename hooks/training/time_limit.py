@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Gt
 
@@ -28,6 +28,8 @@ class TimeLimit(Hook):
 
     limit: Annotated[float, Gt(0)] | str
     """Seconds, or a time such as 2h30m, 90s, 1d 12h."""
+
+    evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._limit_s = _seconds(self.limit) if isinstance(self.limit, str) else self.limit

@@ -7,6 +7,7 @@ import typer
 from orchestrator.cli.compare import compare
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Verbs
+from orchestrator.cli.evaluate import evaluate
 from orchestrator.cli.hooks import hooks
 from orchestrator.cli.init import init
 from orchestrator.cli.logs import logs
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 
 for verb in (
-    init, run, sweep, resume, watch, ls, show, stats, compare, doctor, report, note, rm, submit, status, logs, stop, validate, hooks, schema,
+    init, run, sweep, resume, evaluate, watch, ls, show, stats, compare, doctor, report, note, rm, submit, status, logs, stop, validate, hooks, schema,
 ):  # fmt: skip
     app.command()(verb)
 

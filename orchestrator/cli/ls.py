@@ -63,7 +63,7 @@ def _told(folder: RunFolder, run: RunMetadata | DamagedFile) -> dict[str, Any]:
         return {"kind": "", "status": "damaged", "driver": "", "best": None, "tags": [], "notes": "", "started": "", "ended": ""}
     status = status_of(folder, run)
     return {
-        "kind": "sweep" if run.sweep else "run",
+        "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",
         "status": status,
         "driver": run.driver_in_words(status) or "",
         "best": run.best,

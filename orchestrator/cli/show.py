@@ -49,7 +49,7 @@ def show(
 def brief(folder: RunFolder) -> dict[str, Any]:
     """A run in a few words, from its small files alone."""
     from orchestrator.records.reports import counted_reports
-    from orchestrator.records.run_folder import status_of
+    from orchestrator.records.run_folder import EVALUATIONS, status_of
     from orchestrator.runs.best import Use, best_of
 
     run = folder.metadata()
@@ -66,6 +66,8 @@ def brief(folder: RunFolder) -> dict[str, Any]:
         "attempts": len(folder.attempts()),
         "goes_on_from": run.goes_on_from,
         "init": run.init,
+        "evaluates": run.evaluates,
+        "evaluations": folder.storage.names(EVALUATIONS),
         "stopped": list(run.stopped),
         "error": run.error,
         "reports": len(reports),
@@ -80,6 +82,7 @@ def show_brief(folder: RunFolder) -> None:
     """Prints a run in a few words, and how to use what it made."""
     from hooks.parts.metric_direction import not_known
     from orchestrator.config.source import Origin, Predecessor
+    from orchestrator.records.metadata import Evaluated
     from orchestrator.runs.best import Best
 
     told = brief(folder)
@@ -89,17 +92,21 @@ def show_brief(folder: RunFolder) -> None:
         echo(f"went on from {Predecessor(**known['goes_on_from'])}")
     if known["init"]:
         echo(f"began with {Origin(**known['init'])}")
+    if known["evaluates"]:
+        echo(f"measures {Evaluated(**known['evaluates'])}")
     for label in ("driver", "error", "stopped"):
         if known[label]:
             echo(f"{label}: {', '.join(known[label]) if label == 'stopped' else known[label]}")
     if known["checkpoints"]:
         echo(f"checkpoints: {', '.join(known['checkpoints'])}")
+    if known["evaluations"]:
+        echo(f"evaluations: {', '.join(known['evaluations'])}")
     rows = [(name, cell(name, value)) for name, value in known["metrics"].items() if name not in ("attempt", "time")]
     if rows:
         print_table(("last report", ""), rows)
     if known["best"]:
         echo(f"best: {Best(**known['best'])}")
-    elif metrics := sorted(name for name in known["metrics"] if name.startswith("val/")):
+    elif not known["evaluates"] and (metrics := sorted(name for name in known["metrics"] if name.startswith("val/"))):
         echo(not_known(metrics))
     if known["use"]:
         show_use(**known["use"])

@@ -20,6 +20,7 @@ from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.measuring import Measuring
 from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.loop.report import Report
 from orchestrator.loop.riders import Carrier, Rider
@@ -39,6 +40,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What an evaluation measures: a checkpoint of the run in whose folder it lies, on the phases of `val` or of `test`."""
+
+    checkpoint: str
+    phase: str
+
+
+@dataclass(frozen=True)
 class Assignment:
     """What a worker is told: plain data that travels to any process."""
 
@@ -53,6 +62,8 @@ class Assignment:
     """The `sweep` section that a trial is of: hooks find it in their config, though the trial's own experiment has none."""
     riders: tuple[Assignment, ...] = ()
     """The runs that share its training."""
+    subject: Subject | None = None
+    """What is measured; None where the run is trained."""
 
 
 _log = logging.getLogger("hookyard")
@@ -96,8 +107,12 @@ class Session:
         self._riders: Sequence[Session] = ()
 
     def prepare(self) -> CheckpointStore:
-        """Resolves the experiment; returns where its checkpoints lie."""
+        """Resolves the experiment; returns where its checkpoints lie: of an evaluation those of the run around it, in which it changes nothing."""
         self._resolved = self._resolved or resolve(self.assignment.source)
+        if self.assignment.subject:
+            around = self.folder.evaluated_run()
+            self._store = CheckpointStore(around.kept_checkpoints(), around.name, master=False)
+            return self._store
         out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
         self._store = CheckpointStore(self.folder.checkpoints(out_dir), self.folder.name, self.world.is_master)
         return self._store
@@ -107,8 +122,8 @@ class Session:
         self._riders = riders
 
     def reports(self) -> Generator[Report, None, None]:
-        """Trains, from the assignment's checkpoint or the newest whole one if there is any; yields each report after
-        writing it down."""
+        """Trains, from the assignment's checkpoint or the newest whole one if there is any, or measures its subject; yields each
+        report after writing it down."""
         attempt = self._attempt or self._begin()
         assert self._resolved is not None
         notes = StandstillNotes(self.folder, attempt.number, self.world.world_size)
@@ -156,9 +171,11 @@ class Session:
 
     def _build(self, resolved: ResolvedExperiment, attempt: Attempt) -> Rounds:
         """Builds the loop with those that ride on it, and puts each where its attempt goes on from."""
-        experiment = resolved.experiment
-        if trains_itself(type(resolved.task)):
-            kind: Callable[..., Rounds] = OwnLoop
+        experiment, subject = resolved.experiment, self.assignment.subject
+        if subject:
+            kind: Callable[..., Rounds] = partial(Measuring, kind=subject.phase, data_of=data_of)
+        elif trains_itself(type(resolved.task)):
+            kind = OwnLoop
         else:
             found = partial(Carrier if self._riders else Loop, data_of=data_of, origin=self._origin(experiment))
             kind = partial(found, resumes=attempt.checkpoint is not None)
@@ -201,8 +218,8 @@ class Session:
         self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch_length or None)
         if self.world.is_master:
             self.folder.write_attempt(attempt)
-        if attempt.checkpoint:
-            loop.restore(attempt.checkpoint)
+        if checkpoint := self.assignment.subject.checkpoint if self.assignment.subject else attempt.checkpoint:
+            loop.restore(checkpoint)
 
     def is_over(self) -> None:
         """Writes down where this run is over, though its training may go on for others."""
@@ -262,8 +279,10 @@ def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assi
         return begun
 
     hosts = world.gather(Host(world.rank, world.node, world.local_rank, str(world.device), torch.__version__))
-    world.broadcast(recover)
-    checkpoint = world.broadcast(partial(store.adopt, given)) if given else store.latest(leave_out, world)
+    checkpoint = None
+    if assignment.subject is None:
+        world.broadcast(recover)
+        checkpoint = world.broadcast(partial(store.adopt, given)) if given else store.latest(leave_out, world)
     attempt: Attempt = world.broadcast(begin)
     return attempt
 

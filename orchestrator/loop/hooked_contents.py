@@ -25,6 +25,7 @@ class HookedContents:
     scheduler goes by."""
 
     files: tuple[str, ...] = ("model", "optimizer")
+    unread: tuple[str, ...] = ()
 
     def __init__(self, state: State, iterations: Iterations, data: Data, changes: Changes, schedules: Mapping[str, Schedule | None]) -> None:
         self._state, self._iterations, self._data, self._changes = state, iterations, data, changes
@@ -59,7 +60,7 @@ class HookedContents:
 
     def described(self) -> dict[str, Any]:
         """What the manifest says of it."""
-        return {"data": self._data.sizes(), **self._in_force(), "split": self._iterations.split}
+        return {"data": self._data.sizes(), "phases": [*self._data.phases], **self._in_force(), "split": self._iterations.split}
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
         """Puts back what all ranks have alike; raises CheckpointError where it does not fit."""
@@ -117,10 +118,10 @@ class HookedContents:
                 self._state.show(words + effect)
 
     def _restore_training(self, name: str, checkpoint: dict[str, Any], rescheduled: Collection[str]) -> None:
-        state, kept = self._state, checkpoint["optimizer"]
+        state, kept = self._state, checkpoint.get("optimizer", {})
         try:
             state.module.load_state_dict(sharded_model(checkpoint["model"], state.module))
-            for one in state.optimizers:
+            for one in state.optimizers if kept else ():
                 self._restore_optimizer(one, kept[one] if one else kept, one in rescheduled)
         except (RuntimeError, ValueError, KeyError) as error:
             reason = f"its optimizer's state has no {error}, so it is of another optimizer" if isinstance(error, KeyError) else error
@@ -143,6 +144,21 @@ class HookedContents:
         for name, value in saved.items():
             if name in buffers:
                 buffers[name].copy_(value)
+
+
+class WeightsAlone(HookedContents):
+    """What of it is put back where a checkpoint is measured, and not gone on with, on any number of ranks: weights and buffers, and what hooks had been
+    changed to."""
+
+    files = ("model",)
+    unread = ("optimizer",)
+
+    def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
+        self._restore_training(name, checkpoint, ())
+
+    def restore_rank(self, rank_state: Mapping[str, Any], saved_world_size: int, other: Callable[[int], Mapping[str, Any]]) -> None:
+        self._changes.restored({one: {} for one in self._schedules})
+        self._restore_buffers(rank_state.get("buffers", {}))
 
 
 def advance(scheduler: Any, steps: int) -> None:

@@ -21,6 +21,7 @@ class KeptParts:
     """The parts of one rank: taken down for a checkpoint, and put back once the task has built them. Worker process."""
 
     files: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     mesh = None
 
     def __init__(self, world: World) -> None:

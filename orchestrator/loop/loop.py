@@ -57,6 +57,9 @@ class Loop(Rounds):
     not read; `origin` is what these were found to be.
     """
 
+    contents: type[HookedContents] = HookedContents
+    """What a checkpoint holds of it."""
+
     def __init__(
         self,
         task: Task,
@@ -116,7 +119,7 @@ class Loop(Rounds):
         self.iterations = kind(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
-        contents = HookedContents(state, self.iterations, self.data, self.changes, schedules)
+        contents = self.contents(state, self.iterations, self.data, self.changes, schedules)
         self.saving = Saving(store, state, self.plan, contents, self.cursor, self.world, self.ledger, send_artifacts)
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""

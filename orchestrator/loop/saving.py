@@ -24,6 +24,8 @@ class Contents(Protocol):
 
     files: tuple[str, ...]
     """The files without which there is no such checkpoint."""
+    unread: tuple[str, ...]
+    """Those that are left where they are."""
 
     @property
     def mesh(self) -> Any:
@@ -127,7 +129,7 @@ class Saving:
         manifest = world.broadcast(partial(self.store.manifest, name))
         files = manifest["files"]
         shared = dict.fromkeys([*(f"{key}.pt" for key in (*contents.files, "hooks")), *shared_files(files)])
-        stored = {file.removesuffix(".pt"): load(file) for file in shared}
+        stored = {key: load(file) for file in shared if (key := file.removesuffix(".pt")) not in contents.unread}
         checkpoint = self.store.with_shards(name, stored, contents.mesh)
         contents.restore(name, manifest, checkpoint)
         self._cursor.restore(position_in(manifest))

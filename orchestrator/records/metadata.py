@@ -46,6 +46,16 @@ class TakeOver:
 
 
 @dataclass(frozen=True)
+class Evaluated(Predecessor):
+    """The checkpoint that an evaluation measures, and on which phases."""
+
+    phase: Literal["val", "test"]
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, on {self.phase}"
+
+
+@dataclass(frozen=True)
 class _Reached:
     """What is read of `best` without knowing more of it."""
 
@@ -95,6 +105,8 @@ class RunMetadata:
     """The checkpoint of another run that it began with, as `Predecessor` has it."""
     init: Mapping[str, Any] | None = None
     """The weights that it began with, as `Origin` has them."""
+    evaluates: Mapping[str, Any] | None = None
+    """What it measures where it trains nothing, as `Evaluated` has it."""
     tags: Sequence[str] = ()
     notes: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -134,6 +146,8 @@ class RunMetadata:
             checked(self.goes_on_from, Predecessor, "goes_on_from")
         if self.init is not None:
             checked(self.init, Origin, "init")
+        if self.evaluates is not None:
+            checked(self.evaluates, Evaluated, "evaluates")
         if self.best is not None:
             checked(self.best, _Reached, "best")
         if self.pid is not None and not 0 < self.pid < 2**31:

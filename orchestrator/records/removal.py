@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
-from orchestrator.records.run_folder import RunFolder, run_folders
+from orchestrator.records.run_folder import EVALUATIONS, RunFolder, run_folders
 from orchestrator.storage import Storage
 
 _OUT_DIR = re.compile(r"out_dir\W*:\s*(?!null\b)\S")
@@ -33,13 +33,16 @@ class Removal:
         folder = RunFolder.open(path)
         if _status(folder) == "running":
             raise UsageError(f"{folder} is under way: end it before it is removed")
+        own = [folder, *run_folders(folder.storage / "trials")]
+        evaluations = [one for found in folder.storage.each(lambda run: run_folders(run.storage / EVALUATIONS), own) for one in found]
+        if under_way := [one for one in evaluations if _status(one) == "running"]:
+            raise UsageError(f"{under_way[0]} is under way: end it before {folder.name} is removed")
         around = folder.storage.parent
         if around.name == "trials" and RunFolder(around.parent).exists():
             raise UsageError(f"{folder} is a trial, and its sweep's tables are made of all trials: remove the sweep, hookyard rm {around.parent}")
         successors = [other for other in run_folders(around) if _goes_on_from(other, folder)]
         if lacking := [other for other in successors if not other.checkpoint_names()]:
             raise UsageError(f"{lacking[0]} goes on from {folder}, and has no checkpoint of its own yet: end or remove that first")
-        own = [folder, *run_folders(folder.storage / "trials")]
         elsewhere = [kept for found in folder.storage.each(lambda run: _kept_outside(run, folder), own) for kept in found]
         return cls(folder, elsewhere, successors)
 

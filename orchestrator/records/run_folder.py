@@ -28,6 +28,8 @@ from orchestrator.storage.growing import PARTS
 from orchestrator.storage.stored_data import checked, left_out, mapping, read_json, sealed, whole_lines
 
 DEFAULT_STORAGE = "runs"
+EVALUATIONS = "evaluations"
+"""Where in a run's folder its evaluations lie, each a run's folder too."""
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
 ENDED = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
@@ -236,6 +238,10 @@ class RunFolder:
         if is_driven(around) is None:
             self._refuse_if_driven(take_over)
         return Lease(around, take_over=take_over)
+
+    def evaluated_run(self) -> RunFolder:
+        """Of an evaluation, the run whose checkpoint it measures."""
+        return RunFolder(self.storage.parent.parent)
 
     def lease_place(self, metadata: RunMetadata) -> Storage:
         """Where it is told who drives it."""

@@ -49,15 +49,17 @@ class Best:
 
 
 def best_of(folder: RunFolder) -> Best | None:
-    """The best of a run, under way or over; None where it is known of no reported metric which way is better."""
+    """The best of a run, under way or over; None of an evaluation, and where it is known of no reported metric which way is better."""
     metadata = folder.metadata()
+    if metadata.evaluates:
+        return None
     config = folder.experiment()
     if metadata.modes:  # a trial is judged as its sweep says
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
     reports = [one for one in counted_reports(folder.reports(), folder.attempts()) if {"epoch", "step"} <= one.keys()]
     storage = folder.kept_checkpoints()
     index = read_index(storage)
-    metric = index.get("metrics", {}).get("best") or first_to_judge_by({name for report in reports for name in report}, config)
+    metric = index.get("metrics", {}).get("best") or first_to_judge_by(dict.fromkeys(name for report in reports for name in report), config)
     mode = direction(metric, declared_modes(config)) if metric else None
     report = best_report(reports, metric, mode) if metric and mode else None
     if metric is None or mode is None or report is None:

@@ -1,34 +1,16 @@
-"""The driver of a run: starts it, watches it, and keeps what it made."""
+"""The driver of a run: begins one, or goes on with it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, replace
-from itertools import chain
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from hooks.state import Display
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
 from orchestrator.config.python_objects import code_of_main
-from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.engines.lifecycle import Lifecycle, failing
-from orchestrator.engines.main_classes import with_classes_of_main
-from orchestrator.engines.ray_environment import (
-    Ray,
-    Resources,
-    chosen_address,
-    connection_line,
-    environment_values,
-    local_resources,
-    refuse_unless_fits,
-    starts_ray,
-)
-from orchestrator.engines.session import Assignment
+from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.loop.weight_sources import find_for
 from orchestrator.records.lease import Lease
@@ -37,19 +19,9 @@ from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
-from orchestrator.runs.best import recording_best
-from orchestrator.runs.continuation import take_up_predecessor
+from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import TerminalDisplay, say
-from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, in_notebook
-from orchestrator.terminal.standstill_teller import StandstillTeller
-
-if TYPE_CHECKING:
-    from orchestrator.engines.engine import Engine
-
-POLL_S = 0.2
 
 
 def run(
@@ -72,10 +44,10 @@ def run(
     experiment = checked_experiment(experiment)
     if experiment.sweep is not None:
         raise UsageError("this experiment has a sweep section; use sweep (hookyard sweep)")
-    engine = _chosen(engine, local)
+    engine = chosen_engine(engine, local)
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
-    _refuse_what_cannot_be(experiment, engine, address)
+    refuse_what_cannot_be(experiment, engine, address)
     metadata = {
         **provenance(experiment.import_paths),
         "source": experiment.source,
@@ -91,7 +63,8 @@ def run(
     folder.refuse_if_taken()
     with Lease(folder.storage) as lease:
         folder = RunFolder.create(storage, folder.name, to_yaml(experiment), code=code_of_main(to_dict(experiment)), **metadata)
-        return _drive(folder, experiment, engine, address, lease)
+        drive(folder, experiment, engine, address, lease, how_to_go_on=resume_command(folder))
+    return Run(folder)
 
 
 def resume(
@@ -114,7 +87,9 @@ def resume(
 
 def go_on(folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool) -> Run:
     """As `resume`, of a run whose lease is had."""
-    return _drive(folder, *_made_ready(folder, workers, address, from_start), lease)
+    experiment, engine, address = _made_ready(folder, workers, address, from_start)
+    drive(folder, experiment, engine, address, lease, how_to_go_on=resume_command(folder))
+    return Run(folder)
 
 
 @nothing_started()
@@ -123,10 +98,12 @@ def _made_ready(folder: RunFolder, workers: int | None, address: str | None, fro
     metadata = folder.metadata()
     if metadata.status in ENDED:
         raise UsageError(f"{folder} has {metadata.status}; there is nothing to resume")
+    if metadata.evaluates:
+        raise UsageError(f"{folder} is an evaluation, which begins anew: hookyard evaluate {folder.evaluated_run()}@{metadata.evaluates['checkpoint']}")
     experiment = experiment_to_resume(folder, workers)
-    engine = metadata.engine or _chosen(None, metadata.local)
+    engine = metadata.engine or chosen_engine(None, metadata.local)
     address = chosen_address(address, local=engine == "in-process")
-    _refuse_what_cannot_be(experiment, engine, address)
+    refuse_what_cannot_be(experiment, engine, address)
     if from_start and (before := experiment.source.goes_on_from):
         raise UsageError(f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}")
     _check_checkpoints(folder, from_start)
@@ -166,131 +143,3 @@ def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Exper
 def resume_command(folder: RunFolder) -> str:
     """What to type to go on with a run."""
     return f"hookyard resume {shlex.quote(str(folder))}"
-
-
-def _chosen(engine: EngineName | None, local: bool) -> EngineName:
-    if local and engine not in (None, "in-process"):
-        raise UsageError(f"local is the engine in-process, and engine={engine} another one; say one of them")
-    return "in-process" if local else engine or "train"
-
-
-def _refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: str | None) -> None:
-    workers = experiment.workers
-    if engine == "gang" and workers.least < workers.most:
-        raise UsageError(
-            f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say workers.count={workers.most}, "
-            "or use the engine train, which makes do with fewer"
-        )
-    if engine == "in-process":
-        from orchestrator.engines.in_process import device_of
-
-        device_of(workers)
-        return
-    with_classes_of_main(experiment.source, address)
-    if starts_ray(address):
-        refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")
-
-
-def _drive(folder: RunFolder, experiment: Experiment, engine: EngineName, address: str | None, lease: Lease) -> Run:
-    source = experiment.source if engine == "in-process" else with_classes_of_main(experiment.source, address)
-    assignment = Assignment(source, folder.location)
-    how = resume_command(folder)
-    with (
-        recording_best(folder),
-        failing(folder),
-        _display(folder) as display,
-        Interrupts(how) as interrupts,
-        StandstillTeller(lambda: [folder], display, lambda: interrupts.asked),
-    ):
-
-        def asked() -> bool:
-            lease.check()
-            return interrupts.asked
-
-        take_up_predecessor(folder, experiment)
-        if before := experiment.source.goes_on_from:
-            display.line(f"goes on from {before}")
-        resolved = resolve(experiment.source)
-        if engine == "in-process":
-            from orchestrator.engines.in_process import InProcess
-
-            workers = resolved.experiment.workers
-            if workers.most > 1:
-                display.line(f"local: one process instead of {workers.in_words('worker')}")
-            Lifecycle(InProcess(workers, display=display, stop_asked=asked, end_standing=interrupts.fail), assignment, resolved).train()
-        else:
-            _on_ray(engine, assignment, resolved, display, asked, address)
-    done = Run(folder)
-    if done.status == "interrupted":
-        say(f"Interrupted after a checkpoint. To go on: {how}")
-    return done
-
-
-def _display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
-    """What shows the run here: lines and bars on a terminal, a frame that lives in a notebook."""
-    if not in_notebook():
-        return TerminalDisplay(folder.storage)
-    from orchestrator.terminal.live_frame import LiveFrame
-
-    return NotebookDisplay(folder.storage, LiveFrame(folder))
-
-
-def _on_ray(
-    engine: EngineName,
-    assignment: Assignment,
-    resolved: ResolvedExperiment,
-    display: Display,
-    asked: Callable[[], bool],
-    address: str | None,
-) -> None:
-    display.line(connection_line(address))
-    experiment, workers = resolved.experiment, resolved.experiment.workers
-    with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
-        from orchestrator.engines.mailbox import Mailbox, start_mailbox
-
-        trained_by: Engine
-        if engine == "gang":
-            from orchestrator.engines.gang import Gang
-
-            name, mailbox = start_mailbox(Mailbox)
-            trained_by, restarts = Gang(workers, in_trial=False), experiment.max_failures
-            display.line(f"training with a gang of {workers.in_words('rank')}")
-        else:
-            from orchestrator.engines.relay import Relay
-            from orchestrator.engines.train_engine import TrainJobs
-
-            name, mailbox = start_mailbox(Relay)
-            trained_by, restarts = TrainJobs(workers, lean=address is None), 0  # Ray Train sees to them
-            display.line(f"training with Ray Train on {workers.in_words('worker')}")
-
-        def tell(line: str) -> None:
-            mailbox.post.remote(("line", line))
-
-        life = Lifecycle(trained_by, replace(assignment, mailbox=name), resolved, restarts=restarts, tell=tell)
-        # In a thread of its own, so that this one hears signals.
-        work = ThreadPoolExecutor(max_workers=1).submit(life.train)
-        import orchestrator.stats.compaction  # noqa: F401  # which the end needs: the ranks take longer to start
-
-        _watch(ray, mailbox, work, display, asked)
-
-
-def _watch(ray: Any, mailbox: Any, work: Future[None], display: Display, asked: Callable[[], bool]) -> None:
-    """Shows what rank 0 has to show until the work is over, and hands on a wish to stop; raises what the work raised."""
-    calls: list[Any] = []
-    over = False
-    while not over:
-        over = bool(wait([work], POLL_S).done)
-        calls.append(mailbox.collect.remote(asked()))
-        ready, calls = ray.wait(calls, num_returns=len(calls), timeout=5 if over else 2)
-        for kind, *news in chain.from_iterable(_answer(ray, call) for call in ready):
-            (display.line if kind == "line" else display.progress)(*news)
-    work.result()
-
-
-def _answer(ray: Any, call: Any) -> list[Any]:
-    """What the mailbox held: nothing where it died, and is started again empty."""
-    try:
-        found: list[Any] = ray.get(call)
-        return found
-    except ray.exceptions.RayActorError:
-        return []

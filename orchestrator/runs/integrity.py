@@ -17,12 +17,14 @@ from orchestrator.errors import CheckpointError, HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.metadata import Attempt, RunMetadata
 from orchestrator.records.reports import checked_report
-from orchestrator.records.run_folder import ADVICE, ENDED, RunFolder
+from orchestrator.records.run_folder import ADVICE, ENDED, EVALUATIONS, RunFolder
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import hearing, is_whole, left_out, mapping, parsed, whole_lines
 
 Verdict = Literal["whole", "readable", "unknown", "damaged", "missing"]
 """`whole`: its checksum holds. `readable`: it carries none, and reads as what it should be. `unknown`: a hook's, or anybody's."""
+_RUNS = ("trials/", f"{EVALUATIONS}/")
+"""Where in a folder there are runs of their own."""
 _ROWS = "What is left out is lost without a copy of the file; all other rows, reports and checkpoints stand"
 _LINES = "These lines are left out; put back a copy of the file to have them again"
 _CHECKPOINT = "`resume` passes this checkpoint over and takes the newest that is whole; put back a copy, or remove its folder"
@@ -55,11 +57,11 @@ class FileVerdict:
 
 
 def file_verdicts(folder: RunFolder) -> Iterator[FileVerdict]:
-    """Every file of a run or a sweep, and those that should be there; raises StorageError where the storage itself stays away."""
+    """Every file of a run or a sweep, of its trials and evaluations, and those that should be there; raises StorageError where the storage itself stays away."""
     storage = folder.storage
     there = _files(storage)
-    trials = {name.split("/")[1] for name in there if name.startswith("trials/") and name.count("/") > 1}
-    own = [name for name in there if not name.startswith(("trials/", f"{CLAIMS}/", "checkpoints/"))]
+    inside = {tuple(name.split("/")[:2]) for name in there if name.startswith(_RUNS) and name.count("/") > 1}
+    own = [name for name in there if not name.startswith((*_RUNS, f"{CLAIMS}/", "checkpoints/"))]
     yield from (_looked_at(folder, name, there) for name in own)
     yield from (_missing(name) for name in _lacking(folder, there))
     checkpoints = storage / "checkpoints"
@@ -67,9 +69,9 @@ def file_verdicts(folder: RunFolder) -> Iterator[FileVerdict]:
         checkpoints = folder.kept_checkpoints()
     prefix = "checkpoints" if checkpoints.path == f"{storage.path}/checkpoints" else str(checkpoints)
     yield from (replace(one, file=f"{prefix}/{one.file}") for one in _checkpoint_verdicts(checkpoints))
-    for trial in sorted(trials):
-        inner = file_verdicts(RunFolder(storage / "trials", trial))
-        yield from (replace(one, file=one.file if one.file.startswith(str(checkpoints)) else f"trials/{trial}/{one.file}") for one in inner)
+    for around, name in sorted(inside):
+        inner = file_verdicts(RunFolder(storage / around, name))
+        yield from (replace(one, file=one.file if one.file.startswith(str(checkpoints)) else f"{around}/{name}/{one.file}") for one in inner)
 
 
 def _files(storage: Storage) -> list[str]:

@@ -57,10 +57,16 @@ def _task(folder: RunFolder, name: str, arguments: dict[str, object]) -> Task:
     try:
         return make_task(name, arguments)[0]
     except ConfigError as error:
-        raise UsageError(
-            f"{folder} cannot be loaded as a model: {error}\nIts code was in {', '.join(paths) or 'the import path'}{_commit(folder)}; "
-            f"call from where it is now, or put that on PYTHONPATH. The weights need no code: open_run({str(folder)!r}).weights()"
-        ) from None
+        raise not_found(folder, "loaded as a model", error) from None
+
+
+def not_found(folder: RunFolder, what: str, error: ConfigError) -> UsageError:
+    """What to say where the code of a run's task is not what it was, or not here."""
+    paths = folder.source().import_paths
+    return UsageError(
+        f"{folder} cannot be {what}: {error}\nIts code was in {', '.join(paths) or 'the import path'}{_commit(folder)}; "
+        f"call from where it is now, or put that on PYTHONPATH. The weights need no code: open_run({str(folder)!r}).weights()"
+    )
 
 
 def _commit(folder: RunFolder) -> str:

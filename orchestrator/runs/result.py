@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.parts.metric_direction import declared_modes
 from orchestrator.errors import UsageError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.checkpoint.store import CheckpointStore
     from orchestrator.config.experiment import Experiment
+    from orchestrator.records.metadata import EngineName
     from orchestrator.stats.query import Rows
     from orchestrator.storage import Storage
 
@@ -124,7 +125,7 @@ class Run(Result):
         """Per column min, median, p95 and max over all ranks and the worst rank; or a table by rank, node, phase, span or hook.
 
         `columns` are the columns to summarize, `where` the rows, as `load_stats` takes them. But for the table by phase,
-        rows are those of `train` unless `where` speaks of the phase. Raises UsageError for what cannot be summarized.
+        rows are those of `train` unless `where` speaks of the phase, of an evaluation all. Raises UsageError for what cannot be summarized.
         """
         from orchestrator.stats import summaries
         from orchestrator.stats.row_filter import check_columns
@@ -136,7 +137,7 @@ class Run(Result):
         makers = {None: summaries.summarize, "rank": summaries.by_rank, "node": summaries.by_node, "phase": summaries.by_phase, "span": summaries.by_span}
         if by not in makers:
             raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
-        rows = self.rows(where if by == "phase" else training_unless_said(where))
+        rows = self.rows(where if by == "phase" or self.folder.metadata().evaluates else training_unless_said(where))
         check_columns(columns or (), rows.columns)
         return makers[by](rows, columns)
 
@@ -190,6 +191,27 @@ class Run(Result):
         from orchestrator.runs.continuation import continued
 
         return continued(self.folder, label, overrides)
+
+    def evaluate(
+        self,
+        label: str = "best",
+        phase: Literal["val", "test"] = "val",
+        overrides: Iterable[str] = (),
+        *,
+        workers: int | None = None,
+        engine: EngineName | None = None,
+        local: bool = False,
+        address: str | None = None,
+    ) -> Run:
+        """Measures a checkpoint, `best`, `last` or a name, as the run measures its own, on any number of ranks: a run of its own in
+        this one's `evaluations/`, with the report and the rows of it.
+
+        On the run's own engine where none is said. Raises UsageError where there is no such checkpoint or data, or the task cannot be
+        imported; ConfigError for an override that is wrong or that no evaluation reads; RunError where it fails.
+        """
+        from orchestrator.runs.evaluation import Evaluation
+
+        return Run(Evaluation.of(self.folder, label, phase, overrides, workers).start(engine, address, local=local))
 
     def _compacted(self) -> Storage:
         """Where its rows lie; what compacting them has left undone is taken up."""

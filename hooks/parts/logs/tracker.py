@@ -55,6 +55,7 @@ class Tracker(ABC):
     priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
     ranks: ClassVar[Ranks] = Ranks.MASTER
     best_effort: ClassVar[bool] = True
+    evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.run_id: str | None = None

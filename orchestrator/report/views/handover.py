@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
+from orchestrator.records.metadata import Evaluated
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import element, joined
@@ -12,6 +13,8 @@ from orchestrator.runs.best import Best, Use
 
 def handover(folder: RunFolder, best: Best | None, trial: str = "") -> page.Section:
     """How to use the best checkpoint of a run, or of a sweep's best `trial`."""
+    if measured := folder.metadata().evaluates:
+        return page.Section("best", "What was measured", f"This measures {Evaluated(**measured)}.")
     if best is None or best.checkpoint is None:
         return page.Section("best", "Using the best", f"No checkpoint is kept as the best{f': {best}' if best else ''}.")
     pieces = [element("p", f"{trial} {best}.".lstrip()), element("pre", "\n".join(astuple(Use.of(folder, "best"))), tabindex=0)]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run
 from orchestrator.config.load import load_experiment
-from orchestrator.runs import driver
+from orchestrator.runs import launch
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
@@ -51,7 +51,7 @@ class AskedAfter:
 def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     def after(calls: int | None) -> None:
         with_calls = type("AskedAfter", (AskedAfter,), {"calls": calls or 10**9})
-        monkeypatch.setattr(driver, "Interrupts", with_calls)
+        monkeypatch.setattr(launch, "Interrupts", with_calls)
 
     return after
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator import UsageError, resume, run, sweep
-from orchestrator.runs import driver
-from orchestrator.runs.driver import _watch
+from orchestrator.runs import launch
+from orchestrator.runs.launch import _watch
 from tests.tasks import described
 
 
@@ -61,7 +61,7 @@ def watched(slow: Slow, asked: Callable[[], bool] = lambda: False) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "POLL_S", 0)
+    monkeypatch.setattr(launch, "POLL_S", 0)
 
 
 def test_what_a_slow_mailbox_answers_late_is_shown_all_the_same() -> None:

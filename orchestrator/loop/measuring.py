@@ -1,0 +1,34 @@
+"""The loop of an evaluation: a stored checkpoint is measured as the hooked loop measures what it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hooks.parts.metric_names import phase_of
+from orchestrator.checkpoint.position import Stage
+from orchestrator.errors import RunError
+from orchestrator.loop.hooked_contents import WeightsAlone
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.report import Report
+
+
+class Measuring(Loop):
+    """Goes once through all phases of a `kind`, `val` or `test`, with the checkpoint that was put back, and yields one report. Worker process.
+    Raises RunError where the task has no such data."""
+
+    contents = WeightsAlone
+
+    def __init__(self, *arguments: Any, kind: str, **more: Any) -> None:
+        super().__init__(*arguments, **more, resumes=True)
+        self._kind = kind
+
+    def _rounds(self) -> Iterator[Report]:
+        if not self.data.of_kind(self._kind):
+            raise RunError(f"data() of {type(self.task).__name__} gives {', '.join(self.data.phases)}, and no {self._kind} to evaluate")
+        self.state.metrics, self.cursor.eval_iterations, self.cursor.stage = {}, {}, Stage.VALIDATED
+        self.evaluation.run(self._kind)
+        report = self._report(last=True)
+        # What a hook had of the training since its last report came with the checkpoint.
+        yield replace(report, metrics={name: value for name, value in report.metrics.items() if phase_of(name) in ("", self._kind)}, final=True)

@@ -1,0 +1,185 @@
+"""An evaluation: the metrics of a stored checkpoint, measured as its run measures its own. It is a run's folder under that of the run. Driver."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from hooks.hook import EVENTS, Hook
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_of, to_dict, to_yaml, with_overrides
+from orchestrator.config.overrides import read_overrides
+from orchestrator.config.reader import Document, join
+from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.engines.ray_environment import chosen_address
+from orchestrator.engines.session import Subject
+from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
+from orchestrator.records.lease import Lease
+from orchestrator.records.metadata import EngineName, Evaluated
+from orchestrator.records.provenance import provenance
+from orchestrator.records.run_folder import EVALUATIONS, RunFolder
+from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
+from orchestrator.runs.model import not_found
+from orchestrator.task import trains_itself
+
+Kind = Literal["val", "test"]
+
+_READ = (
+    "task_args", "seed", "precision", "channels_last", "compile", "sync_batchnorm", "loader.eval_batch_size", "loader.num_workers",
+    "loader.pin_memory", "workers", "hang", "max_failures", "environment", "upload_interval_s",
+)  # fmt: skip
+"""What of an experiment an evaluation reads, beside its hooks."""
+_LISTED = f"{', '.join(_READ)} and hooks"
+_OF_TRAINING: Mapping[str, Any] = {"init": None, "scaler": {}, "workers.ddp": {}}
+"""What only training reads, and what could contradict another number of ranks or precision."""
+_NEVER_FIRED = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A checkpoint that is to be measured, and with what."""
+
+    run: RunFolder
+    subject: Evaluated
+    experiment: Experiment
+
+    @classmethod
+    def of(cls, run: RunFolder, label: str, phase: Kind, overrides: Iterable[str] = (), workers: int | None = None) -> Evaluation:
+        """That of a checkpoint, `best`, `last` or a name, with `key=value` overrides over the run's experiment, on as many `workers`
+        where that is said.
+
+        Raises UsageError where there is no such checkpoint, it is damaged, the run had no such data, or its task cannot be
+        imported; ConfigError for an override that is wrong, or that nothing would read.
+        """
+        if phase not in ("val", "test"):
+            raise UsageError(f"phase is val or test, got {phase!r}")
+        if run.metadata().evaluates:
+            raise UsageError(f"{run} is an evaluation, and has no checkpoints; evaluate the run, {run.evaluated_run()}")
+        overrides = list(overrides)
+        subject = _subject(run, label, phase, any(one.startswith("task_args") for one in overrides))
+        source = replace(run.source(), goes_on_from=None)
+        source = replace(source, import_paths=tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())])))
+        try:
+            trained = resolve(source)
+        except ConfigError as error:
+            raise not_found(run, "evaluated", error) from None
+        if trains_itself(type(trained.task)):
+            raise UsageError(f"{run} was trained by its task's own train(), which alone knows how to measure a checkpoint")
+        _refuse_unread(trained, overrides)
+        source = source.with_values({**_OF_TRAINING, **_without_training(trained)})
+        if workers is not None:
+            source = source.with_values({"workers.count": workers, **({"workers.strategy": "ddp"} if workers == 1 else {})})
+        experiment = with_overrides(source, overrides) if overrides else experiment_of(source)
+        _refuse_hooks_of_training(trained, experiment)
+        return cls(run, subject, experiment)
+
+    def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
+        """Measures it to the end, on the run's own engine where none is said; gives the folder. Raises RunError where it fails."""
+        made_by = self.run.metadata()
+        engine = chosen_engine(engine, local) if engine or local else made_by.engine or chosen_engine(None, made_by.local)
+        address = chosen_address(address, local=engine == "in-process")
+        refuse_what_cannot_be(self.experiment, engine, address)
+        metadata = {
+            **provenance(self.experiment.import_paths),
+            "source": self.experiment.source,
+            "engine": engine,
+            "local": engine == "in-process",
+            "seed": self.experiment.seed,
+            "evaluates": asdict(self.subject),
+        }
+        around = self.run.storage / EVALUATIONS
+        taken = around.names()
+        stem = f"{self.subject.checkpoint}-{self.subject.phase}"
+        name = next(one for one in chain([stem], (f"{stem}-{number}" for number in count(2))) if one not in taken)
+        with Lease(around / name) as lease:
+            folder = RunFolder.create(around, name, to_yaml(self.experiment), **metadata)
+            again = f"hookyard evaluate {shlex.quote(f'{self.run}@{self.subject.checkpoint}')} --phase {self.subject.phase}"
+            subject = Subject(self.subject.checkpoint, self.subject.phase)
+            drive(folder, self.experiment, engine, address, lease, how_to_go_on=again, subject=subject)
+        return folder
+
+
+def _subject(run: RunFolder, label: str, phase: Kind, other_data: bool) -> Evaluated:
+    """What is measured; raises UsageError where it is not there, or the run had no such data and has not been given other."""
+    store = CheckpointStore(run.kept_checkpoints(), run.name)
+    try:
+        name = store.resolve(label)
+        sha256, manifest, position = store.verify(name), store.manifest(name), store.position(name)
+    except CheckpointError as error:
+        raise UsageError(str(error)) from None
+    phases = manifest.get("phases", [phase])
+    if not other_data and not any(one.partition("/")[0] == phase for one in phases):
+        raise UsageError(f"{run} has no {phase} data: data() of its task gave {', '.join(phases)} when {name} was made")
+    return Evaluated(str(run), name, sha256, position.epoch, position.step, phase)
+
+
+def _without_training(trained: ResolvedExperiment) -> dict[str, Any]:
+    """Values by which hooks that have no part in an evaluation are off, and what would change them in flight is gone."""
+    required = trained.task.required_hooks()
+    off = [name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required]
+    changes = [
+        {**change, "set": {path: value for path, value in change["set"].items() if path.startswith("hooks.") and path.split(".")[1] not in off}}
+        for change in to_dict(trained.experiment)["changes"]
+    ]
+    return {**{f"hooks.{name}": None for name in off}, "changes": [change for change in changes if change["set"]]}
+
+
+# Overrides
+
+
+def _refuse_unread(trained: ResolvedExperiment, overrides: Sequence[str]) -> None:
+    """Raises ConfigError for overrides that no evaluation reads."""
+    document = Document({})
+    values = read_overrides(document, overrides)
+    problems = [problem for path, value in values for problem in _unread(trained, path, value)]
+    if problems:
+        raise ConfigError([*document.problems, *map(document.locate, problems)])
+
+
+def _unread(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
+    if path.partition(".")[0] == "hooks":
+        entries = {path: value} if path != "hooks" else {f"hooks.{name}": entry for name, entry in _mapping(value).items()}
+        yield from (problem for entry, said in entries.items() for problem in _unread_of_hook(trained, entry, said))
+        return
+    for leaf in _leaves(path, value):
+        if leaf.startswith("workers.ddp") or not any(f"{leaf}.".startswith(f"{read}.") for read in _READ):
+            near = did_you_mean(leaf, _READ)
+            yield Problem(leaf, f"is read by no evaluation{'' if near else f', which reads {_LISTED}'}", suggestion=near)
+
+
+def _unread_of_hook(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
+    """A hook of the run may be left out, and others may come; but it goes on as the run had it."""
+    name = path.split(".")[1]
+    own = trained.hooks.get(name)
+    if own is not None and not _takes_part(own):
+        yield Problem(path, "is read by no evaluation: that hook has no part in it")
+    elif own is not None and (path != f"hooks.{name}" or value not in (None, False)):
+        yield Problem(path, f"cannot be otherwise than the run had it; hooks.{name}=false leaves it out")
+    elif own is None and value in (None, False):
+        yield Problem(path, "is off already")
+
+
+def _refuse_hooks_of_training(trained: ResolvedExperiment, experiment: Experiment) -> None:
+    """Raises ConfigError for hooks that were added and have no part in an evaluation."""
+    added = {name: hook for name, hook in resolve(experiment.source).hooks.items() if name not in trained.hooks}
+    wrong = [Problem(f"hooks.{name}", "is read by no evaluation: that hook has no part in it") for name, hook in added.items() if not _takes_part(hook)]
+    if wrong:
+        raise ConfigError(wrong)
+
+
+def _takes_part(hook: Hook) -> bool:
+    return hook.evaluates and any(hook.handles(event) for event in EVENTS if event not in _NEVER_FIRED)
+
+
+def _leaves(path: str, value: Any) -> list[str]:
+    """The dotted paths of all that a value says."""
+    return [leaf for key, one in _mapping(value).items() for leaf in _leaves(join(path, key), one)] or [path]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,236 @@
+"""A stored checkpoint is measured as its run measured it, on any number of ranks, and what is around it stays right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hooks import Hook, State
+from orchestrator import CheckpointError, ConfigError, Run, UsageError, open_run, resume, run, sweep
+from orchestrator.cli import app
+from orchestrator.config.load import to_yaml
+from orchestrator.engines.session import Assignment, Session, Subject
+from orchestrator.loop.world import World
+from orchestrator.records.removal import Removal
+from orchestrator.records.run_folder import EVALUATIONS, RunFolder
+from orchestrator.runs.evaluation import Evaluation
+from tests.ranks import on_ranks
+from tests.tasks import described
+
+SETS = {"task": "tests.orchestrator.loop.test_several_sets:Sets", "task_args": {"batch_norm": True, "dropout": 0.5}}
+HOOKS = {
+    "ema": {"decay": 0.9, "evaluate": "both"},
+    "gradient_clip": {"max_norm": 1.0},
+    "early_stopping": {"monitor": "val/few/loss", "patience": 100},
+    "checkpoint": {"keep": None},
+}
+
+
+def measures(report: dict[str, Any], phase: str) -> dict[str, float]:
+    """What a report says of the model: no times and no memory."""
+    return {name: value for name, value in report.items() if name.startswith(f"{phase}/") and not name.endswith(("_s", "_bytes"))}
+
+
+def reported(done: Run, step: int, phase: str) -> dict[str, float]:
+    return next(found for report in done.reports() if report["step"] == step and (found := measures(report, phase)))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    changes = [{"at": "1 epochs", "set": {"hooks.early_stopping.patience": 50, "optimizer.lr": 0.05}}]
+    experiment = described(**SETS, hooks=HOOKS, changes=changes, scheduler={"type": "StepLR", "step_size": 1}, precision="bf16")
+    return run(experiment, tmp_path_factory.mktemp("runs"), "first", local=True)
+
+
+def test_it_gives_the_run_s_own_report_again_and_leaves_the_run_as_it_is(done: Run) -> None:
+    root = Path(done.path)
+    before = {file: file.stat().st_mtime_ns for file in root.rglob("*") if file.is_file()}
+    val, test = done.evaluate("epoch-0001"), done.evaluate("last", "test")
+    for one, step, phase in ((val, 7, "val"), (test, 14, "test")):
+        (report,) = one.reports()
+        assert measures(report, phase) == reported(done, step, phase)
+        assert {name.partition("/")[0] for name in report if "/" in name} == {phase, "memory"}
+        own = done.stats[done.stats["step"] == step]
+        rows = one.stats
+        keys = ["rank", "phase", "epoch", "iteration", "step", "loss"]
+        assert rows[keys].values.tolist() == own[own["phase"].str.startswith(phase)][keys].values.tolist()
+    assert len(measures(val.reports()[0], "val")) == 3 * 2 * 2
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+    assert {name for name, one in val.config["hooks"].items() if one is None} == {"checkpoint", "early_stopping"}
+    assert val.folder.metadata().evaluates == {**test.folder.metadata().evaluates, "phase": "val", "checkpoint": "epoch-0001", "epoch": 1, "step": 7, "sha256": val.folder.metadata().evaluates["sha256"]}
+    assert val.summary("rank")["rows"].tolist() == [len(val.stats)]
+
+
+def test_what_is_evaluated_with_may_be_said(done: Run) -> None:
+    """The raw weights alone, in larger batches, on other data, and with a hook of its own."""
+    asked = ["hooks.ema=false", "loader.eval_batch_size=64", "precision=fp32", f"hooks.noted={{type: {__name__}:Noted}}", "task_args.val=31"]
+    one = done.evaluate("last", overrides=asked)
+    (report,) = one.reports()
+    assert {*measures(report, "val")} == {f"val/{name}{metric}" for name in ("", "few/", "noisy/") for metric in ("accuracy", "loss")}
+    assert report["val/loss"] == pytest.approx(reported(done, 14, "val")["val/loss"], rel=0.02)
+    assert len(one.stats) == 3
+    assert one.folder.metadata().info["noted"] == ["on_load", "on_start", "val", "val/noisy", "val/few", "on_end"]
+
+
+@dataclass
+class Noted(Hook):
+    """Notes what it sees."""
+
+    def __post_init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_load(self, state: State, checkpoint: Any) -> None:
+        self.seen.append("on_load")
+
+    def on_start(self, state: State) -> None:
+        self.seen.append("on_start")
+
+    def on_phase_end(self, state: State) -> None:
+        self.seen.append(state.phase)
+
+    def on_end(self, state: State) -> None:
+        state.info["noted"] = [*self.seen, "on_end"]
+
+
+def _measure(rank: int, world_size: int, assignments: list[Assignment]) -> None:
+    for one in assignments:
+        list(Session(one, World(rank, world_size)).reports())
+
+
+def _to_train(experiment: Any, root: Path, name: str) -> Assignment:
+    folder = RunFolder.create(root, name, to_yaml(experiment), source=experiment.source)
+    return Assignment(experiment.source, folder.location)
+
+
+def _to_measure(run: Path, name: str, experiment: Any) -> Assignment:
+    return replace(_to_train(experiment, run / EVALUATIONS, name), subject=Subject("epoch-0001", "val"))
+
+
+def test_any_number_of_ranks_measures_the_same(done: Run, tmp_path: Path) -> None:
+    """Two ranks measure what two have trained, each with its own buffers, and what one has; and one what two have."""
+    experiments = {strategy: described(**SETS, epochs=1, hooks=HOOKS, workers={"count": 2, "strategy": strategy}) for strategy in ("ddp", "fsdp")}
+    trained = {strategy: _to_train(experiment, tmp_path, strategy) for strategy, experiment in experiments.items()}
+    again = {strategy: _to_measure(tmp_path / strategy, "again", experiment) for strategy, experiment in experiments.items()}
+    asked = ["precision=fp32"]
+    spread = _to_measure(Path(done.path), "spread", Evaluation.of(done.folder, "last", "val", asked, workers=2).experiment)
+    on_ranks(_measure, 2, [*trained.values(), *again.values(), spread])
+    for strategy in experiments:
+        two = open_run(tmp_path / strategy)
+        (report,) = open_run(again[strategy].location).reports()
+        assert measures(report, "val") == reported(two, 4, "val")
+        assert measures(two.evaluate(workers=1, local=True).reports()[0], "val") == pytest.approx(reported(two, 4, "val"), rel=1e-5)
+    shares = open_run(spread.location)
+    assert shares.stats["rank"].nunique() == 2
+    assert measures(shares.reports()[0], "val") == pytest.approx(measures(done.evaluate("epoch-0001", overrides=asked).reports()[0], "val"), rel=1e-5)
+
+
+# What can be wrong
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("epochs=9", "is read by no evaluation, which reads task_args"),
+        ("batch_size=4", "is read by no evaluation (did you mean 'loader.eval_batch_size'?)"),
+        ("loader={eval_batch_size: 4, drop_last: true}", "loader.drop_last: is read by no evaluation"),
+        ("workers={count: 1, ddp: {static_graph: true}}", "workers.ddp.static_graph: is read by no evaluation"),
+        ("hooks.ema.decay=0.5", "cannot be otherwise than the run had it; hooks.ema=false leaves it out"),
+        ("hooks={ema: {decay: 0.5}}", "cannot be otherwise than the run had it"),
+        ("hooks.gradient_clip=false", "has no part in it"),
+        ("hooks.checkpoint.keep=1", "has no part in it"),
+        ("hooks.anomaly_detection=false", "is off already"),
+        ("hooks.time_limit.limit=5", "has no part in it"),
+        ("precision=fp17", "must be 'fp32', 'bf16' or 'fp16'"),
+        ("precision", "is no override"),
+    ],
+)
+def test_what_no_evaluation_reads_is_refused(done: Run, override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Evaluation.of(done.folder, "last", "val", [override])
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("reference", "more", "words"),
+    [
+        ("@epoch-0009", [], "no checkpoint 'epoch-0009' in"),
+        ("-nowhere", [], "is no run"),
+        ("", ["--phase", "test"], "has no test data: data() of its task gave train, val when epoch-0002 was made"),
+        ("@last", ["hooks.ema=3"], "must be a mapping of the hook's parameters"),
+    ],
+)
+def test_what_is_not_there_is_a_wrong_call(plain: Run, reference: str, more: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["evaluate", f"{plain.path}{reference}", *more])
+    assert (result.exit_code, words in result.output) == (2, True), result.output
+    assert not (Path(plain.path) / EVALUATIONS).exists()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run without test data."""
+    return run(described(), tmp_path_factory.mktemp("plain"), local=True)
+
+
+def test_a_task_that_is_gone_is_told_with_where_it_was(plain: Run, tmp_path: Path) -> None:
+    shutil.copytree(plain.path, tmp_path / "moved")
+    source = json.loads((tmp_path / "moved/source.json").read_text())
+    source["written"]["task"] = "gone.away:Task"
+    del source["crc"]
+    (tmp_path / "moved/source.json").write_text(json.dumps(source))
+    with pytest.raises(UsageError, match=r"cannot be evaluated: task: no module 'gone'(.|\n)*PYTHONPATH"):
+        open_run(tmp_path / "moved").evaluate()
+
+
+def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
+    shutil.copytree(done.path, tmp_path / "copy", ignore=shutil.ignore_patterns(EVALUATIONS))
+    copy = open_run(tmp_path / "copy")
+
+    def told(*words: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, [*words])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    made = json.loads(CliRunner().invoke(app, ["evaluate", f"{copy.path}@epoch-0001", "--json"]).stdout)
+    assert (made["path"], made["status"]) == (f"{copy.path}/evaluations/epoch-0001-val", "finished")
+    told("evaluate", f"{copy.path}@epoch-0001")
+    assert f"measures {copy.path}, checkpoint epoch-0001" in told("show", made["path"])
+    assert "evaluations: epoch-0001-val, epoch-0001-val-2" in told("show", copy.path)
+    assert [one["kind"] for one in json.loads(told("ls", "--storage", f"{copy.path}/evaluations", "--json"))] == ["evaluation"] * 2
+    files = json.loads(told("doctor", copy.path, "--files", "--json"))["files"]
+    assert {one["file"]: one["verdict"] for one in files}["evaluations/epoch-0001-val/run.json"] == "whole"
+    assert f"measures {copy.path}, checkpoint epoch-0001" in told("report", made["path"]) + (Path(made["path"]) / "report.html").read_text()
+
+    one = RunFolder(made["path"])
+    (Path(made["path"]) / "run.json").write_bytes((Path(made["path"]) / "run.json").read_bytes().replace(b'"finished"', b'"running"'))
+    (Path(made["path"]) / ".driver").rename(Path(made["path"]) / "gone")
+    assert one.status() == "running"
+    with pytest.raises(UsageError, match="epoch-0001-val is under way: end it before copy is removed"):
+        Removal.of(copy.path)
+    one.update(status="failed")
+    with pytest.raises(UsageError, match=r"is an evaluation, which begins anew: hookyard evaluate .*copy@epoch-0001"):
+        resume(made["path"])
+    with pytest.raises(UsageError, match="is an evaluation, and has no checkpoints"):
+        Run(one).evaluate()
+    with pytest.raises(CheckpointError, match="does not fit this experiment"):
+        copy.evaluate("last", overrides=["task_args.batch_norm=false"])
+    assert open_run(f"{copy.path}/evaluations/epoch-0002-val").status == "failed"
+    told("rm", made["path"], "--yes")
+    assert json.loads(told("show", copy.path, "--json"))["evaluations"] == ["epoch-0001-val-2", "epoch-0002-val"]
+    told("rm", copy.path, "--yes")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
+    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
+    outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
+    result = CliRunner().invoke(app, ["evaluate", outcome.path, "--local", "--json"])
+    made = json.loads(result.stdout)
+    assert made["path"] == f"{outcome.best.path}/evaluations/epoch-0001-val"
+    assert measures(made["metrics"], "val") == measures(outcome.best.reports()[-1], "val")
+    assert len(outcome.trials) == 2
