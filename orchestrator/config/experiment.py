@@ -347,7 +347,7 @@ class Experiment(Model):
     activation_checkpointing: Patterns | None = None
     """Parts of the model, by patterns of their names with * and ?, whose activations are computed again in the backward pass instead of kept."""
     compile: bool = False
-    """Compiles the model (torch.compile), or the parts of it that the task calls, in place: names of parameters and checkpoints stay as they are."""
+    """Compiles the model (torch.compile), or the parts of it that the task calls, under fsdp each unit, in place: names of parameters and checkpoints stay as they are."""
     accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
     """Micro-batches in one optimizer step; `auto` is one, which is gone through in pieces where memory runs out, to the same gradients."""
     validate_every: Rhythm = Rhythm(1)

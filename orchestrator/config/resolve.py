@@ -155,8 +155,6 @@ def _sharding_problems(data: Mapping[str, Any], hooks: Mapping[str, MadeHook | N
         reasons["precision"] = "each rank would scale the loss by its own shards' overflows; bf16 needs no scale"
     if data.get("channels_last"):
         reasons["channels_last"] = "torch shards only parameters whose elements lie in their own order"
-    if data.get("compile"):
-        reasons["compile"] = "torch's compiler stops at the calls that gather each unit's parameters"
     return [Problem(path, f"cannot be with workers.strategy: fsdp: {reason}") for path, reason in reasons.items() if reason]
 
 

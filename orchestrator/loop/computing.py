@@ -30,7 +30,7 @@ def as_computed(module: nn.Module, experiment: Experiment, world: World) -> nn.M
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
             raise ConfigError([Problem("channels_last", "is read by nothing: the model has no weights of convolutions over images")])
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
-    if experiment.compile:
+    if experiment.compile and not (experiment.workers.strategy == "fsdp" and world.world_size > 1):  # which compiles its units
         compile_in_place(module)
     return module
 

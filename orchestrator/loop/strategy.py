@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from copy import copy
 from inspect import signature
 from typing import Any
@@ -18,7 +18,7 @@ from hooks.parts.parameter_names import listed
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.users_code import place_of
-from orchestrator.errors import RunError
+from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop.world import World
 from orchestrator.task import Task, takes_turns
 
@@ -31,7 +31,10 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
     if experiment.workers.strategy == "fsdp":
-        return sharded(module, task.fsdp_units(module), world, experiment.precision)
+        units = {*task.fsdp_units(module)}
+        if experiment.compile:
+            _compile_units(units)
+        return sharded(module, units, world, experiment.precision)
     if takes_turns(type(task)) or experiment.accumulate == "auto":
         # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so within the backward pass,
         # in the middle of which a rank may run out of memory.
@@ -106,7 +109,7 @@ def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, An
     return forward
 
 
-def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precision: str) -> nn.Module:
+def sharded(module: nn.Module, units: Collection[nn.Module], world: World, precision: str) -> nn.Module:
     """The module itself, its parameters replaced by DTensors of which each rank has a part along the first dimension.
 
     A unit's parameters are gathered together and let go after it, in the backward pass too; so is what is left over of
@@ -119,7 +122,6 @@ def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precisi
     mesh = init_device_mesh(world.device.type, (world.world_size,))
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     policy = half if precision == "bf16" else MixedPrecisionPolicy()
-    chosen = set(units)
     # From the inside out, as what is sharded already is no part of what is around it.
     for part in reversed([*module.modules()]):
         if part is module or not any(True for _ in part.parameters()):
@@ -127,10 +129,18 @@ def sharded(module: nn.Module, units: Iterable[nn.Module], world: World, precisi
         # Let go at the end of each call, the module's own too: a hook may change shards between two of them.
         if precision == "bf16" and isinstance(part, RunningNorm):
             fully_shard(part, mesh=mesh, reshard_after_forward=True)
-        elif part in chosen:
+        elif part in units:
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     return module
+
+
+def _compile_units(units: Collection[nn.Module]) -> None:
+    """Compiles what each unit computes, and not the calls that gather its parameters before and let them go after it."""
+    if not units:
+        raise ConfigError([Problem("compile", "is read by nothing: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none")])
+    for unit in units:
+        unit.forward = torch.compile(unit.forward)  # type: ignore[method-assign]  # so that what lies around the call stays there
 
 
 def is_sharded(module: nn.Module) -> bool:

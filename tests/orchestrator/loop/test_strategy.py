@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,19 @@ def kept(root: Path, world: World, every: str = "3 steps", restore: str | None =
 # What runs on ranks
 
 
+def compiled(world: World) -> tuple[dict[str, Any], list[str]]:
+    """As torch captures it alone, and what each graph calls; with activations that are not kept."""
+    graphs: list[str] = []
+
+    def look(graph: Any, inputs: Any) -> Any:
+        graphs.append(" ".join(str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", partial(torch.compile, backend=look))
+        return losses("fsdp", world, steps=2, compile=True, activation_checkpointing="4"), graphs
+
+
 def _on_four(rank: int, world_size: int, root: str) -> dict[str, Any]:
     world = World(rank, world_size, rank)
     return {
@@ -146,6 +160,7 @@ def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, An
         "losses": [losses(strategy, world, steps=50) for strategy in ("ddp", "fsdp")],
         "checkpointed": [losses(strategy, world, steps=6, activation_checkpointing=["0", "4"]) for strategy in ("ddp", "fsdp")],
         "accumulated": [losses(strategy, world, **fields) for strategy in ("ddp", "fsdp")],
+        "compiled": compiled(world),
         "bf16": losses("fsdp", world, steps=6, precision="bf16")["loss"],
         "whole": undisturbed,
         "resumed": kept(again, world, restore="step-00000003"),
@@ -216,6 +231,15 @@ def test_so_do_four_of_which_one_has_nothing_of_some_tensors(four: list[dict[str
         ddp, fsdp = found["losses"]
         assert fsdp["rows of 4.weight here"] == (1, 1, 1, 0)[rank]
         check_alike(ddp, fsdp)
+
+
+def test_each_unit_is_compiled_by_itself(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        compiled, graphs = found["compiled"]
+        assert compiled["loss"] == pytest.approx(found["losses"][1]["loss"][:2], rel=1e-5)
+        for call in ("linear", "batch_norm", "relu", "dropout", "tag_activation_checkpoint"):
+            assert any(call in graph for graph in graphs)
+        assert not any("all_gather" in graph or ("relu" in graph and "linear" in graph) for graph in graphs)
 
 
 def test_bf16_is_near_fp32_and_not_the_same(two: list[dict[str, Any]]) -> None:
