@@ -77,6 +77,12 @@ def gradients_never_exchanged(model: DistributedDataParallel) -> list[int] | Non
     return None
 
 
+def initializer(part: nn.Module) -> Callable[[], None] | None:
+    """What gives a part of a model its values anew: its `reset_parameters`, which torch's own attention has under another name."""
+    reset: Any = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+    return reset if callable(reset) else None
+
+
 def compile_in_place(module: nn.Module) -> None:
     """As torch's `module.compile()`, for the module and each part of it, of which the outermost that is called is compiled:
     they stay the same objects with the same names."""

@@ -28,7 +28,7 @@ def keep_no_activations(part: nn.Module) -> None:
 def keep_activations(module: M) -> M:
     """Takes `keep_no_activations` back for all parts of a module; returns it."""
     for part in module.modules():
-        part.__class__ = getattr(type(part), "_keeping_all", type(part))
+        part.__class__ = getattr(type(part), "keeps_activations_as", type(part))
     return module
 
 
@@ -42,7 +42,7 @@ def _keeping_none(cls: Any) -> Any:
             return checkpoint(run, *inputs, use_reentrant=False)
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(_contexts, self))
 
-    return type(cls)(cls.__name__, (cls,), {"forward": forward, "_keeping_all": cls, "__module__": cls.__module__})
+    return type(cls)(cls.__name__, (cls,), {"forward": forward, "keeps_activations_as": cls, "__module__": cls.__module__})
 
 
 def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -156,6 +156,8 @@ class Workers(Model):
     """Resources of the cluster's own asked of Ray for each rank."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model: each has all of it, or each has a part of every parameter (torch's fully_shard)."""
+    meta_device: bool = False
+    """Under fsdp, builds the model without memory for its parameters, so that no rank has it whole; `reset_parameters` gives them their values."""
     ddp: Ddp = Ddp()
     """How ranks that have all of it exchange gradients."""
 

@@ -127,6 +127,8 @@ def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[
     options = workers.ddp.set_otherwise()
     if workers.strategy == "fsdp":
         problems += [Problem(f"workers.ddp.{name}", "is read by nothing: it needs strategy: ddp") for name in options]
+    elif workers.meta_device:
+        problems.append(Problem("workers.meta_device", "is read by nothing: it needs strategy: fsdp"))
     elif task and takes_turns(task):
         problems += [Problem(f"workers.ddp.{name}", "is read by nothing: each turn exchanges the gradients that there are of its parameters") for name in options]
     elif experiment.accumulate == "auto":

@@ -37,8 +37,7 @@ from orchestrator.loop.rounds import Rounds, check_plans_agree
 from orchestrator.loop.saving import Saving
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.stopping import Stopping
-from orchestrator.loop.strategy import forward_pass, shared
-from orchestrator.loop.task_errors import of_kind
+from orchestrator.loop.strategy import built, forward_pass, shared
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.turns import TurnIterations
 from orchestrator.loop.world import World
@@ -89,9 +88,9 @@ class Loop(Rounds):
         self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
         self.clock = clock_for(self.world.device)
         schedules = self._schedules()
-        module = of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+        module, skeleton = built(task, experiment, self.world)
         module = as_computed(module, experiment, self.world)
-        model = shared(module, task, experiment, self.world)
+        model = shared(module, task, experiment, self.world, skeleton)
         told = [] if resumes else self._begin_with_weights(module, origin)
         told += needless_on_one_rank(experiment) if self.world.world_size == 1 else []
         self.state = state = self._make_state(module, model, artifacts, display, config or {}, name or experiment.name, store, schedules)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from copy import copy
 from inspect import signature
 from typing import Any
@@ -19,6 +20,8 @@ from hooks.private_torch import gradients_never_exchanged
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.users_code import place_of
 from orchestrator.errors import ConfigError, Problem, RunError
+from orchestrator.loop.meta_device import Skeleton
+from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.world import World
 from orchestrator.task import Task, takes_turns
 
@@ -26,7 +29,14 @@ from orchestrator.task import Task, takes_turns
 _SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
 
 
-def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) -> nn.Module:
+def built(task: Task, experiment: Experiment, world: World) -> tuple[nn.Module, Skeleton | None]:
+    """The task's model; without the values of its parameters, and with what is to be known of them, where no rank is to build it whole."""
+    skeleton = Skeleton() if experiment.workers.meta_device and world.world_size > 1 else None
+    with skeleton.without_values() if skeleton else nullcontext():
+        return of_kind(task.model, task.model(), nn.Module, "the model, a torch.nn.Module"), skeleton
+
+
+def shared(module: nn.Module, task: Task, experiment: Experiment, world: World, skeleton: Skeleton | None = None) -> nn.Module:
     """The model on this rank's device, as the training step calls it: shared with the other ranks."""
     if world.world_size == 1 or not any(p.requires_grad for p in module.parameters()):
         return module.to(world.device)
@@ -34,7 +44,7 @@ def shared(module: nn.Module, task: Task, experiment: Experiment, world: World) 
         units = {*task.fsdp_units(module)}
         if experiment.compile:
             _compile_units(units)
-        return sharded(module, units, world, experiment.precision)
+        return sharded(module, units, world, experiment.precision, skeleton)
     if takes_turns(type(task)) or experiment.accumulate == "auto":
         # Each turn exchanges the gradients of what it trains, where DDP would ask for all of them. And DDP does so within the backward pass,
         # in the middle of which a rank may run out of memory.
@@ -109,7 +119,7 @@ def _calling_the_whole(task: Task, module: nn.Module) -> Callable[[nn.Module, An
     return forward
 
 
-def sharded(module: nn.Module, units: Collection[nn.Module], world: World, precision: str) -> nn.Module:
+def sharded(module: nn.Module, units: Collection[nn.Module], world: World, precision: str, skeleton: Skeleton | None) -> nn.Module:
     """The module itself, its parameters replaced by DTensors of which each rank has a part along the first dimension.
 
     A unit's parameters are gathered together and let go after it, in the backward pass too; so is what is left over of
@@ -122,6 +132,7 @@ def sharded(module: nn.Module, units: Collection[nn.Module], world: World, preci
     mesh = init_device_mesh(world.device.type, (world.world_size,))
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     policy = half if precision == "bf16" else MixedPrecisionPolicy()
+    values = skeleton.shards(module, units, mesh) if skeleton else {}
     # From the inside out, as what is sharded already is no part of what is around it.
     for part in reversed([*module.modules()]):
         if part is module or not any(True for _ in part.parameters()):
@@ -132,6 +143,8 @@ def sharded(module: nn.Module, units: Collection[nn.Module], world: World, preci
         elif part in units:
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    if values:
+        module.load_state_dict(values, strict=False, assign=True)
     return module
 
 
@@ -140,7 +153,7 @@ def _compile_units(units: Collection[nn.Module]) -> None:
     if not units:
         raise ConfigError([Problem("compile", "is read by nothing: with workers.strategy: fsdp units are compiled, and fsdp_units(model) gives none")])
     for unit in units:
-        unit.forward = torch.compile(unit.forward)  # type: ignore[method-assign]  # so that what lies around the call stays there
+        unit.forward = torch.compile(unit.forward)  # so that what lies around the call stays there
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -148,6 +148,7 @@ def test_an_exchange_that_there_is_not_is_refused_and_told_of_one_rank_alone() -
     described(workers={**two, "gpu": True}, sync_batchnorm=True)
     refused = {
         "needs strategy: ddp": {"workers": {**two, "strategy": "fsdp", "ddp": ddp}},
+        "workers.meta_device: is read by nothing: it needs strategy: fsdp": {"workers": {**two, "meta_device": True}},
         "torch looks for them once": {"workers": {**two, "ddp": {**ddp, "static_graph": True}}},
         "cannot be with accumulate": {"workers": {"ddp": {"static_graph": True}}, "accumulate": 2},
         "each turn exchanges": {"workers": {"ddp": ddp}, "task": "tests.orchestrator.loop.test_turns:Gan", "optimizers": turns},

@@ -113,7 +113,7 @@ def test_activations_that_are_not_kept_are_computed_again_to_the_same_numbers_bi
 
 def test_of_parts_in_each_other_the_outermost_keeps_nothing_and_what_matches_none_is_named() -> None:
     found = Loop(Deep(), experiment(activation_checkpointing=["*", "blocks.1.inner"]), {}).state.module
-    assert [name for name, part in found.named_modules() if "_keeping_all" in vars(type(part))] == ["first", "blocks.0", "blocks.1", "blocks.2", "last"]
+    assert [name for name, part in found.named_modules() if "keeps_activations_as" in vars(type(part))] == ["first", "blocks.0", "blocks.1", "blocks.2", "last"]
     for pattern, near in {"block.*": "did you mean blocks.", "blocks": "did you mean blocks.", "": "there are: first, blocks.0"}.items():
         with pytest.raises(ConfigError) as error:
             Loop(Deep(), experiment(activation_checkpointing=pattern), {})
