@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from tests.hooks.testing.test_shipped import CASES as CHECKED
@@ -13,7 +13,7 @@ UNTRIED = {**UNCHECKED, "feature_probe": "has its data by the name of a function
 
 def _longer(case: dict[str, Any]) -> dict[str, Any]:
     task = case.get("task")
-    return {**case, "task": replace(task, train=48)} if any(field.name == "train" for field in fields(task)) else case
+    return {**case, "task": replace(task, train=48)} if isinstance(getattr(task, "train", None), int) else case
 
 
 CASES = {name: _longer(case) for name, case in CHECKED.items()}
