@@ -109,7 +109,7 @@ class Settings(Hook):
         self.told = told
 
     def on_loss(self, state: State) -> None:
-        self.told.said.append((gc.isenabled(), torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(), str(state.output.dtype) if isinstance(state.output, Tensor) else ""))
+        self.told.said.append((gc.isenabled(), torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), str(state.output.dtype) if isinstance(state.output, Tensor) else ""))
 
 
 def left_by(written: Mapping[str, Any], folder: Path) -> str:
@@ -505,6 +505,7 @@ EXPERIMENT: dict[str, Key] = {
     "sync_batchnorm": Key(True, around={"task_args": {"batch_norm": True}}),
     "activation_checkpointing": Key("encoder", around={"task": VIEWS, "hooks": {"moco": {"queue_length": 16}}}),
     "compile": Key(True),
+    "cuda_graph": Key(True), "cudnn_benchmark": Key(True), "deterministic": Key(True), "float32_matmul_precision": Key("high"),
     "accumulate": Key(2), "accumulate.auto": Key("auto"),
     "validate_every": Key("3 steps"),
     "seed": Key(1),

@@ -350,6 +350,14 @@ class Experiment(Model):
     """Parts of the model, by patterns of their names with * and ?, whose activations are computed again in the backward pass instead of kept."""
     compile: bool = False
     """Compiles the model (torch.compile), or the parts of it that the task calls, under fsdp each unit, in place: names of parameters and checkpoints stay as they are."""
+    cuda_graph: bool = False
+    """Captures forward and backward pass and the optimizer's step as a CUDA graph, which the GPU repeats without the host."""
+    deterministic: bool = False
+    """Uses algorithms alone that give the same numbers each time (torch.use_deterministic_algorithms); slower, and what has none is an error."""
+    cudnn_benchmark: bool = False
+    """Lets cuDNN time its algorithms for each shape of input, and use the fastest."""
+    float32_matmul_precision: Literal["highest", "high", "medium"] | None = None
+    """How exact matrix products of float32 are: torch's set_float32_matmul_precision, which is `highest` where neither this nor the task says another."""
     accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
     """Micro-batches in one optimizer step; `auto` is one, which is gone through in pieces where memory runs out, to the same gradients."""
     validate_every: Rhythm = Rhythm(1)

@@ -11,6 +11,7 @@ from hooks import Hook, ParamScheduler
 from hooks.parts.import_path import extend_import_path
 from orchestrator.config.changes import change_problems
 from orchestrator.config.components import MadeHook, make_hooks, make_task
+from orchestrator.config.cuda_graph import cuda_graph_problems
 from orchestrator.config.experiment import Experiment, Scaler, without_nulls, wrong_length
 from orchestrator.config.imports import define_in_main, find_class
 from orchestrator.config.judged_metrics import metric_problems
@@ -72,10 +73,11 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
         raise ConfigError(problems)
     entries = {name: one.entry if one else None for name, one in hooks.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    problems.extend(change_problems(experiment, type(task)))
+    made = {name: one.hook for name, one in hooks.items() if one}
+    problems.extend([*change_problems(experiment, type(task)), *cuda_graph_problems(experiment, made), *_unread_of_cudnn(experiment)])
     if problems:
         raise ConfigError(problems)
-    return ResolvedExperiment(experiment, task, {name: one.hook for name, one in hooks.items() if one})
+    return ResolvedExperiment(experiment, task, made)
 
 
 def _components(
@@ -118,6 +120,14 @@ def _unread_scaler(experiment: Experiment) -> list[Problem]:
     said, usual = experiment.scaler.model_dump(), Scaler().model_dump()
     others = [key for key in said if said[key] != usual[key] and experiment.precision != "fp16"]
     return [Problem(f"scaler.{key}", f"is read by nothing, got {said[key]}: it needs precision: fp16") for key in others]
+
+
+def _unread_of_cudnn(experiment: Experiment) -> list[Problem]:
+    if experiment.cudnn_benchmark and not experiment.workers.gpu:
+        return [Problem("cudnn_benchmark", "is read by nothing: it needs workers.gpu: true")]
+    if experiment.cudnn_benchmark and experiment.deterministic:
+        return [Problem("cudnn_benchmark", "cannot be with deterministic: which algorithm is the fastest differs from time to time")]
+    return []
 
 
 def _exchange_problems(experiment: Experiment, task: type[Task] | None) -> list[Problem]:

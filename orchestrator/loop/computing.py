@@ -1,8 +1,10 @@
-"""How a model computes: what an experiment says of it beside the task, done to the model before ranks share it."""
+"""How a model computes: what an experiment says of it beside the task, done to the model before ranks share it, and to torch while it trains."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -55,3 +57,23 @@ def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
     options = [f"workers.ddp.{name}" for name in experiment.workers.ddp.set_otherwise()]
     for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
         yield f"{name} makes no difference here: there is one rank, which exchanges nothing"
+
+
+@contextmanager
+def torch_set(experiment: Experiment) -> Iterator[None]:
+    """Sets torch as the experiment says while a run lasts. What it says nothing of stays as the program or the task has it; all is put
+    back behind it, as a process may train another run."""
+    with ExitStack() as before:
+        if experiment.deterministic:
+            # cuBLAS reads it at each call, and without it torch refuses matrix products.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            warns = torch.is_deterministic_algorithms_warn_only_enabled()
+            before.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled(), warn_only=warns)
+            torch.use_deterministic_algorithms(True)
+        if experiment.cudnn_benchmark:
+            before.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+            torch.backends.cudnn.benchmark = True
+        if experiment.float32_matmul_precision:
+            before.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision(experiment.float32_matmul_precision)
+        yield

@@ -86,10 +86,11 @@ class Iterations:
                 t_started = mark()
             batch = next(batches)
             t_fetched = t_moved = mark()
-            if not on_cpu:
-                batch = to_device(batch)
-                t_moved = mark()
+            # Of the batch on the host, as what looks into it would wait for the device.
             state.batch, state.batch_size = batch, task.batch_size(batch)
+            if not on_cpu:
+                state.batch = to_device(batch)
+                t_moved = mark()
             if type(state.batch_size) is not int or state.batch_size < 0:
                 raise wrong_batch_size(task.batch_size, state.batch_size)
             t_batch = t_moved
@@ -190,8 +191,7 @@ class Iterations:
                 t_started = mark()
             batch = next(batches)
             t_fetched = mark()
-            state.batch = batch = to_device(batch)
-            state.batch_size = task.batch_size(batch)
+            state.batch, state.batch_size = to_device(batch), task.batch_size(batch)
             if type(state.batch_size) is not int or state.batch_size < 0:
                 raise wrong_batch_size(task.batch_size, state.batch_size)
             t_moved = t_batch = mark()
@@ -247,13 +247,16 @@ class Iterations:
 
     def _sum_of_parts(self, method: Callable[..., Any], loss: Any) -> Tensor:
         """The sum of a loss's parts, which are columns and means of their own; raises RunError where it has none."""
-        parts, samples = loss_parts(method, loss), self.state.batch_size
+        parts = loss_parts(method, loss)
+        self._record_parts(parts)
+        return reduce(add, parts.values())
+
+    def _record_parts(self, parts: Mapping[str, Tensor]) -> None:
         for name, part in parts.items():
             value: Any = part.item() if self._on_cpu else part.detach().double()
             self.state.row[self.state.column(name)] = value
-            self.means.add(self.state.column(name), value * samples, samples)
+            self.means.add(self.state.column(name), value * self.state.batch_size, self.state.batch_size)
         self._parts = parts.keys()
-        return reduce(add, parts.values())
 
     def _count_metrics(self) -> None:
         """Adds the task's metrics of this batch to the phase's means."""

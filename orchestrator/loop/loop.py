@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from orchestrator.config.schedule import Course, Schedule
 from orchestrator.config.source import Origin
 from orchestrator.errors import RunError
 from orchestrator.loop import initial_weights, weight_sources
+from orchestrator.loop.captured import CapturedIterations
 from orchestrator.loop.changes import Changes
-from orchestrator.loop.computing import as_computed, needless_on_one_rank
+from orchestrator.loop.computing import as_computed, needless_on_one_rank, torch_set
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.fitted import FittedIterations
@@ -114,8 +115,7 @@ class Loop(Rounds):
         self.cursor = TrainingCursor(experiment, state, self.data.train, self.world)
         self.stopping = Stopping(state, self.world, self.clock, stop_asked)
         self.changes = Changes(experiment, task, self.plan, state)
-        kind = TurnIterations if takes_turns(type(task)) else FittedIterations if experiment.accumulate == "auto" else Iterations
-        self.iterations = kind(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
+        self.iterations = _kind_of_iterations(task, experiment)(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         contents = self.contents(state, self.iterations, self.data, self.changes, schedules)
@@ -184,6 +184,10 @@ class Loop(Rounds):
             clock=self.clock,
             display=display,
         )
+
+    def run(self) -> Generator[Report, None, None]:
+        with torch_set(self.experiment):
+            yield from super().run()
 
     def _begin(self) -> None:
         self._refuse_what_is_not_there()
@@ -306,3 +310,11 @@ class Loop(Rounds):
         if self.stopping.reasons:
             self.saving.save(self.state.milestone)
         return bool(self.stopping.reasons)
+
+
+def _kind_of_iterations(task: Task, experiment: Experiment) -> type[Iterations]:
+    if takes_turns(type(task)):
+        return TurnIterations
+    if experiment.accumulate == "auto":
+        return FittedIterations
+    return CapturedIterations if experiment.cuda_graph else Iterations

@@ -24,10 +24,10 @@ class PartedIterations(Iterations):
             t_started = mark()
         batch = next(batches)
         t_fetched = t_moved = mark()
-        if not self._on_cpu:
-            batch = self._to_device(batch)
-            t_moved = mark()
         state.batch, state.batch_size = batch, self.task.batch_size(batch)
+        if not self._on_cpu:
+            state.batch = self._to_device(batch)
+            t_moved = mark()
         if type(state.batch_size) is not int or state.batch_size < 0:
             raise wrong_batch_size(self.task.batch_size, state.batch_size)
         t_batch = t_moved

@@ -41,14 +41,27 @@ class Precision:
             self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Steps the optimizer; False where the scaler left it out because a gradient overflowed."""
+        """Steps the optimizer; False where the scaler left it out because a gradient overflowed. With a scaler the host waits for the
+        device once, as the scaler itself does to decide; the fused optimizers decide on the device, and are asked twice."""
         if self.scaler is None:
             optimizer.step()
             return True
-        before = self.scaler.get_scale()
+        if optimizer.defaults.get("fused"):
+            before = self.scaler.get_scale()
+            self._step_scaled(optimizer)
+            return self.scaler.get_scale() >= before
+        made: list[bool] = []
+        noting = optimizer.register_step_post_hook(lambda *_: made.append(True))
+        try:
+            self._step_scaled(optimizer)
+        finally:
+            noting.remove()
+        return bool(made)
+
+    def _step_scaled(self, optimizer: torch.optim.Optimizer) -> None:
+        assert self.scaler is not None
         self.scaler.step(optimizer)
         self.scaler.update()
-        return self.scaler.get_scale() >= before
 
     def skip(self) -> None:
         """Leaves this step out, keeping the scaler's count in order."""

@@ -18,15 +18,22 @@ def to_device(batch: Any, device: torch.device) -> Any:
     What has a `to` of its own (a PackedSequence, a graph, a batch of a task's own) is moved by that, and so may leave a part
     where it is.
     """
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if moves_itself(batch):
-        return batch.to(device)
+    return with_leaves(batch, partial(_moved, device=device))
+
+
+def with_leaves(batch: Any, change: Callable[[Any], Any]) -> Any:
+    """A batch with other leaves; itself where each is what it was."""
     parts = held(batch)
     if parts is None:
-        return batch
-    moved = [to_device(part, device) for part in parts]
-    return batch if all(new is old for new, old in zip(moved, parts, strict=True)) else holding(batch, moved)
+        return change(batch)
+    changed = [with_leaves(part, change) for part in parts]
+    return batch if all(new is old for new, old in zip(changed, parts, strict=True)) else holding(batch, changed)
+
+
+def _moved(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.to(device, non_blocking=True)
+    return leaf.to(device) if moves_itself(leaf) else leaf
 
 
 def moves_itself(part: Any) -> bool:
@@ -35,7 +42,9 @@ def moves_itself(part: Any) -> bool:
 
 
 def held(batch: Any) -> list[Any] | None:
-    """What a container holds; None of what is none."""
+    """What a container holds; None of what is none, or moves itself."""
+    if moves_itself(batch):
+        return None
     if isinstance(batch, Mapping):
         return list(batch.values())
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
@@ -63,7 +72,7 @@ def holding(batch: Any, parts: list[Any]) -> Any:
 
 def leaves(batch: Any) -> Iterator[Any]:
     """What a batch holds at last: tensors, what moves itself, and the rest."""
-    parts = None if isinstance(batch, Tensor) or moves_itself(batch) else held(batch)
+    parts = held(batch)
     if parts is None:
         yield batch
         return

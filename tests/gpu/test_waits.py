@@ -31,12 +31,13 @@ class Watched(Hook):
 
     priority = Priority.HIGHEST
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, first: int) -> None:
+        self.first = first
         self.set: Callable[[str], Any] = torch.cuda.set_sync_debug_mode if device.type == "cuda" else lambda mode: None
         self.watched = 0
 
     def on_iteration_start(self, state: State) -> None:
-        if state.phase == "train" and state.phase_iteration >= FIRST:
+        if state.phase == "train" and state.phase_iteration >= self.first:
             self.set("error")
             self.watched += 1
 
@@ -60,11 +61,11 @@ class Last(Hook):
             self.watched.set("default")
 
 
-def train_watched(device: torch.device, hooks: dict[str, Hook], folder: Path, task: Any = None) -> int:
+def train_watched(device: torch.device, hooks: dict[str, Hook], folder: Path, task: Any = None, watch_from: int = FIRST, **settings: Any) -> int:
     """Trains; a hook's events that have a pace, or say that they wait, may. Returns how many iterations were watched."""
-    watched = Watched(device)
+    watched = Watched(device, watch_from)
     recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10**6, flush_s=3600)
-    loop = loop_on(device, task or Points(), {"watched": watched, **hooks, "last": Last(watched)}, recorder=recorder, artifacts=folder, epochs=1, batch_size=4)
+    loop = loop_on(device, task or Points(), {"watched": watched, **hooks, "last": Last(watched)}, recorder=recorder, artifacts=folder, epochs=1, batch_size=4, **settings)
     for call in (call for event in WITHIN_ITERATION for call in loop.plan.calls[event]):
         if call.pace is not None or call.event in type(loop.plan.hooks[call.name]).waits_for_device:
             call.run = _unwatched(watched, call.run)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from tests.tasks import Points, Rows, experiment, numbers
+from tests.tasks import Points, Rows, described, experiment, numbers
 
 
 def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +136,26 @@ def test_they_are_not_kept_where_the_model_is_compiled(monkeypatch: pytest.Monke
     assert "tag_activation_checkpoint" in nodes
     assert counters["stats"]["unique_graphs"] == 2
     assert [loss for _, loss in compiled[0]] == pytest.approx([loss for _, loss in trained(task, steps=2)[0]], rel=1e-5)
+
+
+def test_torch_is_set_while_a_run_lasts_and_put_back_behind_it() -> None:
+    def now() -> tuple[bool, str, bool]:
+        return torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+
+    before = now()
+    said = {"deterministic": True, "float32_matmul_precision": "high", "cudnn_benchmark": True}
+    run = Loop(Points(), experiment(**said), {}).run()
+    next(run)
+    assert now() == (True, "high", True)
+    run.close()
+    assert now() == before == (False, "highest", False)
+    failing = Loop(Points(fails=True), experiment(**said), {}).run()
+    with pytest.raises(ArithmeticError):
+        next(failing)
+    assert now() == before
+
+
+@pytest.mark.parametrize(("said", "reason"), [({}, "it needs workers.gpu: true"), ({"workers": {"gpu": True}, "deterministic": True}, "cannot be with deterministic")])
+def test_timing_cudnn_s_algorithms_is_refused_where_it_says_nothing(said: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"cudnn_benchmark: .*{reason}"):
+        described(cudnn_benchmark=True, **said)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from hooks.testing.watching import DeviceReads
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.precision import Precision
 from tests.raw import raw_training
@@ -60,6 +61,29 @@ def test_fp16_says_that_an_overflow_was_left_out_and_halves_the_scale() -> None:
     assert precision.scaler is not None
     assert precision.scaler.get_scale() == 32768
     assert torch.equal(linear.weight.detach(), before)
+
+
+@pytest.mark.parametrize("factor", [1.0, float("inf")])
+def test_fp16_waits_for_the_device_once_a_step_as_the_scaler_itself_does(factor: float) -> None:
+    precision = Precision("fp16", CPU)
+    linear, optimizer = layer()
+    precision.scaled(linear(torch.ones(1, 3)).sum() * factor).backward()
+    precision.unscale(optimizer)
+    read: list[str] = []
+    with DeviceReads(read.append):
+        assert precision.step(optimizer) == (factor == 1.0)
+    assert read == ["item"]
+
+
+def test_the_fused_optimizer_tells_of_an_overflow_too() -> None:
+    precision = Precision("fp16", CPU)
+    linear, _ = layer()
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1, fused=True)
+    for factor in (1.0, float("inf")):
+        precision.scaled(linear(torch.ones(1, 3)).sum() * factor).backward()
+        precision.unscale(optimizer)
+        assert precision.step(optimizer) == (factor == 1.0)
+        optimizer.zero_grad()
 
 
 def test_a_scale_that_grows_is_no_overflow() -> None:
