@@ -249,6 +249,11 @@ class Change(Model):
     optimizer, such as `optimizer.lr`, whose schedule is scaled with it."""
 
 
+def another_number_of_ranks(count: int) -> dict[str, Any]:
+    """What is laid over an experiment that goes on with another number of ranks: one alone shares nothing out."""
+    return {"workers.count": count, **({"workers.strategy": "ddp", "workers.meta_device": False} if count == 1 else {})}
+
+
 def number_of_optimizer(path: str) -> tuple[str, str] | None:
     """The name of an optimizer, and the path below it of what may be one of its numbers, its groups' too; None of any other path."""
     first, *keys = path.split(".")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment, chosen_name
+from orchestrator.config.experiment import Experiment, another_number_of_ranks, chosen_name
 from orchestrator.config.load import checked_experiment, experiment_of, resumed_experiment, to_dict, to_yaml
 from orchestrator.config.python_objects import code_of_main
 from orchestrator.engines.ray_environment import chosen_address
@@ -136,8 +136,7 @@ def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Exper
     experiment = resumed_experiment(folder.source(), folder.experiment_text())
     if workers is None:
         return experiment
-    alone = {"workers.strategy": "ddp"} if workers == 1 else {}
-    return experiment_of(experiment.source.with_values({"workers.count": workers, **alone}))
+    return experiment_of(experiment.source.with_values(another_number_of_ranks(workers)))
 
 
 def resume_command(folder: RunFolder) -> str:

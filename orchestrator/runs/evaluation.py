@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from hooks.hook import EVENTS, Hook
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment
+from orchestrator.config.experiment import Experiment, another_number_of_ranks
 from orchestrator.config.load import experiment_of, to_dict, to_yaml, with_overrides
 from orchestrator.config.overrides import read_overrides
 from orchestrator.config.reader import Document, join
@@ -73,7 +73,7 @@ class Evaluation:
         _refuse_unread(trained, overrides)
         source = source.with_values({**_OF_TRAINING, **_without_training(trained)})
         if workers is not None:
-            source = source.with_values({"workers.count": workers, **({"workers.strategy": "ddp"} if workers == 1 else {})})
+            source = source.with_values(another_number_of_ranks(workers))
         experiment = with_overrides(source, overrides) if overrides else experiment_of(source)
         _refuse_hooks_of_training(trained, experiment)
         return cls(run, subject, experiment)
