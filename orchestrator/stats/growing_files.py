@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import time
 from typing import Any
 
@@ -20,7 +20,7 @@ from orchestrator.stats.checksums import schema_in, whole_batches
 from orchestrator.stats.reading import read_segment
 from orchestrator.stats.recorded_files import COMPACTED, opened_parquet, recorded_at
 from orchestrator.stats.tables import load
-from orchestrator.storage import Storage
+from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import whole_lines
 
 WINDOW = 400
@@ -69,9 +69,10 @@ class RankTail:
         self.peaks: dict[str, float] = {}
         """The largest value of each column that ends in `_bytes`."""
 
-    def look(self) -> None:
-        """Takes what was written since the last look. Parts that have become a segment meanwhile are read on in that."""
-        files = {name: state for name, state in self._storage.files(self._folder).items() if name.startswith("rows-")}
+    def look(self, listed: Mapping[str, FileState] | None = None) -> None:
+        """Takes what was written since the last look. Parts that have become a segment meanwhile are read on in that. `listed` are the
+        rank's files by name, sorted, which are asked for where it is None."""
+        files = {name: state for name, state in (self._storage.files(self._folder) if listed is None else listed).items() if name.startswith("rows-")}
         segments = [name for name in files if name.endswith(".parquet") and _number(name) > self._segment]
         for name in segments:
             self._take_segment(name, is_newest=name == segments[-1])
@@ -176,10 +177,14 @@ class AttemptTail:
 
     def look(self) -> None:
         """Takes what was written since the last look, by new ranks too."""
-        for rank in numbered(self._storage.names(self._folder), "rank="):
+        listed: dict[str, dict[str, FileState]] = {}
+        for path, state in sorted(self._storage.tree(self._folder).items()):
+            folder, _, name = path.partition("/")
+            listed.setdefault(folder, {})[name] = state
+        for rank in numbered([*listed], "rank="):
             if rank not in self._ranks:
                 self._ranks[rank] = RankTail(self._storage, f"{self._folder}/rank={rank}")
-        self._storage.each(RankTail.look, self._ranks.values())
+        self._storage.each(lambda rank: self._ranks[rank].look(listed.get(f"rank={rank}", {})), self._ranks)
 
     def take_joined(self, attempts: Sequence[Attempt], iteration: int) -> None:
         """Takes the last training rows of a run whose ranks' files are joined; `iteration` is the one it ended with."""

@@ -138,8 +138,10 @@ def test_a_rank_that_rewrites_its_files_is_followed_and_can_be_looked_at_anew(st
     rank.close()
 
 
-def test_ranks_of_an_attempt_come_as_they_write(tmp_path: Path) -> None:
+def test_ranks_of_an_attempt_come_as_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One listing tells of all of them, which on an object store is a request, or a few."""
     storage = Storage(tmp_path)
+    monkeypatch.delattr(Storage, "files")
     tail = AttemptTail(storage, "stats/attempt=0")
     tail.look()
     assert (tail.ranks, len(tail.training_rows())) == ({}, 0)
