@@ -15,9 +15,9 @@ ROWS = 2**21
 """Of a run that has no more, every row is a block of its own."""
 NUMBERS = 2**23
 """So many numbers, about, are held of one that has more."""
-OWN_WORK = "own work"
-"""What a rank did by itself, in seconds: of this there is `high` alone."""
-STALL = "stall"
+OWN_WORK = "(own work)"
+"""What a rank did by itself, in seconds: of this there is `high` alone. No hook names a column so, nor like the next."""
+STALL = '"(stall)"'
 """The longest span in which a rank waited for no other; it began in the iteration `stalled`."""
 _WAIT = "all_reduce_wait_s"
 

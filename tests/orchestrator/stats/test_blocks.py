@@ -11,7 +11,7 @@ from orchestrator.stats.blocks import high, known, low, total
 from orchestrator.stats.insight import diagnose, look
 from orchestrator.stats.query import Rows
 from tests.orchestrator.stats.insight.runs import slower, training
-from tests.orchestrator.stats.test_query import NUMBERS, drawn
+from tests.orchestrator.stats.test_query import drawn
 
 
 def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
@@ -23,15 +23,15 @@ def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, number
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("together", [1, 50])
 def test_sums_and_extremes_are_those_of_the_rows(seed: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = drawn(seed)
+    table = drawn(seed).assign(**{"stall": 2.0, "own work": 3.0})
     rows = Rows.of(table)
     if together > 1:
-        of_several(monkeypatch, together, len(table), len(NUMBERS) + 1)
-    of_each = {f"{name} {how.__name__}": how(name) for name in NUMBERS for how in (low, high, total, known)}
+        of_several(monkeypatch, together, len(table), len(rows.numbers) + 1)
+    of_each = {f"{name} {how.__name__}": how(name) for name in rows.numbers for how in (low, high, total, known)}
     found = rows.aggregate({"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)", **of_each}, ["rank", "phase"], of=rows.blocks)
     finite = table.replace(np.inf, np.nan).groupby(["rank", "phase"])
     expected = {"rows": finite.size(), "first": finite["iteration"].min(), "last": finite["iteration"].max()}
-    for name in NUMBERS:
+    for name in rows.numbers:
         sums = finite[name].sum(min_count=1)
         expected |= {f"{name} low": finite[name].min(), f"{name} high": finite[name].max(), f"{name} total": sums, f"{name} known": finite[name].count()}
     pd.testing.assert_frame_equal(found, pd.DataFrame(expected), check_dtype=False)
