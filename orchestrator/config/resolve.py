@@ -56,7 +56,7 @@ def build(data: Mapping[str, Any]) -> ResolvedExperiment:
     for path, mode in inferred_modes(data).items():
         data = with_value(data, path, mode)
     problems = contradicting_modes(data)
-    task_class = _task_class(data)
+    task_class = find_task(data)
     trains_by_itself = task_class is not None and trains_itself(task_class)
     if task_class and trains_by_itself:
         data = own_training_in_full(data, task_class, problems)
@@ -183,7 +183,7 @@ def _fitting_problems(data: Mapping[str, Any], task: type[Task] | None, hooks: M
     return [Problem(path, f"cannot be with accumulate: auto: {reason}") for path, reason in reasons.items()]
 
 
-def _task_class(data: Mapping[str, Any]) -> type[Task] | None:
+def find_task(data: Mapping[str, Any]) -> type[Task] | None:
     """The class of the task, where there is one; what is wrong otherwise is said where the task is made."""
     name = data.get("task")
     return collect_problems([], find_class, name, Task, {}, "task") if isinstance(name, str) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.config.bounds import MOST_TRIALS
@@ -94,8 +94,9 @@ def _instead(trials: int, points: int, whole: int) -> str:
     return f"; repeats: {trials // points} runs each point with as many seeds" if trials % points == 0 else ""
 
 
-def wrong_mutations(sweep: Sweep) -> list[Problem]:
-    """What a population cannot change in flight, of the paths that `mutate` names or, without it, of all."""
+def wrong_mutations(sweep: Sweep, also: Collection[str] = ()) -> list[Problem]:
+    """What a population cannot change in flight, of the paths that `mutate` names or, without it, of all. A task that trains by itself begins
+    anew with other values, so that what lies below the keys in `also` can change too, where `mutate` says so."""
     scheduler = sweep.scheduler
     if not isinstance(scheduler, Population):
         return []
@@ -104,12 +105,15 @@ def wrong_mutations(sweep: Sweep) -> list[Problem]:
         path = f"sweep.scheduler.mutate.{index}"
         if name not in sweep.space:
             problems.append(Problem(path, f"'{name}' is no path of the space", suggestion=did_you_mean(name, sweep.space)))
-        elif not _may_mutate(name):
+        elif name.partition(".")[0] not in also and not _may_mutate(name):
             problems.append(Problem(path, f"'{name}' cannot change in flight; fields of hooks and numbers of the optimizer can"))
     if problems:
         return problems
     if not mutated_paths(sweep):
-        return [Problem("sweep.scheduler", f"{scheduler.type} finds nothing to change: no field of a hook and no number of the optimizer is swept")]
+        others = [name for name in sweep.space if name.partition(".")[0] in also]
+        hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
+        message = f"{scheduler.type} finds nothing to change: no field of a hook and no number of the optimizer is swept"
+        return [Problem("sweep.scheduler", message, suggestion=hint)]
     if count_trials(sweep) < 2:
         problems.append(Problem("sweep.trials", f"{scheduler.type} needs a population of 2 at least, got {count_trials(sweep)}"))
     if isinstance(scheduler, PB2):

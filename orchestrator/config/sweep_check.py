@@ -13,9 +13,10 @@ from orchestrator.config.bounds import LARGEST_SEED, MOST_SWEPT, MOST_TRIED
 from orchestrator.config.changes import seen_from
 from orchestrator.config.domain import Domain
 from orchestrator.config.modes import inferred_modes
+from orchestrator.config.own_training import declared
 from orchestrator.config.parameters import check
 from orchestrator.config.reader import join
-from orchestrator.config.resolve import build
+from orchestrator.config.resolve import build, find_task
 from orchestrator.config.riding import wrong_rides
 from orchestrator.config.source import ExperimentSource, with_value
 from orchestrator.config.space import (
@@ -29,6 +30,7 @@ from orchestrator.config.space import (
 )
 from orchestrator.config.sweep import Sweep, SweptPath, contradictions
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean, shortened
+from orchestrator.task import trains_itself
 
 
 class _AsFarAsSound(Sweep):
@@ -72,7 +74,9 @@ def sweep_problems(source: ExperimentSource, known: Sequence[Problem]) -> list[P
     problems.extend([*(() if "search" in wrong else unsearchable(sweep)), *overlaps(sweep)])
     is_whole = len(sweep.space) == len(given["space"])
     if is_whole and not problems and not wrong:
-        problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep)])
+        task = find_task(data)
+        also = ("task_args", *declared(task)) if task and trains_itself(task) else ()
+        problems.extend([*wrong_counts(sweep), *wrong_mutations(sweep, also)])
     last_seed = data["seed"] + sweep.repeats - 1 if type(data.get("seed")) is int else 0
     if sweep.repeats > 1 and last_seed > LARGEST_SEED:
         problems.append(Problem("sweep.repeats", f"gives the last of each configuration's trials the seed {last_seed:,}; {LARGEST_SEED:,} is the largest"))

@@ -93,6 +93,14 @@ def test_it_says_what_to_write(fields: dict[str, Any], said: str) -> None:
     assert said in refused(**fields)
 
 
+def test_a_population_changes_what_it_is_told_to_of_what_the_task_is_made_with() -> None:
+    space = {"task_args.width": {"randint": [1, 9]}, "batch_size": {"randint": [1, 9]}, "seed": {"randint": [1, 9]}}
+    population = {"metric": "train/loss", "mode": "min", "trials": 4, "space": space, "search": "random"}
+    assert "write mutate: [task_args.width, batch_size], or some of these" in refused(sweep={**population, "scheduler": "pbt"})
+    assert "'seed' cannot change in flight" in refused(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["seed"]}})
+    experiment_from_dict(written(sweep={**population, "scheduler": {"type": "pbt", "mutate": ["task_args.width", "batch_size"]}}))
+
+
 def test_what_is_declared_has_its_default_and_what_is_filled_in_can_be_run_again(tmp_path: Path) -> None:
     own = experiment_from_dict(written(precision="bf16"))
     assert (own.batch_size, own.precision) == (16, "bf16")

@@ -1,0 +1,109 @@
+"""Hugging Face's Trainer, which tells of itself by callbacks: a task with a loop of its own.
+
+Needs transformers and accelerate: `pip install "hookyard[demo,transformers]"`.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Gt
+from torch import Tensor
+
+from experiments.gpt import GPT, Sources
+from orchestrator import TrainingSession
+
+
+@dataclass
+class TrainedByTrainer(GPT):
+    """Predicts the next byte of a program, trained and evaluated by transformers' Trainer."""
+
+    lr: Annotated[float, Gt(0)] = 2e-3
+    weight_decay: float = 0.1
+
+    def train(self, session: TrainingSession, batch_size: int = 8) -> Iterator[Mapping[str, float]]:
+        from transformers import PrinterCallback, Trainer, TrainingArguments
+
+        if session.world_size > 1:
+            # By these accelerate knows that the ranks are there already.
+            os.environ.update(RANK=str(session.rank), WORLD_SIZE=str(session.world_size), LOCAL_RANK=str(session.local_rank))
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = TrainingArguments(
+                output_dir=folder,
+                num_train_epochs=session.config["epochs"],
+                per_device_train_batch_size=batch_size,
+                per_device_eval_batch_size=batch_size,
+                learning_rate=self.lr,
+                weight_decay=self.weight_decay,
+                lr_scheduler_type="cosine",
+                logging_steps=1,
+                eval_strategy="epoch",
+                save_strategy="epoch",
+                save_total_limit=1,
+                seed=session.config["seed"],
+                use_cpu=session.device.type == "cpu",
+                disable_tqdm=True,
+                report_to=[],
+            )
+            model = self.model()
+            trainer = Trainer(model, arguments, train_dataset=self.blocks("train"), eval_dataset=self.blocks("val"))
+            trainer.remove_callback(PrinterCallback)
+            trainer.add_callback(_callback(session))
+            saved = Saved(Path(folder))
+            goes_on = session.restore(model=model, trainer=saved, of_rank={"generators": Saved(Path(folder), "rng_state*")})
+            yield from session.reports_of(lambda: trainer.train(resume_from_checkpoint=str(saved.newest()) if goes_on else None))
+
+    def blocks(self, phase: str) -> list[dict[str, Tensor]]:
+        """Blocks of bytes as the Trainer takes them."""
+        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[: self.files]
+        chosen = files[::10] if phase == "val" else [file for place, file in enumerate(files) if place % 10]
+        return [{"input_ids": block[:-1], "labels": block[:-1]} for block in Sources(chosen, self.context)]
+
+
+class Saved:
+    """The Trainer's newest checkpoint, or some of its files, as a part of ours: each file's bytes, by its name."""
+
+    def __init__(self, folder: Path, pattern: str = "*") -> None:
+        self.folder, self.pattern = folder, pattern
+
+    def newest(self) -> Path:
+        """The folder of the last step that was saved."""
+        return max(self.folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+
+    def state_dict(self) -> dict[str, Any]:
+        newest = self.newest()
+        files = {path.name: torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) for path in newest.glob(self.pattern)}
+        return {"name": newest.name, "files": files}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        (self.folder / state["name"]).mkdir(exist_ok=True)
+        for name, content in state["files"].items():
+            (self.folder / state["name"] / name).write_bytes(content.numpy().tobytes())
+
+
+def _callback(session: TrainingSession) -> Any:
+    from transformers import TrainerCallback
+
+    class Tells(TrainerCallback):  # type: ignore[misc]  # its types are not read
+        """Records each step, and reports where the Trainer has saved, which it does last in an epoch."""
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **others: Any) -> None:
+            if "loss" in logs:
+                session.record(batch_size=args.train_batch_size, loss=logs["loss"], lr=logs["learning_rate"], grad_norm=logs["grad_norm"])
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            control.should_training_stop = control.should_training_stop or session.stop_asked
+
+        def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            of_epoch = [one for one in state.log_history if one["epoch"] > state.epoch - 1]
+            losses = [one["loss"] for one in of_epoch if "loss" in one]
+            session.report({"train/loss": sum(losses) / len(losses), "val/loss": of_epoch[-1]["eval_loss"]})
+
+    return Tells()
