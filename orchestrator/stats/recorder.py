@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.stats.device_values import DeviceValues
 from orchestrator.stats.rank_files import RankFiles
 from orchestrator.stats.rows import Batch, Batches, Layout
 from orchestrator.storage import Storage
@@ -40,7 +41,7 @@ class Recorder:
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
         self._batch = Batch({}, lambda numbers: {})
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[tuple[Batch, DeviceValues]] = deque()
         self._cost_rows: list[dict[str, Any]] = []
         self.recent = Batches(recent)
         self.recent.begin(self._batch)
@@ -89,13 +90,14 @@ class Recorder:
 
     def _begin_batch(self, batch: Batch) -> None:
         if self._batch.count and self._files:
-            self._waiting.append(self._batch)
+            self._waiting.append((self._batch, DeviceValues(self._batch.added.values())))
         self._batch = batch
         self.recent.begin(batch)
 
     def _flush_rows_waiting(self, *, ready_only: bool) -> None:
-        while self._waiting and (not ready_only or _ready(self._waiting[0])):
-            batch = self._waiting.popleft()
+        while self._waiting and (not ready_only or (self._waiting[0][1].ready() and _ready(self._waiting[0][0]))):
+            batch, on_device = self._waiting.popleft()
+            on_device.read()
             labels = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
             added = _added([batch.added.get(index, {}) for index in range(batch.count)], numbers) if batch.added else {}
@@ -130,7 +132,7 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
-    """Plain values of a column; device tensors come over in one transfer."""
+    """Plain values of a column; tensors that no GPU holds are read together."""
     import torch
 
     if kinds <= {int, float, str, bool, type(None)}:
