@@ -28,13 +28,14 @@ from experiments.losses.ibot import IBOTLoss
 from hooks import HOOKS, Hook, HookError, State
 from orchestrator import Task, run, sweep
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Component, Ddp, Experiment, Workers
+from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.model import Model
 from orchestrator.config.parameters import parameters
 from orchestrator.config.resolve import resolve
 from orchestrator.config.source import with_value
 from orchestrator.config.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
+from orchestrator.config.workers import Ddp, Workers
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop import computing

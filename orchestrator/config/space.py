@@ -9,9 +9,10 @@ from typing import Any
 
 from orchestrator.config.bounds import MOST_TRIALS
 from orchestrator.config.domain import Domain
-from orchestrator.config.experiment import Workers, number_of_optimizer
+from orchestrator.config.experiment import number_of_optimizer
 from orchestrator.config.reader import join
 from orchestrator.config.sweep import PB2, Asha, Population, Sweep
+from orchestrator.config.workers import Workers
 from orchestrator.errors import Problem, did_you_mean
 
 # Checking

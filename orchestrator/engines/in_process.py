@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 import torch
 
 from hooks.state import Display
-from orchestrator.config.experiment import Workers
 from orchestrator.config.resolve import ResolvedExperiment
+from orchestrator.config.workers import Workers
 from orchestrator.engines.carriage import Carriage, session_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment, Session

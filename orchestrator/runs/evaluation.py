@@ -11,11 +11,12 @@ from typing import Any, Literal, cast
 
 from hooks.hook import EVENTS, Hook
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Experiment, another_number_of_ranks
+from orchestrator.config.experiment import Experiment
 from orchestrator.config.load import experiment_of, to_dict, to_yaml, with_overrides
 from orchestrator.config.overrides import read_overrides
 from orchestrator.config.reader import Document, join
 from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.config.workers import another_number_of_ranks
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.engines.session import Subject
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean

@@ -13,9 +13,9 @@ from typing import Any
 
 from ray import tune
 
-from orchestrator.config.experiment import Workers
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
+from orchestrator.config.workers import Workers
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.session import Assignment

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.experiment import Component, Experiment, Workers, wrong_length
+from orchestrator.config.experiment import Component, Experiment, wrong_length
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.source import ExperimentSource
+from orchestrator.config.workers import Workers
 from orchestrator.errors import ConfigError, UsageError
 
 

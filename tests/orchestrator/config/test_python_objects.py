@@ -16,11 +16,12 @@ from torch import nn
 
 from hooks import EMA, HOOKS, Checkpoint, Hook, Priority, Rhythm
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
-from orchestrator.config.experiment import Change, Workers
+from orchestrator.config.experiment import Change
 from orchestrator.config.load import checked_experiment, experiment_from_dict, to_dict
 from orchestrator.config.parameters import construct
 from orchestrator.config.python_objects import fields_of, folders_of
 from orchestrator.config.sweep import Asha, Sweep
+from orchestrator.config.workers import Workers
 from tests.orchestrator.config.samples import HERE, Choosy, Line, Shadow, Wide
 
 FILE = {

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.experiment import Workers
 from orchestrator.config.parameters import check
 from orchestrator.config.space import (
     count_points,
@@ -21,6 +20,7 @@ from orchestrator.config.space import (
     wrong_mutations,
 )
 from orchestrator.config.sweep import Sweep
+from orchestrator.config.workers import Workers
 from orchestrator.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from orchestrator.config.experiment import Workers
+from orchestrator.config.workers import Workers
 from orchestrator.engines import gang
 from orchestrator.engines.gang import Gang
 from orchestrator.engines.rank_failures import RankFailed

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.training.ema import EMA
-from orchestrator.config.experiment import Ddp, Workers
+from orchestrator.config.workers import Ddp, Workers
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.strategy import is_sharded

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from orchestrator.config.experiment import Workers
+from orchestrator.config.workers import Workers
 from orchestrator.errors import RunError
 from orchestrator.loop import meta_device
 from orchestrator.loop.loop import Loop

@@ -20,7 +20,8 @@ from hooks.training.nan_guard import NanGuard
 from hooks.training.sampler_seed import DistSamplerSeed
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.experiment import Component, Experiment, Workers
+from orchestrator.config.experiment import Component, Experiment
+from orchestrator.config.workers import Workers
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
