@@ -41,12 +41,13 @@ def evaluate(
 
 def _found(given: str) -> tuple[Run, str]:
     """The run that is meant, of a sweep its best trial, and the label of the checkpoint."""
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.records.run_folder import RunFolder, nothing_started
     from orchestrator.runs.result import Run
     from orchestrator.sweeps.results.result import Sweep
 
     path, at, label = given.rpartition("@")
-    if not at or "/" in label or RunFolder(given).exists():
-        path, label = given, "best"
-    folder = RunFolder.open(path)
-    return (Sweep(folder).best if folder.metadata().sweep else Run(folder)), label
+    with nothing_started():
+        if not at or "/" in label or RunFolder(given).exists():
+            path, label = given, "best"
+        folder = RunFolder.open(path)
+        return (Sweep(folder).best if folder.metadata().sweep else Run(folder)), label

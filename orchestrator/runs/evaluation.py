@@ -31,12 +31,12 @@ from orchestrator.task import trains_itself
 Kind = Literal["val", "test"]
 
 _READ = (
-    "task_args", "seed", "precision", "channels_last", "compile", "sync_batchnorm", "loader.eval_batch_size", "loader.num_workers",
-    "loader.pin_memory", "workers", "hang", "max_failures", "environment", "upload_interval_s",
+    "task_args", "seed", "precision", "channels_last", "compile", "sync_batchnorm", "deterministic", "cudnn_benchmark", "float32_matmul_precision",
+    "loader.eval_batch_size", "loader.num_workers", "loader.pin_memory", "workers", "hang", "max_failures", "environment", "upload_interval_s",
 )  # fmt: skip
 """What of an experiment an evaluation reads, beside its hooks."""
 _LISTED = f"{', '.join(_READ)} and hooks"
-_OF_TRAINING: Mapping[str, Any] = {"init": None, "scaler": {}, "workers.ddp": {}}
+_OF_TRAINING: Mapping[str, Any] = {"init": None, "scaler": {}, "workers.ddp": {}, "cuda_graph": False, "activation_checkpointing": None}
 """What only training reads, and what could contradict another number of ranks or precision."""
 _NEVER_FIRED = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
 
@@ -48,6 +48,8 @@ class Evaluation:
     run: RunFolder
     subject: Evaluated
     experiment: Experiment
+    asks_ranks: bool = False
+    """Whether the number of ranks was said."""
 
     @classmethod
     def of(cls, run: RunFolder, label: str, phase: Kind, overrides: Iterable[str] = (), workers: int | None = None) -> Evaluation:
@@ -57,11 +59,14 @@ class Evaluation:
         Raises UsageError where there is no such checkpoint, it is damaged, the run had no such data, or its task cannot be
         imported; ConfigError for an override that is wrong, or that nothing would read.
         """
+        overrides = list(overrides)
+        asks_ranks = any(one.startswith(("workers=", "workers.count=")) for one in overrides)
+        if workers is not None and asks_ranks:
+            raise UsageError(f"{workers} workers are asked for, and workers.count is overridden too; say one of them")
         if phase not in ("val", "test"):
             raise UsageError(f"phase is val or test, got {phase!r}")
         if run.metadata().evaluates:
             raise UsageError(f"{run} is an evaluation, and has no checkpoints; evaluate the run, {run.evaluated_run()}")
-        overrides = list(overrides)
         subject = _subject(run, label, phase, any(one.startswith("task_args") for one in overrides))
         source = replace(run.source(), goes_on_from=None)
         source = replace(source, import_paths=tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())])))
@@ -77,12 +82,15 @@ class Evaluation:
             source = source.with_values(another_number_of_ranks(workers))
         experiment = with_overrides(source, overrides) if overrides else experiment_of(source)
         _refuse_hooks_of_training(trained, experiment)
-        return cls(run, subject, experiment)
+        return cls(run, subject, experiment, asks_ranks or workers is not None)
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Measures it to the end, on the run's own engine where none is said; gives the folder. Raises RunError where it fails."""
         made_by = self.run.metadata()
         engine = chosen_engine(engine, local) if engine or local else made_by.engine or chosen_engine(None, made_by.local)
+        ranks = self.experiment.workers.most
+        if engine == "in-process" and self.asks_ranks and ranks > 1:
+            raise UsageError(f"{ranks} workers are asked for, and the engine in-process is a single one; say another engine, gang or train (--engine gang)")
         address = chosen_address(address, local=engine == "in-process")
         refuse_what_cannot_be(self.experiment, engine, address)
         metadata = {

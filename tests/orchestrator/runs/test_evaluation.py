@@ -162,6 +162,8 @@ def test_what_no_evaluation_reads_is_refused(done: Run, override: str, words: st
         ("@epoch-0009", [], "no checkpoint 'epoch-0009' in"),
         ("-nowhere", [], "is no run"),
         ("", ["--phase", "test"], "has no test data: data() of its task gave train, val when epoch-0002 was made"),
+        ("@last", ["--workers", "2"], "2 workers are asked for, and the engine in-process is a single one"),
+        ("@last", ["--workers", "2", "workers.count=3"], "say one of them"),
         ("@last", ["hooks.ema=3"], "must be a mapping of the hook's parameters"),
     ],
 )
