@@ -84,8 +84,8 @@ class Rows:
     which tells damage and knows every storage: DuckDB is fed, and opens none. Raises DamagedFile.
     """
 
-    def __init__(self, source: Source, where: str = "true") -> None:
-        self.source, self._where, schema = source, where, source.data.schema
+    def __init__(self, source: Source) -> None:
+        self.source, schema = source, source.data.schema
         self.columns: list[str] = schema.names
         self.numbers: list[str] = [field.name for field in schema if field.name not in (*COUNTERS, *NAMES) and _is_number(field.type)]
         """The columns that may hold measurements."""
@@ -95,10 +95,6 @@ class Rows:
     def of(cls, table: pd.DataFrame | pa.Table) -> Self:
         """The rows of a table in memory."""
         return cls(Source(ds.dataset(table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False))))
-
-    def only(self, where: str) -> Rows:
-        """Those of them that meet a condition in SQL."""
-        return Rows(self.source, f"({self._where}) and ({where})")
 
     def ask(self, sql: str) -> pd.DataFrame:
         """What a query of our own answers."""
@@ -161,7 +157,7 @@ class Rows:
         connection = _own_database().cursor()
         connection.register("recorded", self.source.rows)
         shown = [_shown(field.name, field.name in self.numbers) for field in self.source.data.schema]
-        connection.execute(f"create temporary view rows as select {', '.join(shown)} from recorded where {self._where}")
+        connection.execute(f"create temporary view rows as select {', '.join(shown)} from recorded")
         return connection
 
 
