@@ -35,9 +35,9 @@ _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
 
 
 def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
-    """`max` where more of a metric is better, `min` where less is, None where that is not known. `declared` is what an
-    experiment says, as `declared_modes` gives it."""
-    return MODES.get((declared or {}).get(metric, "")) or _of_unit(metric) or _of_words(metric)
+    """`max` where more of a metric is better, `min` where less is, None where that is not known: the last part of its name tells before all
+    of it, which may have that of a data set. `declared` is what an experiment says, as `declared_modes` gives it."""
+    return MODES.get((declared or {}).get(metric, "")) or _of_unit(metric) or _of_words(metric.rpartition("/")[2]) or _of_words(metric)
 
 
 def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode:
@@ -129,7 +129,7 @@ def _of_unit(metric: str) -> Mode | None:
 
 
 def _of_words(metric: str) -> Mode | None:
-    """As whole words of the name tell, where all of them tell the same."""
+    """As whole words of a name tell, where all of them tell the same."""
     if re.search(r"\b(bits|nats)_per_(?!s$|sec)", metric.replace("/", " ")):
         return "min"
     words = {word for part in re.split(r"[^A-Za-z0-9]+", metric) for word in _words(part)}

@@ -24,6 +24,7 @@ from hooks.parts.metric_direction import declared_modes, direction, directions, 
         ("val/R2", "max"),
         ("val/loss", "min"),
         ("val/loss_cls", "min"),
+        ("val/errors/accuracy", "max"),  # of a set called errors
         ("val/RMSE", "min"),
         ("val/MSELoss", "min"),
         ("val/stop_error", "min"),  # "top" is no word of it: MMEngine says greater

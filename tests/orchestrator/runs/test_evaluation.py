@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import CheckpointError, ConfigError, Run, UsageError, open_run, resume, run, sweep
+from orchestrator import CheckpointError, ConfigError, Run, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session, Subject
@@ -236,3 +236,5 @@ def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
     assert made["path"] == f"{outcome.best.path}/evaluations/epoch-0001-val"
     assert measures(made["metrics"], "val") == measures(outcome.best.reports()[-1], "val")
     assert len(outcome.trials) == 2
+    with pytest.raises(RunError, match=r"data\(\) of Points gives train, val, and no test to evaluate"):
+        outcome.best.evaluate("last", "test", ["task_args.val=5"])
