@@ -61,8 +61,8 @@ def needless_on_one_rank(experiment: Experiment) -> Iterator[str]:
 
 @contextmanager
 def torch_set(experiment: Experiment) -> Iterator[None]:
-    """Sets torch as the experiment says while a run lasts. What it says nothing of stays as the program or the task has it; all is put
-    back behind it, as a process may train another run."""
+    """Sets torch as the experiment says while a run is under way. What it says nothing of stays as the program or the task has it; all is
+    put back behind it, as a process may train another run."""
     with ExitStack() as before:
         if experiment.deterministic:
             # cuBLAS reads it at each call, and without it torch refuses matrix products.

@@ -186,8 +186,18 @@ class Loop(Rounds):
         )
 
     def run(self) -> Generator[Report, None, None]:
-        with torch_set(self.experiment):
-            yield from super().run()
+        reports = super().run()
+        try:
+            while True:
+                # Not while a report is looked at: another run of this process may be under way meanwhile.
+                with torch_set(self.experiment):
+                    report = next(reports, None)
+                if report is None:
+                    return
+                yield report
+        finally:
+            with torch_set(self.experiment):
+                reports.close()
 
     def _begin(self) -> None:
         self._refuse_what_is_not_there()

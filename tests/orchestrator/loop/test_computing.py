@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hooks import Hook, State
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from tests.tasks import Points, Rows, described, experiment, numbers
@@ -138,21 +139,38 @@ def test_they_are_not_kept_where_the_model_is_compiled(monkeypatch: pytest.Monke
     assert [loss for _, loss in compiled[0]] == pytest.approx([loss for _, loss in trained(task, steps=2)[0]], rel=1e-5)
 
 
-def test_torch_is_set_while_a_run_lasts_and_put_back_behind_it() -> None:
-    def now() -> tuple[bool, str, bool]:
-        return torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+def _settings() -> tuple[bool, str, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
 
-    before = now()
-    said = {"deterministic": True, "float32_matmul_precision": "high", "cudnn_benchmark": True}
-    run = Loop(Points(), experiment(**said), {}).run()
-    next(run)
-    assert now() == (True, "high", True)
-    run.close()
-    assert now() == before == (False, "highest", False)
+
+class Looks(Hook):
+    """Notes how torch is set."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[bool, str, bool]] = set()
+
+    def on_step(self, state: State) -> None:
+        self.seen.add(_settings())
+
+    def on_end(self, state: State) -> None:
+        self.seen.add(_settings())
+
+
+def test_torch_is_set_while_a_run_is_under_way_and_as_it_was_beside_it() -> None:
+    before, said = _settings(), {"deterministic": True, "float32_matmul_precision": "high", "cudnn_benchmark": True}
+    looks, others = Looks(), Looks()
+    one, other = Loop(Points(), experiment(**said), {"looks": looks}).run(), Loop(Points(), experiment(), {"looks": others}).run()
+    for _ in zip(one, other, strict=True):
+        assert _settings() == before == (False, "highest", False)
+    assert (looks.seen, others.seen) == ({(True, "high", True)}, {before})
+    left = Loop(Points(), experiment(**said), {"looks": looks}).run()
+    next(left)
+    left.close()
     failing = Loop(Points(fails=True), experiment(**said), {}).run()
     with pytest.raises(ArithmeticError):
         next(failing)
-    assert now() == before
+    assert looks.seen == {(True, "high", True)}
+    assert _settings() == before
 
 
 @pytest.mark.parametrize(("said", "reason"), [({}, "it needs workers.gpu: true"), ({"workers": {"gpu": True}, "deterministic": True}, "cannot be with deterministic")])
