@@ -46,9 +46,10 @@ class RayShare:
         """Begins anew."""
 
 
-def data_of(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
+def data_of(task: Task, experiment: Experiment, world: World, *, of_train: bool = False) -> Mapping[str, Any]:
     """What a task gives as its data, with this rank's part of each Ray dataset; collective where there is one. Starts Ray where this process
-    has none and the task's module has imported `ray.data`. Raises ConfigError where nothing is left of the cluster for the data."""
+    has none and the task's module has imported `ray.data`. With `of_train` the ranks are workers of Ray Train, which tells Ray Data of them.
+    Raises ConfigError where nothing is left of the cluster for the data."""
     if "ray.data" in sys.modules and _imports_ray(type(task)):
         _begin()
     datasets = dict(given_by(task, experiment, world))
@@ -61,7 +62,7 @@ def data_of(task: Task, experiment: Experiment, world: World) -> Mapping[str, An
     message = world.broadcast(lambda: _no_room(experiment, world))
     if message:
         raise ConfigError([Problem("workers.cpus", message)])
-    return {**datasets, **{phase: _share(dataset, phase, experiment, world) for phase, dataset in of_ray.items()}}
+    return {**datasets, **{phase: _share(dataset, phase, experiment, world, of_train) for phase, dataset in of_ray.items()}}
 
 
 def _imports_ray(task: type[Task]) -> bool:
@@ -102,7 +103,7 @@ def _no_room(experiment: Experiment, world: World) -> str | None:
     )
 
 
-def _share(dataset: Any, phase: str, experiment: Experiment, world: World) -> RayShare:
+def _share(dataset: Any, phase: str, experiment: Experiment, world: World, of_train: bool) -> RayShare:
     trains, options = phase == "train", experiment.loader
     size = experiment.batch_size if trains else options.eval_batch_size or experiment.batch_size
     drop_last = trains and options.drop_last
@@ -110,10 +111,10 @@ def _share(dataset: Any, phase: str, experiment: Experiment, world: World) -> Ra
     if trains and experiment.epochs is not None and experiment.epoch_steps is None:
         rows = world.broadcast(dataset.count) // world.world_size
     batches = None if rows is None else rows // size if drop_last else -(-rows // size)
-    return RayShare(_iterator(dataset, trains, experiment, world), size, drop_last, batches)
+    return RayShare(_iterator(dataset, trains, experiment, world, of_train), size, drop_last, batches)
 
 
-def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World) -> Any:
+def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World, of_train: bool) -> Any:
     """What gives this rank's rows: as many to each rank in training, all of them in an evaluation."""
     if world.world_size == 1:
         return dataset.iterator()
@@ -121,9 +122,9 @@ def _iterator(dataset: Any, trains: bool, experiment: Experiment, world: World) 
     from ray.data import ExecutionResources
 
     def split() -> list[bytes]:
-        taken = experiment.workers.bundle()
-        count = world.world_size
-        dataset.context.execution_options.exclude_resources = ExecutionResources(cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count)
+        taken, count = experiment.workers.bundle(), world.world_size
+        if not of_train:  # taken off twice, nothing may be left, and each task waits until Ray Data finds itself idle
+            dataset.context.execution_options.exclude_resources = ExecutionResources(cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count)
         return [cloudpickle.dumps(one) for one in dataset.streaming_split(count, equal=trains)]
 
     return cloudpickle.loads(world.broadcast(split)[world.rank])

@@ -19,6 +19,7 @@ from orchestrator.config.source import ExperimentSource, Origin
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
+from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.measuring import Measuring
 from orchestrator.loop.own_loop import OwnLoop
@@ -89,6 +90,7 @@ class Session:
         *,
         display: Display | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
+        data_of: DataOf = data_of,
         end_standing: Callable[[str], None] | None = end_process,
     ) -> None:
         self.assignment, self.world = assignment, world
@@ -101,6 +103,7 @@ class Session:
             # Ranks agree among themselves on when to stop, so that one of them asks the driver.
             self._display = self._link = MailboxLink(assignment.mailbox)
             self._stop_asked = self._link.stop_asked
+        self._data_of = data_of
         self._loop: Rounds | None = None
         self._store: CheckpointStore | None = None
         self._attempt: Attempt | None = None
@@ -173,11 +176,11 @@ class Session:
         """Builds the loop with those that ride on it, and puts each where its attempt goes on from."""
         experiment, subject = resolved.experiment, self.assignment.subject
         if subject:
-            kind: Callable[..., Rounds] = partial(Measuring, kind=subject.phase, data_of=data_of)
+            kind: Callable[..., Rounds] = partial(Measuring, kind=subject.phase, data_of=self._data_of)
         elif trains_itself(type(resolved.task)):
             kind = OwnLoop
         else:
-            found = partial(Carrier if self._riders else Loop, data_of=data_of, origin=self._origin(experiment))
+            found = partial(Carrier if self._riders else Loop, data_of=self._data_of, origin=self._origin(experiment))
             kind = partial(found, resumes=attempt.checkpoint is not None)
         loop = kind(resolved.task, experiment, resolved.hooks, world=self.world, **self._own_parts(experiment, attempt))
         self._put_where_it_goes_on(loop, attempt)

@@ -17,6 +17,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.relay import Relay, ReportOrdinal
 from orchestrator.engines.session import Assignment, Session
@@ -46,7 +47,7 @@ def train_and_relay(relay: Any, assignment: Assignment) -> None:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
     before = 0
     try:
-        with closing(Session(assignment, world).reports()) as training:
+        with closing(Session(assignment, world, data_of=partial(data_of, of_train=True)).reports()) as training:
             for number, report in enumerate(training):
                 ray.train.report(report.metrics)
                 written = not report.cut_short

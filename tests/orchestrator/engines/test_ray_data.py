@@ -94,6 +94,15 @@ def test_ranks_get_as_many_rows_in_training_and_all_of_them_in_an_evaluation() -
     assert places(whole["train"]) == list(range(21))
 
 
+@pytest.mark.parametrize(("of_train", "taken_off"), [(False, {"exclude_resources": {"cpu": 1.0, "gpu": 0}}), (True, {})])
+def test_what_ranks_take_is_taken_off_once(monkeypatch: pytest.MonkeyPatch, of_train: bool, taken_off: dict[str, Any]) -> None:
+    """Ray Train tells Ray Data of its workers by itself."""
+    rows = Rows()
+    monkeypatch.setattr(OfRay, "data", lambda self: {"train": rows})
+    data_of(OfRay(), experiment(epochs=1, workers={"count": 2, "cpus": 0.5}), of(0, 2), of_train=of_train)
+    assert vars(rows.context.execution_options) == taken_off
+
+
 def test_rows_are_counted_only_where_an_epoch_is_a_pass() -> None:
     for fields, length in (({"epochs": 2}, 3), ({"epochs": 2, "epoch_steps": 4}, 4), ({"steps": 9}, 9)):
         assert Data(OfRay(), experiment(**fields), World(), data_of).train.length() == length
