@@ -17,6 +17,7 @@ from orchestrator.cli.report import report
 from orchestrator.cli.resume import resume
 from orchestrator.cli.rm import rm
 from orchestrator.cli.run import run
+from orchestrator.cli.samples import samples
 from orchestrator.cli.schema import schema
 from orchestrator.cli.show import show
 from orchestrator.cli.stats import stats
@@ -35,7 +36,8 @@ app = typer.Typer(
 )
 
 for verb in (
-    init, run, sweep, resume, evaluate, watch, ls, show, stats, compare, doctor, report, note, rm, submit, status, logs, stop, validate, hooks, schema,
+    init, run, sweep, resume, evaluate, watch, ls, show, stats, samples, compare, doctor, report, note, rm, submit, status, logs, stop, validate, hooks,
+    schema,
 ):  # fmt: skip
     app.command()(verb)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 By = Literal["trial", "rank", "node", "hook", "phase", "span", "row"]
 """What the rows of the table stand for."""
 Format = Literal["table", "csv", "json", "parquet"]
+Form = Annotated[Format, typer.Option("--format", help="parquet needs --output.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write instead of stdout.")]
 
 
 def stats(
@@ -31,8 +33,8 @@ def stats(
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")] = None,
     query: Annotated[str | None, typer.Option("--query", metavar="SQL", help="What SQL answers: select rank, avg(step_s) from rows group by rank")] = None,
-    form: Annotated[Format, typer.Option("--format", help="parquet needs --output.")] = "table",
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write instead of stdout.")] = None,
+    form: Form = "table",
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Prints what the ranks measured: per column over all ranks, or by rank, node, hook, phase or span, or row by row; of a sweep
@@ -40,10 +42,7 @@ def stats(
     from orchestrator.records.run_folder import RunFolder
 
     form = "json" if as_json else form
-    if form == "parquet" and output is None:
-        raise UsageError("parquet is no text: say where to write it with --output FILE")
-    if form == "table" and output is not None:
-        raise UsageError(f"{output} gets data, not a drawn table: add --format csv, json or parquet")
+    check_form(form, output)
     if query is not None and (by or columns or where):
         raise UsageError("--query says by itself what is asked: leave out --by, --columns and --where")
     names = None if columns is None else [name.strip() for name in columns.split(",")]
@@ -60,12 +59,21 @@ def stats(
 
         opened = Run(folder)
         if query is not None:
-            return _show(opened.query(query), "row", form, output)
+            return show(opened.query(query), "row", form, output)
     table = opened.load_stats(columns=names, where=where) if by == "row" else opened.summary(by, names, where)
-    return _show(table, by, form, output)
+    return show(table, by, form, output)
 
 
-def _show(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:
+def check_form(form: Format, output: Path | None) -> None:
+    """Raises UsageError for a form that does not go where it is to go."""
+    if form == "parquet" and output is None:
+        raise UsageError("parquet is no text: say where to write it with --output FILE")
+    if form == "table" and output is not None:
+        raise UsageError(f"{output} gets data, not a drawn table: add --format csv, json or parquet")
+
+
+def show(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:
+    """Prints a table, or writes it."""
     if form == "table":
         return _print(table, by)
     return _write(table if by == "row" else table.reset_index(), form, output)
@@ -91,7 +99,7 @@ def _write(table: pd.DataFrame, form: Format, output: Path | None) -> None:
 def _print(table: pd.DataFrame, by: By | None) -> None:
     if by == "row":
         names = [str(name) for name in table.columns]
-        rows = table.itertuples(index=False, name=None)
+        rows = table.astype(object).where(table.notna(), None).itertuples(index=False, name=None)
         return print_table(names, [[cell(name, value) for name, value in zip(names, row, strict=True)] for row in rows])
     names = [str(name) for name in table.index.names]
     lines: list[list[Any]] = []

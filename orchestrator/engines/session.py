@@ -28,7 +28,7 @@ from orchestrator.loop.riders import Carrier, Rider
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
-from orchestrator.records.metadata import Attempt, Host, SharedTraining
+from orchestrator.records.metadata import Attempt, DataOrder, Host, SharedTraining
 from orchestrator.records.process import pid_lives
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.records.standstill import FOLDER as STANDSTILL
@@ -218,7 +218,8 @@ class Session:
 
     def _put_where_it_goes_on(self, loop: Rounds, attempt: Attempt) -> None:
         self._loop = loop
-        self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch_length or None)
+        order = _order_of(loop) if isinstance(loop, Loop) else None
+        self._attempt = attempt = replace(attempt, epoch_iterations=loop.cursor.epoch_length or None, order=order)
         if self.world.is_master:
             self.folder.write_attempt(attempt)
         if checkpoint := self.assignment.subject.checkpoint if self.assignment.subject else attempt.checkpoint:
@@ -254,6 +255,11 @@ class Session:
         name = path.rpartition("/")[2]
         self._store.retain("sweep", [*(one for one in earlier if one != name), name][-SWEEP_KEEPS:])
         return path
+
+
+def _order_of(loop: Loop) -> DataOrder:
+    described = to_dict(loop.experiment)
+    return DataOrder({name: described[name] for name in ("seed", "batch_size", "loader", "task", "task_args")}, loop.data.sizes())
 
 
 def _begin_attempt(folder: RunFolder, store: CheckpointStore, world: World, assignment: Assignment, display: Display | None) -> Attempt:

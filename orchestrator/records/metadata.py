@@ -196,6 +196,16 @@ class SharedTraining:
 
 
 @dataclass(frozen=True)
+class DataOrder:
+    """What decides which samples a batch of an attempt has, beside where that began and how many ranks it had."""
+
+    values: Mapping[str, Any]
+    """Of its experiment, by their paths."""
+    sizes: Mapping[str, int]
+    """Phase to its samples, where it is no stream."""
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One life of a worker group: which number it has, and where it began."""
 
@@ -208,6 +218,8 @@ class Attempt:
     hosts: Sequence[Host] = ()
     epoch_iterations: int | None = None
     """Training iterations of a whole epoch on each rank."""
+    order: DataOrder | None = None
+    """Not known of runs of before, and none of a task that trains by itself."""
     rides_on: SharedTraining | None = None
     """Of a rider."""
     until: int | None = None

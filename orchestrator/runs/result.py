@@ -159,6 +159,23 @@ class Run(Result):
 
         return Rows(recorded_rows(self._compacted(), self.folder.attempts(), where))
 
+    def samples(self, where: str | None = None) -> pd.DataFrame:
+        """Which samples the batches of some rows had: for each its `index` in the dataset of the phase, beside `rank`, `phase`, `epoch`,
+        `iteration` and the row's `loss`. Of a stream that is not known: a row for each batch, without an index.
+
+        `where` is as `load_stats` takes it; rows are those of `train` unless it speaks of the phase. Imports the task, and asks it for its
+        data. Raises UsageError where that is another by now than it was.
+        """
+        from orchestrator.runs.samples import samples
+        from orchestrator.stats.shared_training import columns_of
+
+        loss = ["loss"] if "loss" in columns_of(self._compacted(), self.folder.attempts()) else []
+        asked = self.load_stats(["rank", "phase", "epoch", "iteration", "attempt", *loss], training_unless_said(where))
+        begins: dict[Any, int] = {}
+        if (asked["phase"] != "train").any():
+            begins = self.rows().aggregate({"first": "min(iteration)"}, ["attempt", "rank", "phase", "epoch"], "phase <> 'train'")["first"].to_dict()
+        return samples(self.folder, asked, begins)
+
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
         Raises CheckpointError where there is none."""

@@ -62,7 +62,7 @@ def _not_finite(rows: Rows, ranks: int) -> Iterator[Verdict]:
         f"the loss was not finite in {count} of {iterations} iterations, first at iteration {first} on {rank_names(bad, ranks)}",
         {"problem": "not finite", "iteration": first, "ranks": bad, "iterations": count},
         "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
-        "nan_guard leaves such steps out; anomaly_detection finds the operation; a lower learning rate or bf16 may avoid it",
+        f"{_samples(first, bad, ranks)}; nan_guard leaves such steps out; anomaly_detection finds the operation; a lower learning rate or bf16 may avoid it",
         1.0,
     )
 
@@ -123,10 +123,16 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
             "iterations": iterations,
         },
         f"stats.query('iteration == {means.index[worst]}')[['rank', 'loss']]",
-        "look at the batches of these ranks at that iteration; the hook loss_spike leaves such steps out and notes their samples; "
-        "gradient_clip bounds their effect" if len(ranks) < of else "a lower learning rate, a longer warm-up or gradient_clip",
+        f"{_samples(iterations[places.tolist().index(worst)], ranks, of)}; "
+        + ("loss_spike leaves such steps out, gradient_clip bounds their effect" if len(ranks) < of else "a lower learning rate, a longer warm-up or gradient_clip"),
         min(0.5, 0.05 * episodes),
     )
+
+
+def _samples(iteration: int, ranks: list[int], of: int) -> str:
+    """The command that names the samples of some ranks in an iteration."""
+    alone = f" --rank {ranks[0]}" if len(ranks) == 1 < of else ""
+    return f"hookyard samples RUN --where 'iteration == {iteration}'{alone} names the samples"
 
 
 def _ranks_above(rows: Rows, means: pd.Series, worst: int, together: int) -> tuple[list[int], int]:

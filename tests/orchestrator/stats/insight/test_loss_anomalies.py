@@ -32,6 +32,7 @@ def test_a_spike_has_its_iteration_and_the_rank_it_came_from() -> None:
     assert numbers["loss"] == pytest.approx(1.5 + 9 / 3, rel=0.02)
     assert numbers["usual"] == pytest.approx(1.5, rel=0.02)
     assert "it came from rank 2" in verdict.sentence
+    assert "hookyard samples RUN --where 'iteration == 100' --rank 2" in verdict.advice
 
 
 def test_spikes_on_all_ranks_are_counted_by_episode() -> None:
@@ -50,6 +51,7 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     (verdict,) = losses(Rows.of(training(3, loss=values)))
     assert (verdict.numbers["iteration"], verdict.numbers["ranks"], verdict.numbers["iterations"]) == (121, [1], 80)
     assert verdict.weight == 1
+    assert "hookyard samples RUN --where 'iteration == 121' --rank 1" in verdict.advice
 
 
 def test_without_a_loss_nothing_is_said() -> None:

@@ -1,0 +1,34 @@
+"""`hookyard samples RUN --where EXPR [--rank R] [--format ...] [--output FILE]`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.completion import run_folders
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import echo, talk
+from orchestrator.cli.stats import Form, Output, check_form, show
+
+
+def samples(
+    run: Annotated[str, typer.Argument(help="The folder of a run.", autocompletion=run_folders)],
+    where: Annotated[str, typer.Option("--where", metavar="EXPR", help="Of which rows: loss > 5; of train, unless the phase is named.")],
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Of this rank alone.")] = None,
+    form: Form = "table",
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prints which samples of the dataset the batches of some rows had, with the rows' loss: from the order of the data, which is known
+    from the seed, so that nothing of it was stored."""
+    from orchestrator.runs.result import open_run
+
+    form = "json" if as_json else form
+    check_form(form, output)
+    with talk():
+        found = open_run(run).samples(where if rank is None else f"rank == {rank} and ({where})")
+    streams = [str(phase) for phase in found["phase"][found["index"].isna()].unique()]
+    if streams:
+        echo(f"{' and '.join(streams)} is a stream, so indices are not known: each row is a batch of its rank, counted by iteration", err=True)
+    show(found, "row", form, output)

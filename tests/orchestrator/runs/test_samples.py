@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Sampler
+from typer.testing import CliRunner
+
+from hooks import Hook, State
+from orchestrator import UsageError, open_run, run
+from orchestrator.cli import app
+from orchestrator.config.load import to_yaml
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.result import Run
+from tests.ranks import on_ranks
+from tests.tasks import Points, described
+
+
+@dataclass
+class Sees(Hook):
+    """Writes the true places of a batch's samples into its row."""
+
+    def on_batch(self, state: State) -> None:
+        state.row["seen"] = " ".join(map(str, state.batch[2].tolist()))
+
+
+@dataclass
+class Weighted(Points):
+    """Draws its training samples by weight, and takes random numbers to make its data."""
+
+    own: bool = False
+
+    def data(self) -> Any:
+        self.train = 40 + int(torch.randint(20, ()))
+        return super().data()
+
+    def sampler(self, dataset: Dataset[Any], phase: str) -> list[float] | None:
+        return [1.0 + place % 3 for place in range(self.train)] if phase == "train" else None
+
+    def loader(self, dataset: Any, batches: Sampler[list[int]] | None, phase: str, options: dict[str, Any]) -> Iterable[Any]:
+        return super().loader(dataset, [[1, 2], [3]] if self.own else batches, phase, options)  # type: ignore[arg-type]
+
+
+class _Endless(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from (Points().data()["train"][place] for place in range(9))
+
+
+class Streamed(Points):
+    def data(self) -> Any:
+        return {**super().data(), "train": _Endless()}
+
+
+HOOKS = {"sees": {"type": "tests.orchestrator.runs.test_samples:Sees"}}
+
+
+def agreed(done: Run, where: str) -> int:
+    """Compares what is said of some rows with what their batches truly had; returns how many samples that were."""
+    stats = done.load_stats(where=where)
+    truth = [
+        (row.rank, row.phase, row.epoch, row.iteration, int(place), row.loss)
+        for row in stats.itertuples()
+        for place in str(row.seen).split()
+    ]
+    said = done.samples(where)
+    assert [*said.columns] == ["rank", "phase", "epoch", "iteration", "index", "loss"]
+    assert [*said.itertuples(index=False, name=None)] == truth
+    return len(truth)
+
+
+def _live(rank: int, world_size: int, *lives: tuple[Assignment, int]) -> None:
+    """Lives of a run, each up to so many reports."""
+    for given, reports in lives:
+        session = Session(given, World(rank, world_size, rank)).reports()
+        for _ in range(reports):
+            next(session, None)
+        session.close()
+
+
+def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_with_other_batches_and_ranks(tmp_path: Path) -> None:
+    fields = {"epochs": 2, "accumulate": 2, "validate_every": "2 steps", "hooks": {**HOOKS, "checkpoint": {"every": "1 steps"}}}
+    first = described(**fields, batch_size=4)
+    folder = RunFolder.create(tmp_path, "points", to_yaml(first))
+    second, third = described(**fields, batch_size=3, seed=1), described(**fields, batch_size=5, loader={"eval_batch_size": 4})
+    on_ranks(_live, 2, (Assignment(first.source, str(folder)), 1), (Assignment(second.source, str(folder)), 3))
+    _live(0, 1, (Assignment(third.source, str(folder)), 9))
+    attempts = folder.attempts()
+    assert [(attempt.world_size, attempt.position.iteration, attempt.position.offset) for attempt in attempts] == [(2, 0, 0), (2, 4, 32), (1, 12, 24)]
+    done = Run(folder)
+    assert agreed(done, "phase == 'train'") >= 2 * 52
+    assert agreed(done, "phase == 'val'") > 50
+    with_rank = CliRunner().invoke(app, ["samples", str(folder), "--where", "iteration == 2", "--rank", "1", "--format", "csv"])
+    seen = str(done.load_stats(["seen"], "phase == 'train' and rank == 1 and iteration == 2")["seen"].iloc[0])
+    assert [line.split(",")[4] for line in with_rank.stdout.split()[1:]] == seen.split()
+
+
+def test_a_sampler_of_the_tasks_own_and_random_numbers_in_its_data_are_gone_through_again(tmp_path: Path) -> None:
+    done = run(described(task="tests.orchestrator.runs.test_samples:Weighted", hooks=HOOKS), tmp_path, local=True)
+    before = torch.random.get_rng_state()
+    assert agreed(done, "phase == 'train' and loss > 0.9") > 16
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    task = "tests.orchestrator.runs.test_samples:"
+    own = run(described(name="own", task=f"{task}Weighted", task_args={"own": True}, epochs=1), tmp_path, local=True)
+    with pytest.raises(UsageError, match="makes the batches of train itself"):
+        own.samples()
+    run(described(name="stream", task=f"{task}Streamed", steps=2, epochs=None), tmp_path, local=True)
+    told = CliRunner().invoke(app, ["samples", str(tmp_path / "stream"), "--where", "iteration == 2"])
+    assert "train is a stream, so indices are not known" in told.stderr
+    assert told.stdout.split()[-5:-1] == ["train", "0", "2", "-"]
+    changed = run(described(name="changed"), tmp_path, local=True)
+    folder = open_run(changed.path).folder
+    (attempt,) = folder.attempts()
+    assert attempt.order is not None
+    attempt.order.sizes["train"] = 51  # type: ignore[index]
+    folder.write_attempt(attempt)
+    with pytest.raises(UsageError, match="had 51 samples in attempt 0, and has 52 by now"):
+        changed.samples()
