@@ -62,10 +62,11 @@ SPACE = {"lr": tune.loguniform(0.01, 0.5), "decay": tune.choice([0, 0.5, 0.9, 0.
 
 
 def hookyard(*overrides: str) -> Contestant:
-    """The sweep that ships with Hookyard, without a scheduler."""
+    """The sweep that ships with Hookyard, of which each trial trains."""
 
     def run(folder: str, trials: int) -> Took:
-        experiment = load_experiment("experiments/digits_ema_sweep.yaml", ["sweep.scheduler=fifo", f"sweep.trials={trials}", *overrides])
+        alone = ["sweep.space.hooks.ema.decay={choice: [0, 0.5, 0.9, 0.99]}", f"sweep.trials={trials}"]
+        experiment = load_experiment("experiments/digits_ema_sweep.yaml", [*alone, *overrides])
         started = time.perf_counter()
         outcome = sweep(experiment, folder)
         seconds = time.perf_counter() - started

@@ -220,6 +220,7 @@ class Examination:
             _off_pace(whole)
             or self._ranks_apart(whole)
             or self._repeated(whole)
+            or self._observed(whole)
             or self._resumed(whole)
             or self._changed_in_flight()
             or self._two_of_a_kind()
@@ -249,6 +250,23 @@ class Examination:
         to_do = "keep nothing outside the instance, draw random numbers by torch, NumPy or random alone, and leave training alone in on_save"
         how = "run again by a new hook and without checkpoints"
         return self._unlike("repeated", again, whole, how, to_do, "as the first time", parts=("metrics", "parameters", "buffers", "optimizer"))
+
+    def _observed(self, whole: Life) -> Failure | None:
+        """Where a hook says that it observes, training is the same without it, as far as the hook lets it go on."""
+        if not self._cls.observes or self._case.situation.ranks > 1:
+            return None
+        without = self._lives.without()
+        to_do = "leave weights, optimizer, random numbers and the rows of training alone, or take back that it observes"
+        for number, (one, its) in enumerate(zip(whole.moments, without.moments, strict=False)):
+            trained, its_own = ({"parameters": moment.parameters, "buffers": moment.buffers, "optimizer": moment.optimizer} for moment in (one, its))
+            told = self._differ({**trained, "random numbers": whole.random[number]}, {**its_own, "random numbers": without.random[number]})
+            if told:
+                return Failure("observes", f"at report {number + 1} {told}, as without the hook", to_do)
+        rows, its_rows = ([row for row in life.rows if row["phase"] == "train"] for life in (whole, without))
+        for row, its_row in zip(rows, its_rows, strict=False):
+            if told := self._differ(row, its_row):
+                return Failure("observes", f"the row of train iteration {row['iteration']}: {told}, as without the hook", to_do)
+        return None
 
     def _two_of_a_kind(self) -> Failure | None:
         if self._case.situation != SITUATIONS[0]:

@@ -20,6 +20,7 @@ from hooks.testing.watching import Watch
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optimizer import brings_its_own
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.randomness import random_state
 from orchestrator.loop.world import World
 from orchestrator.stats.quantities import unit
 from orchestrator.storage import Storage
@@ -70,6 +71,8 @@ class Life:
     """What a run has come to."""
 
     moments: list[Moment] = field(default_factory=list)
+    random: list[Any] = field(default_factory=list)
+    """The generators' states at each report."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
 
@@ -88,6 +91,10 @@ class Lives:
     def undisturbed(self, hook: Hook, beside: Mapping[str, Hook] | None = None, *, saved: bool = True) -> Life:
         """From beginning to end, with a checkpoint at every report where it is to be saved."""
         return self._live(hook, lambda number: None, beside or {}, saved)
+
+    def without(self) -> Life:
+        """From beginning to end with a hook that does nothing."""
+        return self.undisturbed(Hook())
 
     def resumed(self, make: Callable[[], Hook]) -> Life:
         """Stopped at every report, and gone on from its checkpoint by a new hook."""
@@ -122,6 +129,7 @@ class Lives:
         loop = self._loop(hook, beside, place, recorder, life)
         reports = self._reports(loop)
         while (report := next(reports, None)) is not None:
+            life.random.append(random_state())
             path = loop.save() if saved else None
             life.moments.append(self._moment(hook, report.metrics, loop))
             number = len(life.moments)

@@ -140,7 +140,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if summary["driver"]:
         echo(f"driver: {summary['driver']}")
     if summary["riders"]:
-        echo("{trials} trials rode on the training of {carriers}; alone they would have trained for {saved_s:.1f} s more".format(**summary["riders"]))
+        echo("rode along: {trials} of {all}, on trainings of others; by themselves these would have trained for {saved_s:.1f} s more".format(**summary["riders"]))
     if summary["importance"]:
         spreads = summary["importance_spread"]
         shares = ", ".join(f"{name} {share:.0%} ± {spreads[name]:.0%}" for name, share in summary["importance"].items())
@@ -157,13 +157,13 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
 
 
 def _riders(trials: pd.DataFrame) -> dict[str, Any] | None:
-    """How many trials rode on the training of how many others, and the seconds of training that this saved; None where none did."""
+    """How many trials rode on the training of others, of how many in all, and the seconds of training that this saved; None where none did."""
     if "carrier" not in trials:
         return None
     riders = trials[trials["carrier"].notna() & (trials["carrier"] != trials.index)]
     trained: Any = trials.get("train_s", {})
     saved = sum(trained.get(carrier, 0) for carrier in riders["carrier"])
-    return {"trials": len(riders), "carriers": riders["carrier"].nunique(), "saved_s": float(saved)}
+    return {"trials": len(riders), "all": len(trials), "saved_s": float(saved)}
 
 
 def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:

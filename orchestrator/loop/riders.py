@@ -88,6 +88,8 @@ class Carrier(Loop):
         super()._train()
         self.plan = self.iterations.plan = own
         self.trained += 1
+        for rider in (rider for rider in self.riders if not rider.is_over):
+            rider.follow(self.state)
         self.stage, self.after_phase = self.cursor.stage, random_state()
 
     def turn_ends(self, name: str) -> None:
@@ -127,7 +129,8 @@ class Carrier(Loop):
         reasons = self.state.checkpoint_reasons
         if FOR_A_RIDER in reasons:
             reasons[:] = [reason for reason in reasons if reason != FOR_A_RIDER]
-            for rider in self.riders:
+            # At the phase's end each does so in its turn.
+            for rider in self.riders if self.cursor.stage is Stage.TRAIN else ():
                 rider.save_within()
         super()._save_if_asked()
 
@@ -203,7 +206,7 @@ class Rider(Loop):
 
     def save_within(self) -> None:
         """Saves where the carrier may, in the middle of a phase, if a hook has asked for it."""
-        self._follow(self.carrier.state)
+        self.follow(self.carrier.state)
         self.cursor.follow(self.carrier.cursor, Stage.TRAIN)
         super()._save_if_asked()
 
@@ -217,7 +220,7 @@ class Rider(Loop):
         def ride(state: State, *arguments: Any) -> None:
             if state is own:
                 return run(own, *arguments)
-            self._follow(state)
+            self.follow(state)
             run(own, *arguments)
             if within and own.checkpoint_reasons:
                 state.request_checkpoint(FOR_A_RIDER)
@@ -230,7 +233,8 @@ class Rider(Loop):
 
         return ride
 
-    def _follow(self, state: State) -> None:
+    def follow(self, state: State) -> None:
+        """Takes over where the carrier's training stands."""
         own = self.state
         for name in FOLLOWED:
             setattr(own, name, getattr(state, name))
@@ -244,7 +248,6 @@ class Rider(Loop):
         if carrier.trained == self._ridden:
             carrier.train_phase()
         self._ridden = carrier.trained
-        self._follow(carrier.state)
         state.row, self.iterations.means = {}, Means()
         self.cursor.follow(carrier.cursor, carrier.stage)
         restore_random_state(carrier.after_phase)

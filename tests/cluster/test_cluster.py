@@ -52,7 +52,7 @@ def test_every_host_is_looked_at_before_a_run(cluster: Cluster) -> None:
 
 
 def test_the_gangs_of_a_sweep_span_hosts(cluster: Cluster) -> None:
-    words = ["sweep", "experiments/digits_ema_sweep.yaml", "sweep.trials=2", *SHORT, "--name", "gangs"]
+    words = ["sweep", "experiments/digits_ema_sweep.yaml", "sweep.trials=2", "sweep.space={optimizer.lr: {loguniform: [0.01, 0.5]}}", *SHORT, "--name", "gangs"]
     done = cluster.head.run(*cluster.hookyard(*words), **cluster.options())
     assert done.returncode == 0, done.stderr
     swept = open_sweep(str(cluster.folder / "runs/gangs"))

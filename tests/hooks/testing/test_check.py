@@ -297,6 +297,26 @@ class Mutable(Hook):
     mutable: ClassVar[frozenset[str]] = frozenset({"decay"})
 
 
+@dataclass
+class Draws(Hook):
+    """Says that it observes, and draws from the generator that training draws from."""
+
+    observes: ClassVar[bool] = True
+
+    def on_phase_end(self, state: State) -> None:
+        torch.rand(())
+
+
+@dataclass
+class Records(Hook):
+    """Says that it observes, and adds to the rows of training."""
+
+    observes: ClassVar[bool] = True
+
+    def on_step(self, state: State) -> None:
+        state.record(seen=1)
+
+
 BROKEN: list[tuple[type[Hook], str, str]] = [
     (Forgets, "resumed", "the row of train iteration 5: ['updates'] is 1, not 5, as undisturbed"),
     (ForgetsWeights, "resumed", "at report 2 of 4 metrics['train/loss'] is "),
@@ -319,6 +339,8 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Bound, "runs", "failed in on_update on rank 0: ZeroDivisionError"),
     (Demanding, "runs", "Demanding.path: is missing"),
     (Bare, "class", "put @dataclass above the class"),
+    (Draws, "observes", "at report 1 ['random numbers']['torch'] is"),
+    (Records, "observes", "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook"),
     (Mutable, "class", "mutable names decay, which is no field"),
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,12 @@ import torch
 from hooks import Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.engines.carriage import Carriage
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.results.result import Sweep
+from tests.ranks import on_ranks
 from tests.tasks import described
 
 MEASURED = ("time", "attempt", "_per_s", "iteration_s", "_bytes")
@@ -26,6 +31,7 @@ def searching(space: dict[str, Any], riders: Any = "auto", **fields: Any) -> Any
 
 
 def reports(trial: Any) -> list[dict[str, Any]]:
+    """Of a run or its folder."""
     kept = [{name: value for name, value in report.items() if not any(part in name for part in MEASURED)} for report in trial.reports()]
     assert kept
     return kept
@@ -33,10 +39,11 @@ def reports(trial: Any) -> list[dict[str, Any]]:
 
 def stored(trial: Any, label: str) -> dict[str, Any]:
     """All tensors and numbers of a checkpoint, as text and lists."""
-    store = CheckpointStore(trial.folder.kept_checkpoints(), trial.name)
+    store = CheckpointStore(getattr(trial, "folder", trial).checkpoints(), trial.name)
     name = store.resolve(label)
-    files = store.manifest(name)["files"]
-    return {"name": name, **{file: plain(store.load(name, file)) for file in files}}
+    manifest = store.manifest(name)
+    files = manifest["files"]
+    return {"name": name, "position": manifest["position"], **{file: plain(store.load(name, file)) for file in files}}
 
 
 def plain(tree: Any) -> Any:
@@ -67,11 +74,13 @@ SPACE = {
 }
 STOPS = {"early_stopping": {"monitor": "val/loss", "mode": "min", "min_delta": 1}, "gradient_clip": {"max_norm": 1.0}, "optimizer_stats": {"every": "2 steps"}}
 
+LOOP = {"accumulate": 2, "validate_every": "4 steps"}
+
 
 def test_riders_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
     """Some end early, the carrier before others; the data, the model and accumulation draw and keep what they can."""
-    riding = sweep(searching(SPACE, hooks=STOPS, accumulate=2), tmp_path / "riding", local=True)
-    alone = sweep(searching(SPACE, False, hooks=STOPS, accumulate=2), tmp_path / "alone", local=True)
+    riding = sweep(searching(SPACE, hooks=STOPS, **LOOP), tmp_path / "riding", local=True)
+    alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
     assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, "the case is to be one in which trials end apart"
     assert_the_same(riding, alone)
 
@@ -98,3 +107,26 @@ def test_after_a_failure_they_go_on_together_from_the_newest_checkpoint_that_all
     assert [[attempt.checkpoint for attempt in run.folder.attempts()] for run in riding.runs] == [[None, "step-00000006"]] * 2
     assert riding.trials["carrier"].tolist() == ["trial-0000"] * 2
     assert_the_same(riding, sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True))
+
+
+def of_two_ranks(rank: int, world_size: int, place: str) -> list[Any]:
+    """What two decays come to on one training and by themselves, with accumulation and BatchNorm."""
+    task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True}
+    hooks = ({"ema": {"decay": decay, "buffers": "ema"}, "checkpoint": {"every": "2 steps"}} for decay in (0.5, 0.9))
+    sources = [described(epochs=2, accumulate=2, task_args=task_args, hooks=one, workers={"count": 2}).source for one in hooks]
+    world, found = World(rank=rank, world_size=world_size), []
+    first, second = (Assignment(source, f"{place}/riding/trial-{number}") for number, source in enumerate(sources))
+    for session in (
+        Carriage(replace(first, riders=(second,)), world, end_standing=None),
+        *(Session(Assignment(source, f"{place}/alone/trial-{number}"), world, end_standing=None) for number, source in enumerate(sources)),
+    ):
+        assert len(list(session.reports())) == (4 if isinstance(session, Carriage) else 2)
+    for name in ("riding", "alone"):
+        folders = [RunFolder(f"{place}/{name}/trial-{number}") for number in range(2)]
+        found.append([(reports(folder), stored(folder, "last")) for folder in folders])
+    return found
+
+
+def test_on_two_ranks_too(tmp_path: Path) -> None:
+    for riding, alone in on_ranks(of_two_ranks, 2, str(tmp_path)):
+        assert riding == alone
