@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     "feature_probe": {"fields": {"data": f"{HERE}:datasets", "encoder": "0", "labels_per_class": 1}, "task": FEW, "examples": 0},
     "checkpoint": {"varies": ["names"]},  # it takes over the checkpoint that it is resumed from
     "console": {"varies": ["remaining"]},  # what it makes its estimate of the time of
-    "garbage_collection": {"task": FEW, "examples": 0},  # which takes long in a process of many tests
+    "garbage_collection": {"task": FEW, "examples": 0},
     "export": {"task": FEW, "examples": 0},
     "loss_spike": {"fields": {"threshold": 6.0}},
     "byol": {"task": Pair("byol")},
@@ -100,6 +101,15 @@ UNCHECKED = {
     "mlflow": "each life begins with the migrations of a database: half a minute; with varies=['run_id'] it passes",
     "wandb": "each life begins with a service of its own: a minute; with mode offline and varies=['run_id'] it passes",
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_is_there_is_frozen() -> Iterator[None]:
+    """Going through all that a process of many tests holds takes a second each time that a hook collects."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", sorted(HOOKS.keys() - UNCHECKED.keys()))

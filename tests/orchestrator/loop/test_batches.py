@@ -18,6 +18,12 @@ from orchestrator.task import Task
 from tests.tasks import experiment
 
 
+@pytest.fixture(autouse=True)
+def processes_of_loaders_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch lets each take 5 s, and copies of a process that holds much need them."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+
+
 class Squares(Dataset[int]):
     def __len__(self) -> int:
         return 10
