@@ -53,7 +53,7 @@ class EMA(Hook):
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """What validation and test run with; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
-    """Where the averages are kept, such as cpu; beside the weights where it is not said."""
+    """Where the averages are kept, such as cpu, where each update waits for the weights of a GPU; beside the weights where it is not said."""
     momentum: float | None = None
     """MMEngine's 1 - decay; refused, with the decay to write instead."""
 

@@ -47,7 +47,7 @@ class CapturedStep:
     def __init__(self, step: Step, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._step, self._optimizer, self._device = step, optimizer, device
         self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in optimizer.param_groups]
-        self._run = 0
+        self._run = self._repeats = self._in_a_row = 0
         self._repeat: Callable[[], None] | None = None
         self._batch: Any = None
         self._passed: Passed | None = None
@@ -70,9 +70,19 @@ class CapturedStep:
         assert self._repeat is not None
         assert self._passed is not None
         self._repeat()
+        self._repeats += 1
         return self._passed
 
     def _capture(self, batch: Any) -> None:
+        """Captures the step; raises RunError where it is captured for each."""
+        self._in_a_row = self._in_a_row + 1 if self._repeats == 1 else 0
+        if self._in_a_row == 2:
+            changed = {name for now, was in zip(self._present_numbers(), self._numbers, strict=True) for name in now if now[name] != was.get(name)}
+            raise RunError(
+                f"cuda_graph repeats a step as it was captured, and {', '.join(sorted(changed))} of the optimizer changes in each; leave cuda_graph out, or what "
+                "changes it (cycle_momentum: false, where it is a scheduler)"
+            )
+        self._repeats = 0
         self._repeat = self._passed = None  # what the graph before holds of memory is free for this one
         self._batch, self._numbers = with_leaves(batch, _own), self._present_numbers()
         with self._for_capture():
@@ -111,9 +121,10 @@ def _own(leaf: Any) -> Any:
 
 
 def _alike(ours: Any, theirs: Any) -> bool:
+    """Whether a leaf can take another's place in a graph, which computes nothing from text."""
     if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
-        return (ours.shape, ours.dtype, ours.stride()) == (theirs.shape, theirs.dtype, theirs.stride())
-    return type(ours) is type(theirs) and bool(ours == theirs)
+        return (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    return type(ours) is type(theirs) and (isinstance(ours, str | bytes) or bool(ours == theirs))
 
 
 @contextmanager

@@ -125,6 +125,29 @@ def test_a_number_of_the_optimizer_that_changes_is_captured_anew(graphs: Graphs)
     assert found == expected
 
 
+def test_a_number_that_changes_in_each_step_is_an_error_that_names_it(graphs: Graphs) -> None:
+    cycle = Component(type="OneCycleLR", max_lr=0.25, total_steps=50)
+    settings: dict[str, Any] = {"optimizer": Component(type="SGD", lr=0.125, momentum=0.5), "scheduler": cycle, "cuda_graph": True}
+    with pytest.raises(RunError, match="and momentum of the optimizer changes in each"):
+        trained(graphs, Points(), {"scheduler": ParamScheduler(every=Rhythm(1, "steps"))}, **settings)
+
+
+class Named(Points):
+    """Batches with text of their own, and points that are a view."""
+
+    def collate(self, samples: list[Any]) -> Any:
+        points, labels, places = super().collate(samples)
+        return points.t().contiguous().t(), labels, [f"sample {place}" for place in places.tolist()]
+
+
+def test_batches_may_have_text_and_lie_in_memory_otherwise(graphs: Graphs) -> None:
+    settings: dict[str, Any] = {"optimizer": Component(type="SGD", lr=0.125, fused=True), "epochs": 1}
+    expected, *_ = trained(graphs, Named(), **settings)
+    found, *_ = trained(graphs, Named(), cuda_graph=True, **settings)
+    assert (graphs.captures, graphs.repeats) == (1, 3)
+    assert found == expected
+
+
 class Own:
     """A batch that moves itself."""
 
