@@ -26,8 +26,9 @@ from orchestrator.config.parameters import check
 from orchestrator.config.python_objects import as_written
 from orchestrator.config.schedule import scheduler_in_full
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.stats.recorder import Recorder
-from orchestrator.task import Task
+from orchestrator.task import Task, trains_itself
 
 
 @dataclass
@@ -142,7 +143,8 @@ def make_loop(
     kinds = {type(hook) for hook in hooks.values()}
     required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
     recorder = recorder or KeepingRecorder()
-    return Loop(task, experiment, {**required, **hooks}, recorder=recorder, config=to_dict(experiment), **more), recorder
+    loop_class: Any = OwnLoop if trains_itself(type(task)) else Loop
+    return loop_class(task, experiment, {**required, **hooks}, recorder=recorder, config=to_dict(experiment), **more), recorder
 
 
 def ready_state(task: Task | None = None, **fields: Any) -> State:

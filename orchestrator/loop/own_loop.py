@@ -148,14 +148,14 @@ class OwnLoop(Rounds):
     def _agreed(self, given: Any) -> dict[str, float] | None:
         """The means over ranks of what was yielded; None where training is over. Collective; raises WorkersDisagree where ranks differ."""
         everybody = self.world.gather(None if given is None else self._checked(given))
-        names = [None if one is None else list(one) for one in everybody]
+        names = [None if one is None else sorted(one) for one in everybody]
         odd = next((rank for rank, one in enumerate(names) if one != names[0]), None)
         if odd is not None:
             first, other = (f"yields {', '.join(one)}" if one is not None else "has ended" for one in (names[0], names[odd]))
             raise WorkersDisagree(f"rank 0 {first}, rank {odd} {other}: train() yields the same metrics on all ranks, as often{place_of(self.task.train)}")
         if names[0] is None:
             return None
-        return {name: _mean([one[name] for one in everybody]) for name in names[0]}
+        return {name: _mean([one[name] for one in everybody]) for name in everybody[0]}
 
     def _checked(self, given: Any) -> dict[str, float]:
         """A report as plain numbers; raises RunError for what is none."""
@@ -228,9 +228,11 @@ class OwnLoop(Rounds):
         state.row = {}
 
     def save_here(self) -> None:
-        """Writes a checkpoint in the middle of a round."""
+        """Writes a checkpoint in the middle of a round, or where nothing was recorded since the last report, as that is over."""
         began = perf_counter()
+        self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
         self.save()
+        self.cursor.stage = Stage.TRAIN
         self._ended += perf_counter() - began  # it is no part of an iteration
 
     def stop_asked(self) -> bool:

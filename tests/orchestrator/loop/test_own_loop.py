@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks import Hook, State
+from hooks import Hook, State, testing
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
 from orchestrator import Task, TrainingSession
@@ -217,6 +217,21 @@ def test_it_stops_where_it_is_asked_to_and_goes_on_from_what_it_saved_there(tmp_
     assert left == ["at 3", "at 10"]
 
 
+def test_a_checkpoint_right_after_a_report_does_not_ask_for_that_report_again(tmp_path: Path) -> None:
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        session.restore(place={})
+        while True:
+            session.record()
+            yield {"train/step": session.step}
+            session.save()
+
+    list(loop_of(train, tmp_path, epochs=3).run())
+    again = loop_of(train, tmp_path, epochs=3)
+    again.restore("epoch-0002")
+    assert again.cursor.stage is Stage.REPORTED
+    assert [report.metrics["train/step"] for report in again.run()] == [3]
+
+
 def test_a_loop_that_tells_by_callbacks_stands_still_while_its_reports_are_looked_at() -> None:
     order: list[str] = []
 
@@ -240,6 +255,12 @@ def test_a_loop_that_tells_by_callbacks_stands_still_while_its_reports_are_looke
 
     with pytest.raises(IndexError):
         next(loop_of(fails).run())
+
+
+def test_it_can_be_tested_without_a_run() -> None:
+    tried = testing.train({"heard": (heard := Heard())}, Yields(yields({"val/loss": 2.0})))
+    assert [report["val/loss"] for report in tried.reports] == [2.0]
+    assert len(tried.rows) == heard.events.count("step train") == 1
 
 
 def yields(*reports: Any) -> Callable[[TrainingSession], Iterator[Any]]:
