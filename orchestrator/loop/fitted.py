@@ -69,7 +69,8 @@ class FittedIterations(PartedIterations):
             if rank is None:
                 state.row["split"] = len(parts)
                 return failed + parts
-            self.means, state.row, state.output, state.loss = means, row, None, None
+            self.means.become(means)
+            state.row, state.output, state.loss = row, None, None
             clear()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
             if is_last:

@@ -26,10 +26,14 @@ class Means:
         self._counts[name] = self._counts.get(name, 0) + count
 
     def copied(self) -> Means:
-        """The same, to add to on its own."""
+        """The same, which stays as it is when more is added to these."""
         again = Means()
-        again._totals, again._counts = dict(self._totals), dict(self._counts)
+        again.become(self)
         return again
+
+    def become(self, other: Means) -> None:
+        """Takes the sums and counts of others instead; whoever holds these sees it."""
+        self._totals, self._counts = dict(other._totals), dict(other._counts)
 
     def state_dict(self) -> dict[str, list[float]]:
         """This rank's sums and counts."""

@@ -238,6 +238,7 @@ class Rider(Loop):
         own = self.state
         for name in FOLLOWED:
             setattr(own, name, getattr(state, name))
+        self.iterations.split = self.carrier.iterations.split
 
     def _finished(self) -> bool:
         return self._ridden == self.carrier.trained and super()._finished()

@@ -81,3 +81,13 @@ def test_its_state_goes_on_where_it_was_taken() -> None:
     for means in (first, second):
         means.add("loss", 0.3, 1)
     assert second.state_dict() == first.state_dict() == {"loss": [0.1 + 0.7 + 0.3, 4]}
+
+
+def test_what_was_added_can_be_taken_back_for_all_who_hold_them() -> None:
+    means = Means()
+    means.add("loss", 6.0, 2)
+    held, before = means, means.copied()
+    means.add("loss", 100.0, 1)
+    means.add("kl", 1.0, 1)
+    held.become(before)
+    assert means.reduce(World()) == {"loss": 3.0}
