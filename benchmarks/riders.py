@@ -1,8 +1,8 @@
 """Eight decays of the averaged weights that ride on one training, beside one trial and beside eight that train.
 
 The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. What counts is processor time, in one
-process with one thread, without imports; contestants take turns. The network is small for the
-data that it sees, so that its training and not its checkpoints are most of a trial; that of the digits is as `make demo` sweeps it.
+process with one thread, without imports; contestants take turns. An epoch of the network is seconds, so that its training is most of a trial; of the
+digits', which are as `make demo` sweeps them but on one rank, it is hundredths of one, and each trial's checkpoints and folder cost as much.
 
     python -m benchmarks.riders [rounds]
 """
@@ -40,16 +40,16 @@ class Layers(Task):
         return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        points = torch.randn(51_000, 64, generator=torch.Generator().manual_seed(0))
+        points = torch.randn(127_500, 64, generator=torch.Generator().manual_seed(0))
         labels = points[:, :10].argmax(dim=1)
-        return {"train": TensorDataset(points[:40_000], labels[:40_000]), "val": TensorDataset(points[40_000:], labels[40_000:])}
+        return {"train": TensorDataset(points[:100_000], labels[:100_000]), "val": TensorDataset(points[100_000:], labels[100_000:])}
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         return functional.cross_entropy(output, batch[1])
 
 
 def layers(settings: Mapping[str, Any]) -> Any:
-    written = {"name": "layers", "task": "benchmarks.riders:Layers", "epochs": 2, "batch_size": 128, "optimizer": {"type": "SGD", "lr": 0.05}}
+    written = {"name": "layers", "task": "benchmarks.riders:Layers", "epochs": 1, "batch_size": 128, "optimizer": {"type": "SGD", "lr": 0.05}}
     return experiment_from_dict({**written, "hooks": {"ema": {}}, "sweep": {**SWEEP, **settings}})
 
 

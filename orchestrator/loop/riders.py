@@ -91,6 +91,7 @@ class Carrier(Loop):
         for rider in (rider for rider in self.riders if not rider.is_over):
             rider.follow(self.state)
         self.stage, self.after_phase = self.cursor.stage, random_state()
+        self.stopped, self.interrupted = self.stopping.reasons, self.stopping.interrupted
 
     def turn_ends(self, name: str) -> None:
         """A run has had its turn; raises RunError where it has drawn other random numbers than the one before it."""
@@ -254,7 +255,7 @@ class Rider(Loop):
         restore_random_state(carrier.after_phase)
         if self.cursor.stage is not Stage.TRAIN:
             return self._save_if_asked()
-        self.stopping.reasons, self.stopping.interrupted = carrier.stopping.reasons, carrier.stopping.interrupted
+        self.stopping.reasons, self.stopping.interrupted = carrier.stopped, carrier.interrupted
         self.saving.save(state.milestone)
         return None
 

@@ -130,3 +130,15 @@ def of_two_ranks(rank: int, world_size: int, place: str) -> list[Any]:
 def test_on_two_ranks_too(tmp_path: Path) -> None:
     for riding, alone in on_ranks(of_two_ranks, 2, str(tmp_path)):
         assert riding == alone
+
+
+def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
+    asked = iter(range(100))
+    first, second = (
+        Assignment(described(hooks={"ema": {"decay": decay}}).source, f"{tmp_path}/trial-{number}") for number, decay in enumerate((0.5, 0.9))
+    )
+    carriage = Carriage(replace(first, riders=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_standing=None)
+    made = [(report.rider, report.metrics["iteration"], report.interrupted, report.final, report.cut_short) for report in carriage.reports()]
+    assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
+    for session in carriage.sessions:
+        assert session.prepare().names() == ["step-00000004"]
