@@ -13,6 +13,7 @@ from orchestrator.cli.init import init
 from orchestrator.cli.logs import logs
 from orchestrator.cli.ls import ls
 from orchestrator.cli.note import note
+from orchestrator.cli.replay import replay
 from orchestrator.cli.report import report
 from orchestrator.cli.resume import resume
 from orchestrator.cli.rm import rm
@@ -36,8 +37,8 @@ app = typer.Typer(
 )
 
 for verb in (
-    init, run, sweep, resume, evaluate, watch, ls, show, stats, samples, compare, doctor, report, note, rm, submit, status, logs, stop, validate, hooks,
-    schema,
+    init, run, sweep, resume, evaluate, watch, ls, show, stats, samples, replay, compare, doctor, report, note, rm, submit, status, logs, stop, validate,
+    hooks, schema,
 ):  # fmt: skip
     app.command()(verb)
 

@@ -14,7 +14,7 @@ import torch
 from hooks import State
 from hooks.parts.import_path import extend_import_path
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.config.resolve import resolve
+from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import given_by
@@ -22,7 +22,7 @@ from orchestrator.loop.data.stream import is_indexed
 from orchestrator.loop.randomness import random_state, restore_random_state, seed_all
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
-from orchestrator.records.metadata import Attempt, DataOrder
+from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.task import trains_itself
 
@@ -45,7 +45,7 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
             number, rank, phase, epoch = cast(tuple[int, int, str, int], named)
             attempt = attempts[number]
             key = json.dumps(attempt.order and attempt.order.values)
-            order = orders[key] = orders.get(key) or _Order(folder, attempt.order)
+            order = orders[key] = orders.get(key) or _Order(folder, attempt)
             begun = begins[number, rank, phase, epoch] if phase != "train" else None
             given: list[Any] = order.indices(attempt, rank, phase, epoch, group["iteration"], begun)
             indices.loc[group.index] = pd.Series(given, group.index, dtype=object)
@@ -56,16 +56,21 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
     return found.explode("index", ignore_index=True).astype({"index": "Int64"})
 
 
+def resolved_as_in(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:
+    """A run's experiment with the order of data that an attempt had; raises UsageError where it cannot be built here."""
+    source = folder.source()
+    extend_import_path([*source.import_paths, Path.cwd()])
+    try:
+        return resolve(source.with_values(attempt.order.values) if attempt.order else source)
+    except ConfigError as error:
+        raise UsageError(f"{folder} cannot be gone through again, as its task or a hook cannot be built: {error}") from None
+
+
 class _Order:
     """The order of the data of attempts that had it alike, from what they wrote down of it."""
 
-    def __init__(self, folder: RunFolder, written: DataOrder | None) -> None:
-        self._folder, source = folder, folder.source()
-        extend_import_path([*source.import_paths, Path.cwd()])
-        try:
-            resolved = resolve(source.with_values(written.values) if written else source)
-        except ConfigError as error:
-            raise UsageError(f"which samples the batches of {folder} had is not known without its task, which cannot be built: {error}") from None
+    def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
+        self._folder, resolved = folder, resolved_as_in(folder, attempt)
         self._task, self._experiment = resolved.task, resolved.experiment
         if trains_itself(type(self._task)):
             raise UsageError(f"the task of {folder} trains by itself, and alone knows which samples its batches had")

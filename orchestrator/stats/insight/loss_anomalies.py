@@ -130,9 +130,9 @@ def _spikes(rows: Rows, means: pd.Series, together: int) -> Iterator[Verdict]:
 
 
 def _samples(iteration: int, ranks: list[int], of: int) -> str:
-    """The command that names the samples of some ranks in an iteration."""
+    """The commands that name the samples of some ranks in an iteration, and come to it again."""
     alone = f" --rank {ranks[0]}" if len(ranks) == 1 < of else ""
-    return f"hookyard samples RUN --where 'iteration == {iteration}'{alone} names the samples"
+    return f"hookyard samples RUN --where 'iteration == {iteration}'{alone} names the samples, hookyard replay RUN --iteration {iteration} --rank {ranks[0]} comes to it again"
 
 
 def _ranks_above(rows: Rows, means: pd.Series, worst: int, together: int) -> tuple[list[int], int]:

@@ -40,7 +40,7 @@ def test_verbs_are_completed(folder: Path) -> None:
     assert completed("sw") == ["sweep"]
 
 
-@pytest.mark.parametrize("verb", ["show", "watch", "stats", "samples", "report", "resume", "doctor", "compare", "note", "rm"])
+@pytest.mark.parametrize("verb", ["show", "watch", "stats", "samples", "replay", "report", "resume", "doctor", "compare", "note", "rm"])
 def test_runs_are_completed(folder: Path, verb: str) -> None:
     assert completed(verb, "r") == ["runs/first", "runs/second"]
     assert completed(verb, "runs/se") == ["runs/second"]

@@ -33,6 +33,7 @@ def test_a_spike_has_its_iteration_and_the_rank_it_came_from() -> None:
     assert numbers["usual"] == pytest.approx(1.5, rel=0.02)
     assert "it came from rank 2" in verdict.sentence
     assert "hookyard samples RUN --where 'iteration == 100' --rank 2" in verdict.advice
+    assert "hookyard replay RUN --iteration 100 --rank 2" in verdict.advice
 
 
 def test_spikes_on_all_ranks_are_counted_by_episode() -> None:

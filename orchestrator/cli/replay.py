@@ -1,0 +1,68 @@
+"""`hookyard replay RUN --iteration N [--rank R] [--pdb] [--hook probe.py:Probe]`"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.completion import run_folders
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import echo, print_json, print_table, talk
+from orchestrator.cli.post_mortem import refuse_without_terminal
+
+if TYPE_CHECKING:
+    from hooks import Hook
+
+
+def replay(
+    run: Annotated[str, typer.Argument(help="The folder of a run.", autocompletion=run_folders)],
+    iteration: Annotated[int, typer.Option("--iteration", min=1, help="Where to stop: a training iteration, as its row counts it.")],
+    rank: Annotated[int, typer.Option("--rank", min=0, help="Whose row is shown.")] = 0,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open Python's debugger at that iteration's batch; of one rank.")] = False,
+    hook: Annotated[str | None, typer.Option("--hook", metavar="FILE:CLASS", help="A hook in addition, of one rank: probe.py:Probe")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Trains again from the nearest checkpoint up to an iteration, writing nothing into the run, and shows that row's numbers beside the
+    stored ones, and whether they agree bit for bit."""
+    from orchestrator.runs.replay import replay as again
+    from orchestrator.runs.result import open_run
+
+    hooks: dict[str, Hook] = {}
+    if pdb:
+        refuse_without_terminal(in_process=True)
+        hooks["replay_debugger"] = _debugger(iteration)
+    if hook:
+        hooks["replay_hook"] = _hook(hook)
+    with nullcontext() if pdb else talk():
+        done = again(open_run(run), iteration, rank, hooks)
+    first = int(done.losses["iteration"].min())
+    whole = f"the losses of iterations {first} to {iteration} {'agree' if done.agrees else 'do not agree'} bit for bit with the stored ones"
+    if as_json:
+        return print_json({"checkpoint": done.checkpoint, "agrees": done.agrees, "row": done.row.reset_index().to_dict("records")})
+    rows = [(name, repr(float(one["stored"])), repr(float(one["replayed"])), "yes" if one["same"] else "no") for name, one in done.row.iterrows()]
+    print_table(("number", "stored", "replayed", "same"), rows)
+    return echo(f"from {done.checkpoint or 'the beginning'}: {whole}")
+
+
+def _hook(named: str) -> Hook:
+    from hooks.parts.import_path import extend_import_path
+    from orchestrator.config.components import make_hook
+
+    file, _, name = named.rpartition(":")
+    extend_import_path([Path(file).parent.absolute()])
+    return make_hook("replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}).hook
+
+
+def _debugger(iteration: int) -> Hook:
+    from hooks import Hook, State
+    from orchestrator.terminal.breakpoints import Debugger
+
+    class AtBatch(Hook):
+        def on_batch(self, state: State) -> None:
+            if state.phase == "train" and state.iteration + 1 == iteration:
+                Debugger(nullcontext).set_trace()
+
+    return AtBatch()
