@@ -42,7 +42,7 @@ def replay(
     whole = f"the losses of iterations {first} to {iteration} {'agree' if done.agrees else 'do not agree'} bit for bit with the stored ones"
     if as_json:
         return print_json({"checkpoint": done.checkpoint, "agrees": done.agrees, "row": done.row.reset_index().to_dict("records")})
-    rows = [(name, repr(float(one["stored"])), repr(float(one["replayed"])), "yes" if one["same"] else "no") for name, one in done.row.iterrows()]
+    rows = [(name, str(one["stored"]), str(one["replayed"]), "yes" if one["same"] else "no") for name, one in done.row.iterrows()]
     print_table(("number", "stored", "replayed", "same"), rows)
     return echo(f"from {done.checkpoint or 'the beginning'}: {whole}")
 

@@ -31,4 +31,5 @@ def samples(
     streams = [str(phase) for phase in found["phase"][found["index"].isna()].unique()]
     if streams:
         echo(f"{' and '.join(streams)} is a stream, so indices are not known: each row is a batch of its rank, counted by iteration", err=True)
-    show(found, "row", form, output)
+    # As text, so that an index is not grouped by thousands.
+    show(found.astype({"index": "string"}) if form == "table" else found, "row", form, output)
