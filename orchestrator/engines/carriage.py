@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,8 @@ from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
+
+_log = logging.getLogger("hookyard")
 
 TURN = "in the turn of run "
 """How a failure says of which run it is, in a note."""
@@ -75,6 +78,9 @@ class Carriage:
         if len(places) == 1:
             return
         common: list[str] | None = self._world.broadcast(partial(_newest_in_common, stores))
+        if common is None and self._world.is_master:
+            names = ", ".join(session.folder.name for session in self.sessions)
+            _log.warning("no moment of the training that %s share has a checkpoint of each of them: it begins anew, without those that there are", names)
         for number, (session, store) in enumerate(zip(self.sessions, stores, strict=True)):
             if common is None:
                 self._world.broadcast(store.clear)

@@ -237,4 +237,4 @@ def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
     assert measures(made["metrics"], "val") == measures(outcome.best.reports()[-1], "val")
     assert len(outcome.trials) == 2
     with pytest.raises(RunError, match=r"data\(\) of Points gives train, val, and no test to evaluate"):
-        outcome.best.evaluate("last", "test", ["task_args.val=5"])
+        outcome.best.evaluate("last", "test", ["task_args.val=5"], local=True)
