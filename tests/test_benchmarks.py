@@ -1,4 +1,7 @@
-"""Benchmarks are called by hand; here it is seen that what they take from the project is there."""
+"""Benchmarks are called by hand; here it is seen that what they take from the project is there.
+
+They are imported where they are tried: they set the number of threads for their whole process, and tests of Ray hand that on.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from benchmarks.gpu import models, wheels
-from benchmarks.gpu.__main__ import rows_of
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").rglob("*.py"))
 
@@ -27,10 +27,14 @@ def test_what_a_benchmark_imports_of_the_project_is_there(script: Path) -> None:
 
 
 def test_the_resnet_is_of_the_size_that_is_known() -> None:
+    from benchmarks.gpu import models
+
     assert sum(parameter.numel() for parameter in models.resnet().parameters()) == 25_557_032  # torchvision's
 
 
 def test_a_part_that_crashes_or_hangs_costs_its_own_rows() -> None:
+    from benchmarks.gpu.__main__ import rows_of
+
     def rows(script: str, limit_s: float = 60.0) -> list[str]:
         return list(rows_of("loading", [sys.executable, "-c", script], limit_s))
 
@@ -41,4 +45,6 @@ def test_a_part_that_crashes_or_hangs_costs_its_own_rows() -> None:
 
 
 def test_the_list_of_wheels_is_what_is_imported() -> None:
+    from benchmarks.gpu import wheels
+
     assert wheels.problem() is None
