@@ -55,7 +55,7 @@ class Carriage:
                         self.sessions[turn].is_over()
                         if turn:  # the carrier's own still has what trains
                             everybody[turn].close()
-        except Exception as error:
+        except Exception as error:  # whatever it is, it goes on with a word of whose turn it was
             error.add_note(f"{TURN}{turn}")
             raise
         finally:
@@ -67,8 +67,8 @@ class Carriage:
         self._dropped.add(rider)
 
     def save(self) -> str:
-        """Trials that share a training are not paused."""
-        raise NotImplementedError
+        """Never asked for: trials that share a training are not paused, as the schedulers that pause some let none ride."""
+        raise NotImplementedError("trials that share a training are not paused")
 
     def _go_on_together(self) -> None:
         """Has all of them go on from where all have a checkpoint, the newest such; without one they begin anew."""
