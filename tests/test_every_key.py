@@ -38,7 +38,7 @@ from orchestrator.config.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
 from orchestrator.config.workers import Ddp, Workers
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.loop import computing
+from orchestrator.loop import torch_settings
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder, list_runs
@@ -552,7 +552,7 @@ def test_every_key_of_an_experiment_is_walked() -> None:
 
 
 def test_a_key_of_an_experiment_makes_another_run_or_is_refused(left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "compile_in_place", lambda module: WATCHED.update(["compiled"]))
+    monkeypatch.setattr(torch_settings, "compile_in_place", lambda module: WATCHED.update(["compiled"]))
     monkeypatch.chdir(tmp_path)
     for seed, file in enumerate(("first.pt", "second.pt")):
         torch.manual_seed(seed)

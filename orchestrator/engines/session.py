@@ -20,8 +20,8 @@ from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.standstill_watch import StandstillWatch, end_process
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.data.phases import DataOf
+from orchestrator.loop.evaluation_loop import EvaluationLoop
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.measuring import Measuring
 from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.loop.report import Report
 from orchestrator.loop.riders import Carrier, Rider
@@ -176,7 +176,7 @@ class Session:
         """Builds the loop with those that ride on it, and puts each where its attempt goes on from."""
         experiment, subject = resolved.experiment, self.assignment.subject
         if subject:
-            kind: Callable[..., Rounds] = partial(Measuring, kind=subject.phase, data_of=self._data_of)
+            kind: Callable[..., Rounds] = partial(EvaluationLoop, kind=subject.phase, data_of=self._data_of)
         elif trains_itself(type(resolved.task)):
             kind = OwnLoop
         else:

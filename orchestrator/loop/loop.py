@@ -22,12 +22,11 @@ from orchestrator.config.schedule import Course, Schedule
 from orchestrator.config.source import Origin
 from orchestrator.errors import RunError
 from orchestrator.loop import initial_weights, weight_sources
-from orchestrator.loop.captured import CapturedIterations
+from orchestrator.loop.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.changes import Changes
-from orchestrator.loop.computing import as_computed, needless_on_one_rank, torch_set
+from orchestrator.loop.cuda_graph import CapturedIterations
 from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
-from orchestrator.loop.fitted import FittedIterations
 from orchestrator.loop.hooked_contents import HookedContents
 from orchestrator.loop.iterations import Iterations
 from orchestrator.loop.ledger import Ledger
@@ -39,6 +38,7 @@ from orchestrator.loop.saving import Saving
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.strategy import built, forward_pass, shared
+from orchestrator.loop.torch_settings import as_computed, needless_on_one_rank, torch_set
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.turns import TurnIterations
 from orchestrator.loop.world import World
@@ -326,5 +326,5 @@ def _kind_of_iterations(task: Task, experiment: Experiment) -> type[Iterations]:
     if takes_turns(type(task)):
         return TurnIterations
     if experiment.accumulate == "auto":
-        return FittedIterations
+        return MicrobatchedIterations
     return CapturedIterations if experiment.cuda_graph else Iterations

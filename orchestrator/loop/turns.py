@@ -14,7 +14,7 @@ from hooks.parts.parameter_names import listed
 from orchestrator.config.users_code import place_of
 from orchestrator.errors import RunError, did_you_mean
 from orchestrator.loop.iterations import clearing
-from orchestrator.loop.parted import PartedIterations
+from orchestrator.loop.multi_pass import MultiPassIterations
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.task_errors import described, of_kind
 
@@ -37,7 +37,7 @@ class Player:
         self.clear = clearing(self.optimizer)
 
 
-class TurnIterations(PartedIterations):
+class TurnIterations(MultiPassIterations):
     """Takes batches through the turns of a task: for each what is done for a single optimizer, with its own parameters.
 
     Worker process. A turn's backward pass reaches the parameters of its optimizer alone, so those of another keep what they have. Ranks

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from orchestrator.errors import RunError
 from orchestrator.loop.iterations import clearing
-from orchestrator.loop.parted import PartedIterations
+from orchestrator.loop.multi_pass import MultiPassIterations
 from orchestrator.loop.task_errors import loss_parts
 from orchestrator.loop.transfer import leaves, with_leaves
 
@@ -145,7 +145,7 @@ def captured(run: Callable[[], Passed]) -> tuple[Passed, Callable[[], None]]:
     return passed, graph.replay
 
 
-class CapturedIterations(PartedIterations):
+class CapturedIterations(MultiPassIterations):
     """Takes training batches through a step that is a CUDA graph, with hooks before and behind it. Worker process.
 
     Captured anew in each phase of training, so that whatever was done to the model between two is in it.

@@ -14,7 +14,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 
 
-class Measuring(Loop):
+class EvaluationLoop(Loop):
     """Goes once through all phases of a `kind`, `val` or `test`, with the checkpoint that was put back, and yields one report. Worker process.
     Raises RunError where the task has no such data."""
 

@@ -12,7 +12,7 @@ from orchestrator.loop.precision import Precision
 from orchestrator.loop.task_errors import wrong_batch_size
 
 
-class PartedIterations(Iterations):
+class MultiPassIterations(Iterations):
     """What the parts of an iteration have in common: how it begins and ends, and how an optimizer steps. Worker process."""
 
     def _begin(self, batches: Iterator[Any]) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ def rows_of(batch: Any) -> int:
     return next((len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
 
-def pieces_of(batch: Any, number: int) -> list[Any]:
+def microbatches_of(batch: Any, number: int) -> list[Any]:
     """A batch cut into pieces along the first dimension of its tensors, as many as asked for or as it has rows; what all samples share
     (numbers, text, tensors without dimensions) is in each. Raises ValueError where that cannot be."""
     rows = rows_of(batch)

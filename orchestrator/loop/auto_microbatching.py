@@ -14,8 +14,8 @@ from hooks.parts.batch_norm_statistics import BatchNorm
 from orchestrator.config.users_code import place_of
 from orchestrator.errors import RunError
 from orchestrator.loop.iterations import clearing
-from orchestrator.loop.parted import PartedIterations
-from orchestrator.loop.pieces import is_out_of_memory, pieces_of, rows_of
+from orchestrator.loop.microbatches import is_out_of_memory, microbatches_of, rows_of
+from orchestrator.loop.multi_pass import MultiPassIterations
 
 _EXCHANGED_AT_ONCE = 2**24
 """Numbers that are copied together to be exchanged."""
@@ -24,7 +24,7 @@ Marks = list[tuple[Any, ...]]
 """The clock's, of each part of an iteration."""
 
 
-class FittedIterations(PartedIterations):
+class MicrobatchedIterations(MultiPassIterations):
     """Takes a batch through the model, and where memory runs out begins it again in twice as many pieces, whose gradients add up to those of
     the batch. Worker process.
 
@@ -102,7 +102,7 @@ class FittedIterations(PartedIterations):
         if self.split == 1:
             return [(batch, samples)]
         try:
-            pieces = [(piece, size_of(piece)) for piece in pieces_of(batch, self.split)]
+            pieces = [(piece, size_of(piece)) for piece in microbatches_of(batch, self.split)]
         except ValueError as error:
             raise RunError(f"memory ran out, and the batch cannot be cut into pieces: {error}. Write a smaller batch_size, and accumulate as a number") from None
         if sum(size for _, size in pieces) != samples:

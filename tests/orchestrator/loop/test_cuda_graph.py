@@ -18,8 +18,8 @@ from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.config.experiment import Component
 from orchestrator.config.load import experiment_from_dict
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.loop import captured
-from orchestrator.loop.captured import Passed
+from orchestrator.loop import cuda_graph
+from orchestrator.loop.cuda_graph import Passed
 from orchestrator.loop.loop import Loop
 from tests.tasks import Points, Rows, experiment, numbers
 
@@ -61,8 +61,8 @@ class Graphs:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     graphs = Graphs()
-    monkeypatch.setattr(captured, "captured", graphs.capture)
-    monkeypatch.setattr(captured, "beside_work", lambda device: nullcontext())
+    monkeypatch.setattr(cuda_graph, "captured", graphs.capture)
+    monkeypatch.setattr(cuda_graph, "beside_work", lambda device: nullcontext())
     return graphs
 
 
