@@ -160,7 +160,7 @@ class Ray:
             return ray
         from orchestrator.private_api.ray_core import DriversImportPath, few_processes
 
-        common = {"log_to_driver": False, "logging_level": "ERROR", "job_config": DriversImportPath()}
+        common = {"log_to_driver": False, "logging_level": "ERROR", "job_config": DriversImportPath(on_this_machine=not self.address)}
         try:
             if self.address:
                 ray.init(address=self.address, **common, **self._environment)

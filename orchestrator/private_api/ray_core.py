@@ -16,14 +16,21 @@ class DriversImportPath(JobConfig):
     """A job whose workers have a folder before installed modules only where its driver has.
 
     Ray puts the current folder first on the import path of every worker, so that a user's folder `hooks` would hide
-    Hookyard's there and nowhere else. An experiment's folders are appended by whoever builds it.
+    Hookyard's there and nowhere else. Workers on the driver's machine have its import path, so that tasks which others start, such as
+    Ray Data's, find the experiment's modules; elsewhere an experiment's folders are appended by whoever builds it.
     """
 
     _py_driver_sys_path: list[str]
 
+    def __init__(self, *, on_this_machine: bool) -> None:
+        super().__init__()
+        self._on_this_machine = on_this_machine
+
     def _serialize(self) -> Any:
-        first = os.path.abspath(sys.path[0])
-        self._py_driver_sys_path = [folder for folder in self._py_driver_sys_path if folder == first]
+        drivers = [os.path.abspath(folder) for folder in sys.path]
+        first = [folder for folder in self._py_driver_sys_path if folder == drivers[0]]
+        # A worker puts one after the other in front.
+        self._py_driver_sys_path = drivers[::-1] if self._on_this_machine else first
         return super()._serialize()
 
 

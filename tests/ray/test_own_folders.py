@@ -10,8 +10,30 @@ from tests.test_own_folders import hookyard, study_in
 
 pytestmark = pytest.mark.ray
 
+SENT = '''
+
+class Sent:
+    """Found by its module's name where it is unpickled."""
+
+
+def kind_of(sent):
+    from hooks import Hook
+
+    return type(sent).__name__ + Hook.__module__
+
+
+class WithTasks(T):
+    def data(self):
+        assert ray.get(ray.remote(num_cpus=0)(kind_of).remote(Sent())) == "Senthooks.hook"
+        return super().data()
+'''
+"""A task whose own tasks of Ray's import its module, as Ray Data's do."""
+
 
 def test_a_user_s_folders_may_have_any_name_in_ray_s_workers_too(tmp_path: Path) -> None:
     """Ray puts the current folder first on its workers' import path, where `hooks` and `torch` would hide what is installed."""
-    told = hookyard(tmp_path, study_in(tmp_path), "run", "experiments/t.yaml")
+    study = study_in(tmp_path)
+    task = (study / "experiments/t.py").read_text()
+    (study / "experiments/t.py").write_text(task.replace("from torch import Tensor", "import ray\nfrom torch import Tensor") + SENT)
+    told = hookyard(tmp_path, study, "run", "experiments/t.yaml", "task=experiments.t:WithTasks")
     assert told.returncode == 0, told.stderr

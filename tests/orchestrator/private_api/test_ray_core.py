@@ -10,9 +10,9 @@ from ray.core.generated.common_pb2 import JobConfig
 from orchestrator.private_api.ray_core import DriversImportPath
 
 
-def told(*folders: str) -> list[str]:
+def told(*folders: str, on_this_machine: bool = False) -> list[str]:
     """What workers put in front, where Ray would have them put these folders."""
-    job = DriversImportPath()
+    job = DriversImportPath(on_this_machine=on_this_machine)
     job.set_ray_namespace("any")
     job._py_driver_sys_path.extend(folders)
     return list(JobConfig.FromString(job._serialize()).py_driver_sys_path)
@@ -29,3 +29,12 @@ def test_what_python_puts_first_for_the_driver_stays_first(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "path", [first, "/env/site-packages"])
     monkeypatch.setattr("os.getcwd", lambda: "/study")
     assert told("/study") == ["/study"]
+
+
+def test_workers_on_the_driver_s_machine_have_its_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is put in front of those before it."""
+    monkeypatch.setattr(sys, "path", ["/env/bin", "/env/site-packages", "/study"])
+    workers = ["/lib/python"]
+    for folder in told("/env/bin", "/study", on_this_machine=True):
+        workers.insert(0, folder)
+    assert workers == ["/env/bin", "/env/site-packages", "/study", "/lib/python"]
