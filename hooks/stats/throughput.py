@@ -11,6 +11,7 @@ from torch import nn
 
 from hooks.hook import Hook
 from hooks.parts.gpu_peaks import peak_flops
+from hooks.parts.logs.readings import read
 from hooks.recent_rows import RECENT
 from hooks.rhythm import paced_by
 from hooks.state import State
@@ -27,8 +28,8 @@ class Throughput(Hook):
     training is at the moment, and how well it uses the device. Records `samples_per_s` of this rank and
     `world_samples_per_s` (times the number of ranks, which keep in step); on a rank that knows `flops_per_sample`
     (model_complexity, on the master) also `flops_per_s`, three times those of the forward pass, and `mfu`, their share
-    of the peak, from 0 to 1. A report has them at the end of training as `throughput/...`. Time is the iterations' whole
-    wall time, with hooks and checkpoints and without validation; samples are those that were in the batches.
+    of the peak, from 0 to 1. A report has them at the end of training as `throughput/...`. Time is that of whole iterations, on a GPU
+    of those it is through with, with hooks and checkpoints and without validation; samples are those that were in the batches.
     Source: composer SpeedMonitor, Lightning ThroughputMonitor; MFU: "PaLM" (Chowdhery et al., 2022), appendix B.
     """
 
@@ -63,10 +64,11 @@ class Throughput(Hook):
     def _measure(self, state: State) -> dict[str, float]:
         """Over the last closed rows: the present one's time is not known yet."""
         columns = state.recent.columns(self.window, phase="train")
-        seconds = sum(columns.get("step_s", ()))
+        timed = [(time, size) for time, size in zip(read(columns.get("step_s", ())), columns.get("batch_size", ()), strict=True) if time is not None]
+        seconds = sum(time for time, _ in timed)
         if seconds <= 0:
             return {}
-        samples_per_s = sum(columns["batch_size"]) / seconds
+        samples_per_s = sum(size for _, size in timed) / seconds
         measured = {"samples_per_s": samples_per_s, "world_samples_per_s": samples_per_s * state.world_size}
         if "flops_per_sample" in state.info:
             measured["flops_per_s"] = BACKWARD_AND_FORWARD * state.info["flops_per_sample"] * samples_per_s

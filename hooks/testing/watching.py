@@ -17,7 +17,7 @@ from hooks.rhythm import Rhythm, under_way
 from hooks.state import State
 from hooks.testing.failure import CheckStopped, Failure
 from orchestrator.loop.iterations import COUNTERS
-from orchestrator.stats.spans import SPANS
+from orchestrator.stats.spans import TIMES
 
 READS = frozenset({
     "item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__", "is_nonzero", "equal", "allclose",
@@ -28,7 +28,7 @@ MADE_ON_THE_HOST = frozenset({
     "tensor", "as_tensor", "from_numpy", "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint", "randperm",
 })  # fmt: skip
 """Functions whose tensor lies in the host's memory where no device is said: reading that waits for nothing."""
-OF_THE_LOOP = frozenset({"rank", "node", "attempt", "phase", "epoch", "loss", "lr", *COUNTERS, *SPANS})
+OF_THE_LOOP = frozenset({"rank", "node", "attempt", "phase", "epoch", "loss", "lr", *COUNTERS, *TIMES})
 """Columns that every row has: a hook's of the same name would be dropped."""
 
 

@@ -36,10 +36,12 @@ COUNTERS = ("iteration", "step", "samples", "batch_size")
 """The numbers with which the row of every iteration begins."""
 
 
-def iteration_columns(read: tuple[str, ...], numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """The columns of iterations from their numbers of shape (rows, any): counters, what was read, and the clock's marks."""
+def iteration_columns(
+    read: tuple[str, ...], numbers: NDArray[np.float64], times: Callable[[NDArray[np.float64]], dict[str, NDArray[np.float64]]] = spans
+) -> dict[str, NDArray[Any]]:
+    """The columns of iterations from their numbers of shape (rows, any): counters, what was read, and the clock's, which `times` makes."""
     single = dict(zip((*COUNTERS, *read), numbers.T, strict=False))
-    return single | {name: single[name].astype(np.int64) for name in COUNTERS} | spans(numbers[:, len(single) :])
+    return single | {name: single[name].astype(np.int64) for name in COUNTERS} | times(numbers[:, len(single) :])
 
 
 class Iterations:
@@ -232,7 +234,7 @@ class Iterations:
     def _begin_rows(self, epoch: int, *read: str) -> None:
         """Says what the rows of a phase are. On a device, what is read of an iteration stays a tensor and no number."""
         labels = {"phase": self.state.phase, "epoch": epoch}
-        self.recorder.begin(labels, partial(iteration_columns, read if self._on_cpu else ()))
+        self.recorder.begin(labels, partial(iteration_columns, read if self._on_cpu else (), times=self.clock.columns))
 
     def _position_in_step(self, position: int, group: int) -> tuple[int, int]:
         """Which micro-batch of its optimizer step comes after the one at `position` of `group`, counted from 1, and how

@@ -50,7 +50,7 @@ class Clock:
     def __init__(self) -> None:
         self.recording = False
         self.iteration_s = 0.0
-        """The wall time of the last iteration."""
+        """The time of the last iteration, of a device of the last that is known."""
         self.checkpoint_s = 0.0
         """What was spent on saving since the last iteration ended."""
         self.waiting_s = 0.0
@@ -77,6 +77,9 @@ class Clock:
         self.checkpoint_s = self.waiting_s = 0.0
         return saving, waiting, last, *marks, ended
 
+    def columns(self, times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """What rows of the numbers that `close` returned mean."""
+        return spans(times)
 
     def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
         """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its beginning on."""
@@ -113,34 +116,42 @@ class DeviceSpan:
 class CudaClock(Clock):
     """The phase clock on the device's own time line: a mark is an event, and nothing waits for it.
 
-    Host time would charge the device's work to whichever call happens to wait for it. The events are read when rows
-    are flushed; `step_s` and `checkpoint_s` stay host wall time. Where the host waits between two iterations the device
-    may have work to do; its idle time is in `other_s`.
+    Host time would charge the device's work to whichever call happens to wait for it: iterations would take what giving them to the
+    device takes, and now and then one all that the device had still to do. The events are read when rows are flushed; what the host took
+    is `host_step_s`. Where the device waits between two iterations is in `other_s`, or in `checkpoint_s` where one was written.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._ended: torch.cuda.Event | None = None
+        self._timed = DeviceSpan()
+        """An iteration of which the device has not told the time yet."""
+        self._ended: torch.cuda.Event
 
     @property
     def mark(self) -> Callable[[], Any]:
         return _event if self.recording else float
 
     def restart(self) -> float:
-        self._ended = None
+        self._ended = _event()
         return super().restart()
 
     def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
         return self.close_turns(row, last, marks, ())
 
+    def columns(self, times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        return {"host_step_s": times[:, 1] - times[:, 0]}
+
     def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
-        if not self.recording:
-            return super().close(row, last, marks)
         before, self._ended = self._ended, _event()
-        saving, *_, ended = super().close(row, last, ())
-        # The first iteration of a phase has none before it; what saving took is no work of the device's.
-        began = marks[0] if before is None or saving else before
-        row.update(_device_spans((began, *marks), turns, self._ended), checkpoint_s=saving)
+        ended = perf_counter()
+        row["step_s"] = step = DeviceSpan()
+        step.add(before, self._ended)
+        if self._timed.ready():
+            self.iteration_s, self._timed = self._timed.resolve() or ended - last, step
+        if self.recording:
+            between = "checkpoint_s" if self.checkpoint_s else "other_s"
+            row.update(_device_spans((between, *INTERVALS[1:]), (before, *marks), turns, self._ended))
+        self.checkpoint_s = self.waiting_s = 0.0
         return last, ended
 
 
@@ -150,12 +161,14 @@ def _event() -> torch.cuda.Event:
     return event
 
 
-def _device_spans(marks: Sequence[torch.cuda.Event], turns: Sequence[Sequence[torch.cuda.Event]], ended: torch.cuda.Event) -> dict[str, DeviceSpan]:
+def _device_spans(
+    intervals: Sequence[str], marks: Sequence[torch.cuda.Event], turns: Sequence[Sequence[torch.cuda.Event]], ended: torch.cuda.Event
+) -> dict[str, DeviceSpan]:
     spans = {name: DeviceSpan() for name in SPANS}
     first = len(marks) - 1
     last = turns[-1][-1] if turns else marks[-1]
-    for begin, part in ((0, marks), *((first, turn) for turn in turns), (len(INTERVALS) - 1, (last, ended))):
-        for name, (start, end) in zip(INTERVALS[begin:], pairwise(part), strict=False):
+    for begin, part in ((0, marks), *((first, turn) for turn in turns), (len(intervals) - 1, (last, ended))):
+        for name, (start, end) in zip(intervals[begin:], pairwise(part), strict=False):
             if start is not end:
                 spans[name].add(start, end)
     return spans

@@ -10,11 +10,11 @@ from torch import Tensor
 from hooks.private_torch import tree_leaves
 from orchestrator.config.users_code import place_of
 from orchestrator.errors import RunError
-from orchestrator.stats.spans import SPANS
+from orchestrator.stats.spans import TIMES
 
 R = TypeVar("R")
 
-TAKEN = frozenset({"loss", "lr", "phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *SPANS})
+TAKEN = frozenset({"loss", "lr", "phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *TIMES})
 """Columns that every row has, so that no part of a loss is called so."""
 
 

@@ -12,4 +12,6 @@ SPANS = (
     "checkpoint_s",
     "other_s",
 )
-"""They add up to the iteration's wall time."""
+"""They add up to the iteration's time."""
+TIMES = (*SPANS, "step_s", "host_step_s")
+"""All columns of time that a row may have by itself: the spans, their sum, and beside a device's time the host's."""

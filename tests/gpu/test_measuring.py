@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -64,6 +65,24 @@ def test_the_spans_add_up_to_the_time_between_the_ends_of_iterations(device: tor
     torch.cuda.synchronize()
     outside = ends.events[10].elapsed_time(ends.events[-1]) / 1000
     assert sum(spans[11:]) == pytest.approx(outside, rel=0.02)
+    steps = [seconds(row["step_s"]) for row in rows.rows if row["phase"] == "train"]
+    assert spans == pytest.approx(steps, rel=1e-3, abs=1e-5)
+
+
+class Heavy(Hook):
+    """Gives the device far more work in each iteration than giving it takes."""
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train":
+            self.product = torch.ones(8192, 8192, device=state.device) @ torch.ones(8192, 8192, device=state.device)
+
+
+def test_a_step_lasts_as_long_as_the_device_works_where_the_host_is_ahead(cuda: torch.device) -> None:
+    rows = Rows()
+    list(loop_on(cuda, Points(train=96), {"heavy": Heavy()}, recorder=rows, epochs=1).run())
+    host, device = ([seconds(row[name]) for row in rows.rows if row["phase"] == "train"][3:] for name in ("host_step_s", "step_s"))
+    assert median(host) < median(device) / 2
+    assert max(device) < 2 * median(device)
 
 
 def test_memory_columns_are_torch_s_own_numbers(device: torch.device) -> None:

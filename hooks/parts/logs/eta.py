@@ -10,6 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from hooks.parts.logs.readings import read
 from hooks.parts.metric_names import kind_of
 from hooks.recent_rows import RECENT, Recent
 from hooks.state import State
@@ -94,11 +95,13 @@ def iterations_to_come(state: State) -> int | None:
 
 
 def _newest(recent: Recent) -> list[float]:
-    """The seconds of the newest training iterations. The first of a phase also waits for the loader's processes to start."""
+    """The seconds of the newest training iterations, of a GPU those it is through with. The first of a phase also waits for the loader's processes to start."""
     warm = len(recent) - _WARM_UP if len(recent) < RECENT else _NEWEST
     if warm < 1:
         return []
     columns = recent.columns(min(warm, _NEWEST) + 1)
     phases = list(zip(columns["phase"], columns["epoch"], strict=True))
-    seconds = columns.get("step_s", [])[1:]
-    return [value for value, phase, before in zip(seconds, phases[1:], phases, strict=False) if phase == before and phase[0] == "train"]
+    seconds = read(columns.get("step_s", [])[1:])
+    return [
+        value for value, phase, before in zip(seconds, phases[1:], phases, strict=False) if value is not None and phase == before and phase[0] == "train"
+    ]

@@ -131,7 +131,7 @@ def unnamed(found: pd.DataFrame) -> Iterator[Verdict]:
             f"the spans of rank {rank} add up to {1 - missing:.0%} of its step_s",
             {"rank": rank, "missing_share": missing, "spans": spans},
             f"stats.eval('step_s - ({' + '.join(spans)})').groupby(stats['rank']).describe()",
-            "the table lacks a span, or a device and the host are timed by different clocks; trust step_s",
+            "the table lacks a span; trust step_s",
             abs(missing),
         )
     shares = _shares(found, "other_s")

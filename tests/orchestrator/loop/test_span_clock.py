@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from hooks import Hook, Rhythm, State
+from hooks import Hook, Priority, Rhythm, State
+from hooks.logs.console import Console
+from hooks.parts.logs import eta
+from hooks.stats.row_stats import RowStats
+from hooks.stats.throughput import Throughput
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, clock_for, spans
+from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.spans import SPANS
+from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
+from tests.device_stand_in import Device
 from tests.tasks import Points, Rows, experiment
 
 
@@ -176,45 +185,64 @@ def test_a_device_span_without_events_is_nothing() -> None:
     assert DeviceSpan().resolve() == 0.0
 
 
-class Stamp(Event):
-    """An event that stands at the time at which it was recorded, and is passed."""
-
-    def __init__(self, time: Time) -> None:
-        super().__init__(1000 * time.now, passed=True)
-
-    def record(self) -> None:
-        pass
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+    monkeypatch.setattr(clock_module, "perf_counter", device)
+    monkeypatch.setattr(torch.cuda, "Event", device.Event)
+    return device
 
 
-def test_on_a_device_marks_become_spans_between_events_and_wall_time_stays_the_hosts(
-    time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Stamp(time))
+def iterations_on(device: Device, *, saves_before: int = -1, waits_in: int = -1, recording: bool = True) -> tuple[CudaClock, list[dict[str, Any]]]:
+    """The clock and rows of five iterations in which the host takes a millisecond for each interval, and gives the device work of a second in each."""
     clock, rows = CudaClock(), []
-    clock.recording = True
+    clock.recording = recording
     ended = clock.restart()
-    for saving in (0.0, 100.0, 0.0):
-        row: dict[str, Any] = {}
-        time.now += saving
-        clock.checkpoint_s += saving
+    for iteration in range(5):
+        if iteration == saves_before:
+            device.wait()
+            device.now += 100.0
+            clock.checkpoint_s += 100.0
         marks = []
-        for passed in range(1, len(INTERVALS)):
-            time.now += passed
+        for _ in INTERVALS[1:]:
             marks.append(clock.mark())
-        time.now += 10.0
+            device.now += 0.001
+            device.work(1.0)
+        if iteration == waits_in:
+            device.wait()
+        row: dict[str, Any] = {}
         times = clock.close(row, ended, marks)
-        rows.append({name: value if name == "checkpoint_s" else value.resolve() for name, value in row.items()} | columns_of(times))
+        rows.append(row | {name: values[0] for name, values in clock.columns(np.array([times])).items()})
         ended = times[-1]
-    work = sum(range(2, len(INTERVALS))) + 10.0
-    # The first iteration and the one after saving begin at their first mark, the third where the second ended.
-    assert [sum(row[name] for name in SPANS) - row["checkpoint_s"] for row in rows] == [work, work, work + 1]
-    assert [row["checkpoint_s"] for row in rows] == [0.0, 100.0, 0.0]
-    assert [row["step_s"] for row in rows] == [work + 1, work + 101, work + 1]
-    assert [row["data_wait_s"] for row in rows] == [3.0, 3.0, 3.0]
+    return clock, [{name: value.resolve() if isinstance(value, DeviceSpan) else value for name, value in row.items()} for row in rows]
 
 
-def columns_of(times: Sequence[float]) -> dict[str, float]:
-    return {name: values[0] for name, values in columns(times).items()}
+WORK = len(INTERVALS) - 1
+"""Seconds of the device's in an iteration."""
+
+
+def test_on_a_device_a_step_lasts_from_end_to_end_however_far_the_host_is_ahead(device: Device) -> None:
+    _, rows = iterations_on(device, waits_in=3)
+    # The host gives four iterations in no time, and waits in the last of them for all.
+    assert [row["host_step_s"] for row in rows] == pytest.approx([0.001 * WORK] * 3 + [4 * WORK - 3 * 0.001 * WORK + 0.001, 0.001 * WORK])
+    assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, *[WORK] * 3, WORK + 0.001])
+    for row in rows:
+        assert sum(row[name] for name in SPANS) == pytest.approx(row["step_s"])
+        assert [row[name] for name in ("data_wait_s", "hooks_s")] == pytest.approx([1, INTERVALS.count("hooks_s")], abs=0.002)
+
+
+def test_on_a_device_saving_is_what_it_waits_for_it(device: Device) -> None:
+    _, rows = iterations_on(device, saves_before=2)
+    assert [row["checkpoint_s"] for row in rows] == pytest.approx([0, 0, 100, 0, 0])
+    assert [row["step_s"] for row in rows] == pytest.approx([WORK + 0.001, WORK, WORK + 100.001, WORK, WORK], abs=0.002)
+
+
+def test_on_a_device_the_last_iteration_known_tells_how_long_one_takes(device: Device) -> None:
+    """Until one is, the host's time of the first does; without spans too."""
+    assert iterations_on(device, recording=False)[0].iteration_s == pytest.approx(0.001 * WORK)
+    clock, rows = iterations_on(device, waits_in=3, recording=False)
+    assert clock.iteration_s == pytest.approx(WORK, abs=0.002)
+    assert {*rows[0]} == {"step_s", "host_step_s"}
 
 
 class Dawdles(Hook):
@@ -246,3 +274,36 @@ def test_hooks_saving_and_validation_are_no_wait_for_data(time: Time, tmp_path: 
     list(loop.run())
     columns = rows.columns("hooks_s", "checkpoint_s", "data_wait_s", "step_s", phase="train")
     assert columns == [(0, 0, 0, 0), (1, 0, 0, 1), (0, 2, 0, 2), *[(0, 0, 0, 0)] * 4]
+
+
+class Works(Hook):
+    """Gives the device two seconds of work in each iteration of training, and in the fifth of each epoch waits for all."""
+
+    priority = Priority.HIGHEST
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train":
+            self.device.work(2.0)
+            if state.phase_iteration == 5:
+                self.device.wait()
+
+
+def test_speed_and_remaining_time_are_the_devices(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An epoch has seven iterations of eight samples; what looks back in the sixth, behind the wait, knows five of them."""
+    monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
+    monkeypatch.setattr(eta, "perf_counter", lambda: 0.0)
+    hooks = {"works": Works(device), "throughput": Throughput(interval=6), "console": Console(interval=6), "row_stats": RowStats(["step_s/max"])}
+    rows = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
+    loop = Loop(Points(train=56), experiment(epochs=2), hooks, recorder=rows)
+    with caplog.at_level(logging.INFO, "hookyard"):
+        reports = list(loop.run())
+    assert [report.metrics["stats/step_s/max"] for report in reports] == [2.0, 2.0]
+    table = read_recorded(Storage(tmp_path), "rows").to_pandas().query("phase == 'train'")
+    assert table["step_s"].tolist() == [2.0] * 14
+    assert table["samples_per_s"].dropna().tolist() == [4.0, 4.0]
+    assert sorted(table["host_step_s"])[-1] == 10.0
+    # Eight iterations to come, as the first epoch's sixth has not closed yet.
+    assert next(line for line in caplog.messages if "eta" in line).partition("eta ")[2].split()[0] == "0:00:16"
