@@ -33,7 +33,7 @@ def evaluate(
     from orchestrator.runs.result import Run
 
     evaluation = Evaluation.of(found.folder, label, phase, overrides or [], workers)
-    in_process = local or engine == "in-process" or (engine is None and found.folder.metadata().local)
+    in_process = local or engine == "in-process" or (engine is None and found.folder.launched().local)
     with talk(), checked_cluster(address, found.folder.location, evaluation.experiment, skip=in_process or skip_preflight):
         folder = evaluation.start(engine, address, local=local)
     finish(Run(folder), as_json)

@@ -243,6 +243,12 @@ class RunFolder:
         """Of an evaluation, the run whose checkpoint it measures."""
         return RunFolder(self.storage.parent.parent)
 
+    def launched(self) -> RunMetadata:
+        """What is said of the launch: its own, or of a trial its sweep's, where that is still around it."""
+        metadata = self.metadata()
+        around = RunFolder(self.storage.parent.parent)
+        return around.metadata() if metadata.trial and around.exists() else metadata
+
     def lease_place(self, metadata: RunMetadata) -> Storage:
         """Where it is told who drives it."""
         return self.storage.parent.parent if metadata.trial else self.storage

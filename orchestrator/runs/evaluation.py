@@ -86,7 +86,7 @@ class Evaluation:
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Measures it to the end, on the run's own engine where none is said; gives the folder. Raises RunError where it fails."""
-        made_by = self.run.metadata()
+        made_by = self.run.launched()
         engine = chosen_engine(engine, local) if engine or local else made_by.engine or chosen_engine(None, made_by.local)
         ranks = self.experiment.workers.most
         if engine == "in-process" and self.asks_ranks and ranks > 1:

@@ -231,9 +231,10 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
 def test_a_sweep_stands_for_its_best_trial(tmp_path: Path) -> None:
     settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"optimizer.lr": {"grid": [0.001, 0.1]}}}
     outcome = sweep(described(epochs=1, sweep=settings), tmp_path, local=True)
-    result = CliRunner().invoke(app, ["evaluate", outcome.path, "--local", "--json"])
+    result = CliRunner().invoke(app, ["evaluate", outcome.path, "--json"])
     made = json.loads(result.stdout)
     assert made["path"] == f"{outcome.best.path}/evaluations/epoch-0001-val"
+    assert open_run(made["path"]).folder.metadata().engine == "in-process"  # as the sweep's
     assert measures(made["metrics"], "val") == measures(outcome.best.reports()[-1], "val")
     assert len(outcome.trials) == 2
     with pytest.raises(RunError, match=r"data\(\) of Points gives train, val, and no test to evaluate"):
