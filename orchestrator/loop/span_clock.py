@@ -91,26 +91,43 @@ class Clock:
         return self.close(row, last, merged)
 
 
+class Mark:
+    """A moment on a device's time line, which it passes later. Its event is free for another mark once nobody refers to this one."""
+
+    __slots__ = ("_free", "event")
+
+    def __init__(self, free: list[torch.cuda.Event]) -> None:
+        self._free = free
+        self.event = free.pop() if free else torch.cuda.Event(enable_timing=True)
+        self.event.record()
+
+    def __del__(self) -> None:
+        self._free.append(self.event)
+
+
 class DeviceSpan:
-    """Seconds between pairs of CUDA events, read once the device has passed them."""
+    """Seconds between pairs of marks, read once the device has passed them."""
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._pairs: list[tuple[Mark, Mark]] = []
+        self._seconds = 0.0
+        """Of pairs that were read, and whose events are free again."""
 
-    def add(self, start: torch.cuda.Event, end: torch.cuda.Event) -> None:
-        """Adds the time between two events."""
+    def add(self, start: Mark, end: Mark) -> None:
+        """Adds the time between two marks."""
         self._pairs.append((start, end))
 
     def ready(self) -> bool:
-        """Whether the device has passed the last event; does not wait."""
-        return not self._pairs or bool(self._pairs[-1][1].query())
+        """Whether the device has passed the last mark; does not wait."""
+        return not self._pairs or bool(self._pairs[-1][1].event.query())
 
     def resolve(self) -> float:
         """The seconds; waits for the device where it has not passed yet."""
-        if not self._pairs:
-            return 0.0
-        self._pairs[-1][1].synchronize()
-        return float(sum(start.elapsed_time(end) for start, end in self._pairs)) / 1000
+        if self._pairs:
+            self._pairs[-1][1].event.synchronize()
+            self._seconds += sum(start.event.elapsed_time(end.event) for start, end in self._pairs) / 1000
+            self._pairs.clear()
+        return self._seconds
 
 
 class CudaClock(Clock):
@@ -125,14 +142,19 @@ class CudaClock(Clock):
         super().__init__()
         self._timed = DeviceSpan()
         """An iteration of which the device has not told the time yet."""
-        self._ended: torch.cuda.Event
+        self._ended: Mark
+        self._free: list[torch.cuda.Event] = []
+        """Events that no mark has at present: an iteration takes about ten."""
 
     @property
     def mark(self) -> Callable[[], Any]:
-        return _event if self.recording else float
+        return self._present if self.recording else float
+
+    def _present(self) -> Mark:
+        return Mark(self._free)
 
     def restart(self) -> float:
-        self._ended = _event()
+        self._ended = self._present()
         return super().restart()
 
     def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
@@ -142,7 +164,7 @@ class CudaClock(Clock):
         return {"host_step_s": times[:, 1] - times[:, 0]}
 
     def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
-        before, self._ended = self._ended, _event()
+        before, self._ended = self._ended, self._present()
         ended = perf_counter()
         row["step_s"] = step = DeviceSpan()
         step.add(before, self._ended)
@@ -155,14 +177,8 @@ class CudaClock(Clock):
         return last, ended
 
 
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
 def _device_spans(
-    intervals: Sequence[str], marks: Sequence[torch.cuda.Event], turns: Sequence[Sequence[torch.cuda.Event]], ended: torch.cuda.Event
+    intervals: Sequence[str], marks: Sequence[Mark], turns: Sequence[Sequence[Mark]], ended: Mark
 ) -> dict[str, DeviceSpan]:
     spans = {name: DeviceSpan() for name in SPANS}
     first = len(marks) - 1

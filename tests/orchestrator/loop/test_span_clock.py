@@ -19,7 +19,7 @@ from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, clock_for, spans
+from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark, clock_for, spans
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.tables import read_recorded
@@ -141,56 +141,46 @@ def test_the_cpu_has_the_clock_without_events() -> None:
     assert type(clock_for(torch.device("cpu"))) is Clock
 
 
-class Event:
-    """A CUDA event that the device passes when told; milliseconds like torch's."""
-
-    def __init__(self, at_ms: float, passed: bool = False) -> None:
-        self.at_ms, self.passed, self.waited = at_ms, passed, False
-
-    def query(self) -> bool:
-        return self.passed
-
-    def synchronize(self) -> None:
-        self.waited = self.passed = True
-
-    def elapsed_time(self, end: Event) -> float:
-        assert end.passed, "torch raises where the end is not passed"
-        return end.at_ms - self.at_ms
-
-
-def device_span(*pairs: tuple[Event, Event]) -> DeviceSpan:
-    span = DeviceSpan()
-    for pair in pairs:
-        span.add(*pair)
-    return span
-
-
-def test_a_device_span_is_the_sum_of_its_pairs_in_seconds() -> None:
-    span = device_span((Event(10.0), Event(30.0, passed=True)), (Event(100.0), Event(105.0, passed=True)))
-    assert span.ready()
-    assert span.resolve() == pytest.approx(0.025)
-
-
-def test_a_device_span_is_ready_when_its_last_event_is_passed_and_waits_only_to_resolve() -> None:
-    last = Event(40.0)
-    span = device_span((Event(10.0), Event(30.0, passed=True)), (Event(30.0), last))
-    assert not span.ready()
-    assert not last.waited
-    assert span.resolve() == pytest.approx(0.03)
-    assert last.waited
-
-
-def test_a_device_span_without_events_is_nothing() -> None:
-    assert DeviceSpan().ready()
-    assert DeviceSpan().resolve() == 0.0
-
-
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
     monkeypatch.setattr(clock_module, "perf_counter", device)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
     return device
+
+
+def test_a_device_span_is_the_sum_of_its_pairs_and_waits_only_to_resolve(device: Device) -> None:
+    span = DeviceSpan()
+    for seconds in (2.0, 3.0):
+        start = Mark([])
+        device.work(seconds)
+        span.add(start, Mark([]))
+        device.work(5.0)
+    assert not span.ready()
+    assert device.now == 100.0
+    assert [span.resolve(), span.resolve()] == [5.0, 5.0]
+    assert device.now == 110.0
+
+
+def test_an_event_is_used_again_once_its_time_is_read_and_not_before(device: Device) -> None:
+    clock = CudaClock()
+    clock.recording, ended, rows = True, clock.restart(), []
+    for _ in range(50):
+        rows.append(row := {})
+        ended = clock.close(row, ended, [clock.mark() for _ in INTERVALS[1:]])[-1]
+        device.work(1.0)
+        if len(rows) == 10:
+            device.wait()
+            assert sum(row["step_s"].resolve() for row in rows) == pytest.approx(10.0, abs=1.0)
+            for value in (value for row in rows for value in row.values()):
+                value.resolve()
+            rows.clear()
+    assert device.events <= 11 * len(INTERVALS)
+
+
+def test_a_device_span_without_events_is_nothing() -> None:
+    assert DeviceSpan().ready()
+    assert DeviceSpan().resolve() == 0.0
 
 
 def iterations_on(device: Device, *, saves_before: int = -1, waits_in: int = -1, recording: bool = True) -> tuple[CudaClock, list[dict[str, Any]]]:
