@@ -40,7 +40,8 @@ class Call:
     """How often it is called; None is always."""
     priority: int = Priority.NORMAL
     calls: int = 0
-    seconds: float = 0.0
+    seconds: Any = 0.0
+    """A number, or what becomes one by `float` once a device has told it."""
 
 
 def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
@@ -62,10 +63,13 @@ class Plan:
 
     Runs in the worker; the driver makes one too, to print it. Raises nothing by itself: a failing hook raises
     HookError out of `fire`, except in `on_exception` and for best-effort hooks, whose failures are logged.
+
+    A call costs what lies between two moments, which are the host's or marks on a device's time line: between these a hook that waits for
+    work given before is charged none of it, and one that gives the device work is charged that.
     """
 
-    def __init__(self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0) -> None:
-        self.rank = rank
+    def __init__(self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, moment: Callable[[], Any] = perf_counter) -> None:
+        self.rank, self.moment = rank, moment
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
         for name, hook in in_order(hooks):
@@ -109,13 +113,13 @@ class Plan:
         calls = self._calls_due(event, arguments[0]) if self._paces[event] else self.calls[event]
         if not calls:
             return
-        last = perf_counter()
+        last = self.moment()
         for call in calls:
             try:
                 call.run(*arguments)
             except (Exception, SystemExit, GeneratorExit) as error:
                 self._failed(call, error)
-            now = perf_counter()
+            now = self.moment()
             call.calls += 1
             call.seconds += now - last
             last = now
@@ -143,7 +147,7 @@ class Plan:
         """What each hook cost at each event since the last drain: rows of hook, event, calls, seconds."""
         rows = []
         for call in (call for calls in self.calls.values() for call in calls if call.calls):
-            rows.append({"hook": call.name, "event": call.event, "calls": call.calls, "seconds": call.seconds})
+            rows.append({"hook": call.name, "event": call.event, "calls": call.calls, "seconds": float(call.seconds)})
             call.calls, call.seconds = 0, 0.0
         return rows
 

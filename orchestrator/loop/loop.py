@@ -82,12 +82,12 @@ class Loop(Rounds):
         self.task, self.experiment = task, experiment
         self.world = world or World()
         self.recorder = recorder or Recorder()
-        self.plan = Plan(hooks, self.world.rank, self.world.local_rank)
+        self.clock = clock_for(self.world.device)
+        self.plan = Plan(hooks, self.world.rank, self.world.local_rank, self.clock.moment)
         check_plans_agree(self.plan, self.world)
         seed_all(experiment.seed)
         self.data = Data(task, experiment, self.world, data_of)
         self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
-        self.clock = clock_for(self.world.device)
         schedules = self._schedules()
         module, skeleton = built(task, experiment, self.world)
         module = as_computed(module, experiment, self.world)

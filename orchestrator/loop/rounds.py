@@ -43,7 +43,7 @@ class Rounds(ABC):
         try:
             self.saving.restore(name)
         except BaseException as error:
-            self.plan.fire("on_exception", self.state, error)
+            self._tell_hooks_of(error)
             raise
 
     def save(self) -> str | None:
@@ -64,10 +64,14 @@ class Rounds(ABC):
             if is_left and isinstance(error, GeneratorExit):
                 self._end()
                 raise
-            self.plan.fire("on_exception", self.state, error)
+            self._tell_hooks_of(error)
             self._close()
             self._close_ledger_quietly()
             raise
+
+    def _tell_hooks_of(self, error: BaseException) -> None:
+        self.plan.moment = perf_counter  # a device that has failed takes no marks
+        self.plan.fire("on_exception", self.state, error)
 
     def _begin(self) -> None:
         self.plan.fire("on_start", self.state)

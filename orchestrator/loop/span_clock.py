@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -49,6 +51,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.recording = False
+        self.moment: Callable[[], Any] = perf_counter
+        """Gives the present moment; the difference of two is a number, or a device's span."""
         self.iteration_s = 0.0
         """The time of the last iteration, of a device of the last that is known."""
         self.checkpoint_s = 0.0
@@ -59,7 +63,7 @@ class Clock:
     @property
     def mark(self) -> Callable[[], Any]:
         """Gives the present moment; nothing of use unless recording."""
-        return perf_counter if self.recording else float
+        return self.moment if self.recording else float
 
     def restart(self) -> float:
         """Begins at this moment: what came before belongs to no iteration."""
@@ -91,6 +95,10 @@ class Clock:
         return self.close(row, last, merged)
 
 
+_UNREAD = 64
+"""Pairs of marks that a sum leaves unread before it looks for those that the device has passed."""
+
+
 class Mark:
     """A moment on a device's time line, which it passes later. Its event is free for another mark once nobody refers to this one."""
 
@@ -101,15 +109,20 @@ class Mark:
         self.event = free.pop() if free else torch.cuda.Event(enable_timing=True)
         self.event.record()
 
+    def __sub__(self, earlier: Mark) -> DeviceSpan:
+        span = DeviceSpan()
+        span.add(earlier, self)
+        return span
+
     def __del__(self) -> None:
         self._free.append(self.event)
 
 
 class DeviceSpan:
-    """Seconds between pairs of marks, read once the device has passed them."""
+    """Seconds between pairs of marks, read once the device has passed them. Spans are added to spans, and to a number."""
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[Mark, Mark]] = []
+        self._pairs: deque[tuple[Mark, Mark]] = deque()
         self._seconds = 0.0
         """Of pairs that were read, and whose events are free again."""
 
@@ -125,9 +138,25 @@ class DeviceSpan:
         """The seconds; waits for the device where it has not passed yet."""
         if self._pairs:
             self._pairs[-1][1].event.synchronize()
-            self._seconds += sum(start.event.elapsed_time(end.event) for start, end in self._pairs) / 1000
-            self._pairs.clear()
+        while self._pairs:
+            self._read_first()
         return self._seconds
+
+    __float__ = resolve
+
+    def __radd__(self, seconds: float) -> DeviceSpan:
+        self._seconds += seconds
+        return self
+
+    def __iadd__(self, other: DeviceSpan) -> DeviceSpan:
+        self._pairs += other._pairs
+        while len(self._pairs) > _UNREAD and self._pairs[0][1].event.query():
+            self._read_first()
+        return self
+
+    def _read_first(self) -> None:
+        start, end = self._pairs.popleft()
+        self._seconds += start.event.elapsed_time(end.event) / 1000
 
 
 class CudaClock(Clock):
@@ -143,18 +172,10 @@ class CudaClock(Clock):
         self._timed = DeviceSpan()
         """An iteration of which the device has not told the time yet."""
         self._ended: Mark
-        self._free: list[torch.cuda.Event] = []
-        """Events that no mark has at present: an iteration takes about ten."""
-
-    @property
-    def mark(self) -> Callable[[], Any]:
-        return self._present if self.recording else float
-
-    def _present(self) -> Mark:
-        return Mark(self._free)
+        self.moment = partial(Mark, [])
 
     def restart(self) -> float:
-        self._ended = self._present()
+        self._ended = self.moment()
         return super().restart()
 
     def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
@@ -164,10 +185,9 @@ class CudaClock(Clock):
         return {"host_step_s": times[:, 1] - times[:, 0]}
 
     def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
-        before, self._ended = self._ended, self._present()
+        before, self._ended = self._ended, self.moment()
         ended = perf_counter()
-        row["step_s"] = step = DeviceSpan()
-        step.add(before, self._ended)
+        row["step_s"] = step = self._ended - before
         if self._timed.ready():
             self.iteration_s, self._timed = self._timed.resolve() or ended - last, step
         if self.recording:

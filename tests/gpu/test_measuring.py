@@ -19,7 +19,10 @@ from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.perf_stats import PerfStats
 from orchestrator.loop.transfer import mover
+from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.spans import SPANS
+from orchestrator.stats.tables import read_recorded
+from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
 from tests.tasks import Points, Rows
 
@@ -83,6 +86,24 @@ def test_a_step_lasts_as_long_as_the_device_works_where_the_host_is_ahead(cuda: 
     host, device = ([seconds(row[name]) for row in rows.rows if row["phase"] == "train"][3:] for name in ("host_step_s", "step_s"))
     assert median(host) < median(device) / 2
     assert max(device) < 2 * median(device)
+
+
+class Reads(Hook):
+    """Waits in each iteration for all that was given to the device."""
+
+    priority = Priority.LOWEST
+
+    def on_step(self, state: State) -> None:
+        if state.phase == "train":
+            torch.cuda.synchronize()
+
+
+def test_a_hook_that_waits_is_not_charged_the_work_given_before(cuda: torch.device, tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0})
+    list(loop_on(cuda, Points(train=96), {"heavy": Heavy(), "reads": Reads()}, recorder=recorder, epochs=1).run())
+    seconds_of = {row["hook"]: row["seconds"] for row in read_recorded(storage, "costs").to_pylist() if row["event"] == "on_step"}
+    assert seconds_of["reads"] < seconds_of["heavy"] / 2
 
 
 def test_memory_columns_are_torch_s_own_numbers(device: torch.device) -> None:
