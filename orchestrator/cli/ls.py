@@ -79,4 +79,5 @@ def _best(best: Mapping[str, Any] | None) -> str:
     if best is None:
         return ""
     kept = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
-    return f"{best['metric']} {cell(best['metric'], best['value'])}{f' ({kept})' if kept else ''}"
+    reached = best.get("in_words") or cell(best["metric"], best["value"])
+    return f"{best['metric']} {reached}{f' ({kept})' if kept else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,7 +130,9 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
     summary = printable_data(summary)
-    wanted = (CONFIG, *dict(sweep.objectives), "status", "carrier", "reports", "step_s", "peak_", "process_", "stopped", "error")
+    if summary["configurations"]:
+        _print_configurations(summary["configurations"], metric)
+    wanted = ("configuration", CONFIG, *dict(sweep.objectives), "status", "carrier", "reports", "step_s", "peak_", "process_", "stopped", "error")
     columns = [name for name in trials.columns if name.startswith(wanted) and trials[name].notna().any()]
     print_table(
         ("trial", *(name.removeprefix(CONFIG) for name in columns)),
@@ -149,11 +152,38 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         echo(f"no trial beats in all of {', '.join(dict(sweep.objectives))}: {', '.join(summary['pareto'])}")
     if not summary["best"]:
         return echo(f"no trial has reported {metric} yet")
+    for line in summary["of_configurations"]:
+        echo(line)
     echo(f"best: {summary['best']} with {metric} {cell(metric, summary['value'])}")
     if summary["use"]:
         echo(f"  its best:        {Best(**summary['reached'])}")
         show_use(**summary["use"])
     return None
+
+
+def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
+    """Prints what the repeats of each configuration reached together."""
+    from orchestrator.sweeps.results.analysis import CONFIG
+
+    told = [name for name in rows[0] if name not in ("failed", "stopped") or any(row[name] for row in rows)]
+    headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
+    quantity = dict.fromkeys(("mean", "std", "low", "high"), metric)
+    print_table(
+        [headings.get(name, name.removeprefix(CONFIG)) for name in told],
+        [[cell(quantity.get(name, name), row[name]) for name in told] for row in rows],
+    )
+    echo("")
+
+
+def _of_configurations(trials: pd.DataFrame, metric: str, mode: str) -> list[str]:
+    """Which configuration is the best, and which of fewer trials is ahead of it."""
+    from orchestrator.stats.configurations import ahead_with_fewer
+    from orchestrator.sweeps.results.analysis import configurations_of
+
+    ordered = configurations_of(trials, metric, mode)
+    ahead = ahead_with_fewer(ordered, mode)
+    best = f"best configuration: {ordered[0].number} with {metric} {ordered[0].in_words(metric)}; the best of them is called best"
+    return [best, *([f"of fewer trials, configuration {ahead.number} is better: {ahead.in_words(metric)}"] if ahead else [])]
 
 
 def _riders(trials: pd.DataFrame) -> dict[str, Any] | None:
@@ -170,13 +200,20 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     """What the trials of a sweep, the best first, tell together; importance where there are enough of them, by the method that needs no
     other package, and the Pareto front where it has several metrics."""
     from orchestrator.runs.best import Use
-    from orchestrator.sweeps.results.analysis import ENOUGH, importance_table, non_dominated
+    from orchestrator.sweeps.results.analysis import (
+        ENOUGH,
+        configurations_table,
+        importance_table,
+        judged,
+        non_dominated,
+    )
 
     metric, mode = sweep.objective
-    judged: Any = trials[metric].dropna() if len(trials) else ()
-    best = judged.index[0] if len(judged) else None
+    values: Any = trials[metric].dropna() if len(trials) else ()
+    best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
-    mattered = importance_table(trials, metric, mode, "variance") if len(judged) >= ENOUGH else None
+    mattered = importance_table(trials, metric, mode, "variance") if len(judged(trials, metric)) >= ENOUGH else None
+    repeated = sweep.repeats > 1 and best is not None
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
         "path": sweep.path,
@@ -185,7 +222,9 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "counts": trials["status"].value_counts().to_dict() if len(trials) else {},
         "riders": _riders(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
-        "value": judged[best] if best else None,
+        "value": values[best] if best else None,
+        "configurations": configurations_table(trials, metric, mode).reset_index().to_dict("records") if repeated else [],
+        "of_configurations": _of_configurations(trials, metric, mode) if repeated else [],
         "reached": asdict(reached) if reached else None,
         "use": asdict(Use.of(sweep.folder, "best")) if reached and reached.checkpoint else None,
         "importance": {} if mattered is None else mattered["importance"].to_dict(),

@@ -35,6 +35,8 @@ class SweepMetadata:
     trials: int
     objectives: Sequence[tuple[str, Mode]] = ()
     """Each metric with its mode."""
+    repeats: int = 1
+    """Trials of each configuration."""
 
 
 @dataclass(frozen=True)

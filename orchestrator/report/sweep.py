@@ -14,7 +14,14 @@ from orchestrator.report.markup import element
 from orchestrator.report.page import Tile
 from orchestrator.report.selection import best_and_others, shortened
 from orchestrator.report.tables import Quantity, table
-from orchestrator.report.views.comparison import coordinates, front, parameter_importance, progress, spending
+from orchestrator.report.views.comparison import (
+    configurations,
+    coordinates,
+    front,
+    parameter_importance,
+    progress,
+    spending,
+)
 from orchestrator.report.views.experiment import experiment
 from orchestrator.report.views.handover import handover
 from orchestrator.report.views.learning import Reports
@@ -43,6 +50,7 @@ def sweep_page(sweep: Sweep, made: str) -> str:
     first = sweep.trial(names[0]) if names else None
     judged = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
     sections = [
+        *([configurations(ordered, objectives)] if sweep.repeats > 1 else []),
         trials(ordered, objectives, sweep.path),
         handover(sweep.folder, first.best if first else None, f"{names[0]}:" if first else ""),
         coordinates(ordered, objectives, logarithmic(config)),

@@ -43,6 +43,7 @@ from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.compaction import compact
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.storage import Storage
+from orchestrator.sweeps.results.analysis import configurations_of
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.population_replay import replay
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
@@ -205,7 +206,8 @@ def _is_trained_here(trial: RunMetadata) -> bool:
 def _described(settings: Settings) -> dict[str, Any]:
     """What trials are judged by, with several metrics the first and all of them; and how many there are to be."""
     metric, mode = settings.objectives[0]
-    return {"metric": metric, "mode": mode, "objectives": settings.objectives, "trials": count_trials(settings)}
+    counts = {"trials": count_trials(settings), "repeats": settings.repeats}
+    return {"metric": metric, "mode": mode, "objectives": settings.objectives, **counts}
 
 
 def _carry_out(
@@ -271,12 +273,16 @@ def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = Fa
 
 
 def _best_trial(done: Sweep) -> dict[str, Any] | None:
-    """What the best trial reached, for `ls`; None where none has reported the sweep's metric."""
+    """What the best trial reached, and its configuration, for `ls`; None where none has reported the sweep's metric."""
     try:
         trial = done.best
     except UsageError:
         return None
-    return {"trial": trial.name, **asdict(trial.best)} if trial.best else None
+    if trial.best is None:
+        return None
+    leader = configurations_of(done.trials, *done.objective)[0] if done.repeats > 1 else None
+    of_group = {"configuration": leader.number, "mean": leader.mean, "in_words": leader.in_words(done.objective[0])} if leader else {}
+    return {"trial": trial.name, **asdict(trial.best), **of_group}
 
 
 def _join_rows(sweep: RunFolder, index: TrialIndex) -> None:

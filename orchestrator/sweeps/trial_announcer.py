@@ -19,6 +19,7 @@ class TrialAnnouncer:
         self._ended = sum(trial.over for trial in previous.values())
         self._display, self._total = display, self._ended + len(remaining_trials(settings, previous))
         self._metric, mode = settings.objectives[0]
+        self._whose = "best trial's" if settings.repeats > 1 else "best"
         self._best_of: Callable[..., float] = max if mode == "max" else min
         self._reached: dict[str, float] = {}
         """The best of each trial that is under way."""
@@ -60,7 +61,7 @@ class TrialAnnouncer:
         self._show_progress()
 
     def _show_progress(self) -> None:
-        best = "" if math.isnan(self._best) else f"best {self._metric} {self._best:.4g}"
+        best = "" if math.isnan(self._best) else f"{self._whose} {self._metric} {self._best:.4g}"
         self._display.progress("trials", self._ended, self._total, best)
 
     def _count_report(self, trial: str, value: float) -> None:

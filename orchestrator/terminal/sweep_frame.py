@@ -39,6 +39,11 @@ def _best(view: SweepView) -> Iterator[str | tuple[str, str]]:
     if best is None:
         yield f"; no trial has reported {view.metric} yet"
         return
+    if view.configuration:
+        yield f"; best configuration {view.configuration.number}: {view.metric} "
+        yield view.configuration.in_words(view.metric), "bold green"
+        yield f", the best of them {best.name}"
+        return
     yield f"; best {view.metric} "
     yield f"{best.best:.4g}", "bold green"
     yield f" in {best.name}"

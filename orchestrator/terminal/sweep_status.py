@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.records.metadata import seconds_at
 from orchestrator.records.run_folder import ENDED, RunFolder, status_of
 from orchestrator.stats.best_report import best_report
+from orchestrator.stats.configurations import Configuration, Repeat, configurations
 from orchestrator.stats.quantities import is_number
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.storage import FileState
@@ -39,6 +40,8 @@ class TrialView:
     error: str | None
     run: RunView | None
     """Of a trial that is under way."""
+    configuration: int | None = None
+    """Which one it repeats."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class SweepView:
     counts: Mapping[str, int]
     """How many trials there are of each status."""
     best: str | None
-    """The trial whose best report is best."""
+    """The trial whose best report is best, with repeats of those of the best configuration."""
     share: float
     """How much of all trials is done, from 0 to 1."""
     eta_s: float | None
@@ -64,6 +67,8 @@ class SweepView:
     trials: Sequence[TrialView]
     """Those begun: what runs, then the others with the best first and those that failed last."""
     notice: str | None = None
+    configuration: Configuration | None = None
+    """The best one, where they are repeated."""
 
     @property
     def failed(self) -> int:
@@ -102,7 +107,8 @@ class LiveSweep:
             self._settled = {name: _of_record(record, metric) for name, record in known.items() if record.status in SETTLED}
         self._look_at_failed()
         trials = sorted((self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode))
-        judged = [trial for trial in trials if trial.best is not None]
+        leader = next(iter(configurations(_repeats(trials), mode)), None)
+        judged = [trial for trial in trials if trial.best is not None and (leader is None or trial.name in leader.trials[:1])]
         best = min(judged, key=lambda trial: (_merit(trial, mode), trial.name), default=None)
         status, total = status_of(self.folder, metadata), max(sweep.trials, len(trials))
         done = sum(_share(trial) for trial in trials)
@@ -119,6 +125,7 @@ class LiveSweep:
             share=done / total,
             eta_s=self._eta(trials, total - done, lives[-1]) if status == "running" else None,
             trials=tuple(trials),
+            configuration=leader if best else None,
             notice=f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone" if status == "lost" else None,
         )
 
@@ -158,6 +165,7 @@ class LiveSweep:
             stopped=tuple(metadata.stopped),
             error=metadata.error,
             run=run.look() if metadata.status == "running" else None,
+            configuration=metadata.configuration,
         )
         if view.status not in ("running", "lost"):
             self._settled[name] = view
@@ -187,7 +195,12 @@ def _of_record(record: TrialRecord, metric: str) -> TrialView:
         stopped=tuple(record.stopped),
         error=record.error,
         run=None,
+        configuration=record.configuration,
     )
+
+
+def _repeats(trials: Sequence[TrialView]) -> list[Repeat]:
+    return [Repeat(one.configuration, one.name, one.status, one.best) for one in trials if one.configuration is not None]
 
 
 def _share(trial: TrialView) -> float:

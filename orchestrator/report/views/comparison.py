@@ -7,19 +7,28 @@ from collections.abc import Collection, Mapping
 import pandas as pd
 
 from orchestrator.report import page
+from orchestrator.report.charts.intervals import intervals
 from orchestrator.report.charts.lines import Line, curves
 from orchestrator.report.charts.parallel import parallel
 from orchestrator.report.charts.scatter import scatter
 from orchestrator.report.charts.stacks import stacks
-from orchestrator.report.markup import Markup, element
+from orchestrator.report.markup import Markup, element, joined
 from orchestrator.report.selection import best_and_others, fitting, told
 from orchestrator.report.tables import Quantity, Share, table
 from orchestrator.report.views.learning import Reports, points
 from orchestrator.report.views.spans import KINDS
-from orchestrator.sweeps.results.analysis import CONFIG, ENOUGH, importance_table, non_dominated
+from orchestrator.sweeps.results.analysis import (
+    CONFIG,
+    ENOUGH,
+    configurations_table,
+    importance_table,
+    judged,
+    non_dominated,
+)
 
 MOST_LINES, LINE_CELLS, MOST_DOTS = 400, 8_000, 600
 """The most lines of parallel coordinates and the most places these go through; and the most dots on a front and beside it."""
+MOST_CONFIGURATIONS = 100
 COST = "step_s"
 """What a sweep with a single metric is weighed against."""
 
@@ -40,12 +49,31 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     return page.Section("coordinates", "Values and what they led to", drawn)
 
 
+def configurations(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+    """What the repeats of each configuration reached together."""
+    metric, mode = next(iter(objectives.items()))
+    title = "Configurations, over their seeds"
+    found = configurations_table(trials, metric, mode)
+    if not len(found) or not found["mean"].notna().any():
+        return page.Section("configurations", title, "No trial has reported yet.")
+    shown = found.head(MOST_CONFIGURATIONS)
+    columns = [*map(str, shown.columns)]
+    of_metric = ("mean", "std", "low", "high")
+    rows = [(str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns)) for number, row in shown.iterrows()]
+    headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"} | {name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)}
+    listed = table("Those with the most trials that ended well first, then by their mean", ("configuration", *columns), rows, headings=headings, class_="sortable")
+    note = "A dot is the mean over seeds, a line its 95 % interval by Student's t; the best configuration is in gold, and the best of its trials is called the best."
+    some = f" {len(shown):,} of {len(found):,} configurations, the best first." if len(shown) < len(found) else ""
+    return page.Section("configurations", title, joined([listed, intervals(f"{metric} of each configuration", shown, metric, note)]), some.strip())
+
+
 def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
     """Which parameters mattered for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
-    title, judged = "What mattered", int(trials[metric].notna().sum()) if metric in trials else 0
-    if judged < ENOUGH:
-        return page.Section("mattered", title, f"{judged} trials have reported {metric}; what mattered takes {ENOUGH} to tell.")
+    title, units = "What mattered", judged(trials, metric)
+    if len(units) < ENOUGH:
+        what = "configurations" if "configuration" in trials else "trials"
+        return page.Section("mattered", title, f"{len(units)} {what} have reported {metric}; what mattered takes {ENOUGH} to tell.")
     found = importance_table(trials, metric, mode, "variance")
     rows = [(name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in found.iterrows()]
     drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share", "spread"), rows, class_="shares")

@@ -11,22 +11,67 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from orchestrator.stats.configurations import Configuration, Repeat, configurations
+
 CONFIG = "config/"
 """What the columns of parameters begin with."""
+SEED = f"{CONFIG}seed"
 ENOUGH = 10
-"""Fewer trials than this say little about what mattered."""
+"""Fewer trials than this, or configurations where these are repeated, say little about what mattered."""
 RESAMPLES = 50
 """Sets of trials that are drawn to see how far importance is by chance."""
 RESAMPLED = 1000
-"""The most trials, repeats aside, in each of these sets."""
+"""The most trials in each of these sets."""
 BINS = 5
 """How many groups a parameter's numbers are put into, by size."""
 
 
 def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:
-    """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end."""
+    """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end. Those that repeat
+    each other stay together, in the order of their configurations."""
     metric, mode = next(iter(objectives.items()))
-    return trials.sort_values(metric, ascending=mode == "min", kind="stable") if metric in trials else trials
+    if metric not in trials:
+        return trials
+    ordered = trials.sort_values(metric, ascending=mode == "min", kind="stable")
+    if "configuration" not in trials:
+        return ordered
+    known = configurations_of(trials, metric, mode)
+    places = {trial: place for place, trial in enumerate(trial for one in known for trial in one.trials)}
+    last = {trial: len(places) + place for place, trial in enumerate(ordered.index)}
+    return ordered.loc[sorted(ordered.index, key=lambda trial: places.get(trial, last[trial]))]
+
+
+def configurations_of(trials: pd.DataFrame, metric: str, mode: str) -> list[Configuration]:
+    """The configurations of a sweep with repeats, by its table of trials, the best first."""
+    known = trials.dropna(subset=["configuration"]) if len(trials) else trials
+    rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
+    return configurations((Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode)
+
+
+def configurations_table(trials: pd.DataFrame, metric: str, mode: str) -> pd.DataFrame:
+    """One row per configuration, the best first: its values, what its trials reached together, and the best of them."""
+    found = configurations_of(trials, metric, mode)
+    paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
+    values = trials.groupby("configuration")[paths].first() if len(found) else pd.DataFrame()
+    rows = [
+        {
+            "configuration": one.number,
+            **(values.loc[one.number].to_dict() if paths else {}),
+            **{name: getattr(one, name) for name in ("n", "mean", "std", "low", "high", "failed", "stopped")},
+            "best": one.trials[0] if one.trials else None,
+        }
+        for one in found
+    ]
+    return pd.DataFrame(rows).set_index("configuration") if rows else pd.DataFrame()
+
+
+def judged(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The trials that have a metric; of those that repeat each other one, with the mean, and without the seed."""
+    known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
+    if "configuration" not in known:
+        return known
+    first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
+    return first.assign(**{metric: known.groupby("configuration")[metric].transform("mean")})
 
 
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
@@ -65,11 +110,14 @@ def importance(trials: pd.DataFrame, metric: str, mode: str, method: str) -> pd.
     Both methods look at orders alone, of the metric and of numbers among the drawn ones, so that a diverged trial
     weighs no more than the worst, and a logarithmic domain is as good as a linear one. A parameter that was not drawn in
     a trial because the hook it belongs to was off there is judged where it was drawn; whether the hook was on
-    is the other parameter's merit. Trials without the metric are left out.
+    is the other parameter's merit. Trials without the metric are left out; of those that repeat each other their mean is judged.
     """
-    judged = trials[trials[metric].notna()]
-    names = [name for name in judged.columns if name.startswith(CONFIG)]
-    found = METHODS[method](judged[names], judged[metric], mode)
+    return _importance(judged(trials, metric), metric, mode, method)
+
+
+def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.Series:
+    names = [name for name in units.columns if name.startswith(CONFIG)]
+    found = METHODS[method](units[names], units[metric], mode)
     found.index = pd.Index([name.removeprefix(CONFIG) for name in names], name="parameter")
     total = found.sum()
     return (found / total if total > 0 else found * 0).sort_values(ascending=False, kind="stable").rename(method)
@@ -79,17 +127,16 @@ def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str) 
     """The importance of each parameter, and how far it would lie from that with other trials: its `spread`.
 
     The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many trials, drawn
-    from these with replacement by a fixed seed; trials that repeat each other are drawn together. Of more than `RESAMPLED` sets have so
-    many, and the spread is that times the root of the ratio (m out of n; Bickel, Goetze and van Zwet 1997).
+    from these with replacement by a fixed seed; of trials that repeat each other their mean, so that what differs between seeds is in
+    it. Of more than `RESAMPLED` sets have so many, and the spread is that times the root of the ratio (m out of n; Bickel, Goetze and
+    van Zwet 1997).
     """
-    judged = trials[trials[metric].notna()]
-    units = pd.factorize(judged["configuration"])[0] if "configuration" in judged else np.arange(len(judged))
-    members = np.split(np.argsort(units, kind="stable"), np.cumsum(np.bincount(units))[:-1])
-    random, size = np.random.RandomState(0), min(len(members), RESAMPLED)
-    sets = [np.concatenate([members[unit] for unit in random.randint(len(members), size=size)]) for _ in range(RESAMPLES)]
-    shares = [importance(judged.iloc[places].reset_index(drop=True), metric, mode, method) for places in sets]
-    found = importance(judged, metric, mode, method)
-    return pd.DataFrame({"importance": found, "spread": pd.DataFrame(shares).std()[found.index] * np.sqrt(size / len(members))})
+    units = judged(trials, metric)
+    random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
+    sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
+    shares = [_importance(drawn, metric, mode, method) for drawn in sets]
+    found = _importance(units, metric, mode, method)
+    return pd.DataFrame({"importance": found, "spread": pd.DataFrame(shares).std()[found.index] * np.sqrt(size / len(units))})
 
 
 def default_method() -> str:

@@ -2,13 +2,14 @@
 
 A sweep's trials are its samples. Were two sweeps the same, what their trials reached could be dealt to them in any other
 way (as `orchestrator.stats.compare` does with stretches of a run); where the same values were tried in both, only the
-sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell.
+sign of each difference could be the other one (Fisher 1935), which takes fewer trials to tell. Where each sweep repeats its
+configurations, these are its samples, and the spread between seeds is the noise that differences are held against, by t tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import comb
+from math import comb, isnan, sqrt
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from orchestrator.stats.compare import (
     direction_of,
     is_rare,
 )
-from orchestrator.sweeps.results.analysis import CONFIG, best_first
+from orchestrator.stats.configurations import Configuration
+from orchestrator.stats.student_t import tail
+from orchestrator.sweeps.results.analysis import CONFIG, SEED, best_first, configurations_of, judged
 from orchestrator.sweeps.results.result import Sweep
 
 
@@ -34,7 +37,8 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     `config`: dotted path -> one value per sweep. `chosen`: dotted path -> the value of each sweep's best trial.
     `metrics`, `same_values` and `costs`: name -> `values`, one per sweep, and `verdicts`: None for the first, then `less`,
     `more`, `noise`, or `unknown` where there are too few trials to tell. `same_values` has, for each metric, the mean
-    difference from the first sweep over the trials that tried the same values, and how many these are.
+    difference from the first sweep over the trials that tried the same values, and how many these are; with repeats everywhere, those
+    that had the same seed too.
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
     tables = [best_first(sweep.trials, dict(sweep.objectives)) for sweep in sweeps]
@@ -60,11 +64,37 @@ def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str,
 def _metrics(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
     found = {}
     for metric, mode in objectives.items():
-        series = [_numbers(table, metric) for table in tables]
+        series = [_numbers(judged(table, metric), metric) for table in tables]
         best = np.max if mode == "max" else np.min
-        found[f"{metric} best"] = comparison(series, best, series, _dealt_over_trials(best))
+        if all("configuration" in table and metric in table for table in tables):
+            leaders = [next(iter(configurations_of(table, metric, mode)), None) for table in tables]
+            found[f"{metric} best configuration"] = _of_leaders(leaders)
+        else:
+            found[f"{metric} best"] = comparison(series, best, series, _dealt_over_trials(best))
         found[f"{metric} median"] = comparison(series, np.median, series, _dealt_over_trials(np.median))
     return found
+
+
+def _of_leaders(leaders: Sequence[Configuration | None]) -> dict[str, list[Any]]:
+    """The mean of the best configuration of each sweep, and whether it differs from the first one's by more than seeds do."""
+    means = [None if one is None or isnan(one.mean) else one.mean for one in leaders]
+    return {"values": means, "verdicts": [None, *(_welch(leaders[0], other) for other in leaders[1:])]}
+
+
+def _welch(first: Configuration | None, other: Configuration | None) -> str:
+    """Welch's t test (1947) of two configurations' means, with whole degrees of freedom."""
+    if first is None or other is None or min(first.n, other.n) < 2:
+        return "unknown"
+    parts = [one.std**2 / one.n for one in (first, other)]
+    if not sum(parts):
+        return direction_of(other.mean - first.mean)
+    freedom = int(sum(parts) ** 2 / sum(part**2 / (one.n - 1) for part, one in zip(parts, (first, other), strict=True)))
+    return _by_t(other.mean - first.mean, sqrt(sum(parts)), max(1, freedom))
+
+
+def _by_t(difference: float, error: float, freedom: int) -> str:
+    rare = difference != 0 and (error == 0 or 2 * tail(abs(difference) / error, freedom) < LEVEL)
+    return direction_of(difference) if rare else "noise"
 
 
 def _costs(tables: Sequence[pd.DataFrame]) -> dict[str, dict[str, list[Any]]]:
@@ -93,20 +123,43 @@ def _same_values(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) 
     for metric in objectives:
         differences = [_differences(tables[0], other, metric) for other in tables[1:]]
         found[metric] = {
-            "values": [None, *(float(one.mean()) if len(one) else None for one in differences)],
+            "values": [None, *(float(one.groupby(level=0).mean().mean()) if len(one) else None for one in differences)],
             "trials": [None, *map(len, differences)],
-            "verdicts": [None, *map(sign_verdict, differences)],
+            "verdicts": [None, *map(_verdict, differences)],
         }
     return {metric: entry for metric, entry in found.items() if any(entry["trials"])}
 
 
-def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Series:
-    """By how much the other sweep's trials differ from those of the first with the same values; repeats as their mean."""
-    paths = [name for name in first.columns if name.startswith(CONFIG)]
-    if metric not in first or metric not in other or {*paths} != {name for name in other.columns if name.startswith(CONFIG)}:
-        return np.empty(0)
-    reached = [table.groupby(table[paths].astype(str).agg("\0".join, axis=1))[metric].mean() for table in (first, other)]
-    return (reached[1] - reached[0]).dropna().to_numpy(dtype=float)
+def _differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> pd.Series:
+    """By how much the other sweep's trials differ from those of the first with the same values, which are the index; where both sweeps
+    repeat their configurations seed by seed, else the mean of repeats."""
+    paths, others = ([name for name in table.columns if name.startswith(CONFIG) and (name != SEED or "configuration" not in table)] for table in (first, other))
+    if metric not in first or metric not in other or {*paths} != {*others}:
+        return pd.Series(dtype=float)
+    paired = "configuration" in first and "configuration" in other
+    keys = [[_values(table, paths), table[SEED] if paired else pd.Series(0, table.index)] for table in (first, other)]
+    reached = [table.groupby(key)[metric].mean() for table, key in zip((first, other), keys, strict=True)]
+    return (reached[1] - reached[0]).dropna()
+
+
+def _values(table: pd.DataFrame, paths: Sequence[str]) -> pd.Series:
+    return table[paths].astype(str).agg("\0".join, axis=1)
+
+
+def _verdict(differences: pd.Series) -> str:
+    """Whether the mean of paired differences is beyond what seeds make of it; without repeats, beyond signs given at random."""
+    groups = [group.to_numpy(dtype=float) for _, group in differences.groupby(level=0)]
+    if not any(len(group) > 1 for group in groups):
+        return sign_verdict(differences.to_numpy(dtype=float))
+    return seed_verdict(groups)
+
+
+def seed_verdict(groups: Sequence[Series]) -> str:
+    """Whether the mean of configurations' mean differences is other than 0: a t test with the variance within them, between seeds."""
+    freedom = sum(len(group) - 1 for group in groups)
+    variance = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom
+    error = sqrt(variance * sum(1 / len(group) for group in groups)) / len(groups)
+    return _by_t(float(np.mean([group.mean() for group in groups])), error, freedom)
 
 
 def sign_verdict(differences: Series) -> str:

@@ -21,9 +21,13 @@ from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.analysis import (
     ENOUGH,
     METHODS,
+    best_first,
+    configurations_of,
+    configurations_table,
     default_method,
     importance,
     importance_table,
+    judged,
     non_dominated,
 )
 from orchestrator.sweeps.results.population_history import History, lineage
@@ -50,9 +54,12 @@ class Sweep(Result):
         trials, (metric, mode) = self.trials, self.objective
         if trials.empty:
             return result_html(self.path, self.status, ["no trial has begun yet"], None)
-        first = trials.sort_values(metric, ascending=mode == "min", kind="stable")
+        first = best_first(trials, dict(self.objectives))
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
+        if best and self.repeats > 1:
+            leader = configurations_of(trials, metric, mode)[0]
+            best = f"best configuration {leader.number}: {metric} {leader.in_words(metric)}, the best of them {leader.trials[0]}"
         chosen = [name for name in map(str, trials) if name == "status" or name.startswith("config/") or name in dict(self.objectives)]
         rest = f"and {len(trials) - _BEST_TRIALS} more trials" if len(trials) > _BEST_TRIALS else None
         return result_html(self.path, self.status, [counts, best, rest], first[chosen].head(_BEST_TRIALS))
@@ -68,6 +75,13 @@ class Sweep(Result):
         sweep = self.folder.metadata().sweep
         assert sweep is not None
         return [(metric, mode) for metric, mode in sweep.objectives or [(sweep.metric, sweep.mode)]]
+
+    @cached_property
+    def repeats(self) -> int:
+        """Trials of each configuration, each with a seed of its own."""
+        sweep = self.folder.metadata().sweep
+        assert sweep is not None
+        return sweep.repeats
 
     @property
     def runs(self) -> list[Run]:
@@ -114,6 +128,18 @@ class Sweep(Result):
         if any(isinstance(record, TrialRecord) and record.carrier for record in records.values()):
             table.insert(2, "carrier", [record.carrier or name if isinstance(record, TrialRecord) else None for name, record in records.items()])
         return table.set_index("trial") if len(table) else table
+
+    @property
+    def configurations(self) -> pd.DataFrame:
+        """One row per configuration of a sweep with `repeats`, the best first: its values, and of the sweep's first metric `mean`,
+        `std` between seeds, and `low` to `high`, the mean's 95 % interval by Student's t.
+
+        `n` trials are in that: those that ended well, or while there are none, 0, what the others have reached so far. How many
+        `failed`, how many were `stopped` before their own end, and the `best` trial. Raises UsageError where nothing is repeated.
+        """
+        if self.repeats == 1:
+            raise UsageError(f"{self.path} repeats no configuration; its trials are the table (with sweep.repeats each runs with several seeds)")
+        return configurations_table(self.trials, *self.objective)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
         """What the files of each trial say of it, by name, or how they are damaged."""
@@ -185,12 +211,12 @@ class Sweep(Result):
 
     @property
     def best(self) -> Run:
-        """The trial whose best report is best; raises UsageError where no trial has reported the metric."""
-        metric, mode = self.objective
-        judged = {name: record.best[metric] for name, record in self.records().items() if isinstance(record, TrialRecord) and record.best}
-        if not judged:
+        """The trial whose best report is best, with `repeats` of those of the best configuration; raises UsageError where no trial has
+        reported the metric."""
+        metric, _ = self.objective
+        if not any(isinstance(record, TrialRecord) and record.best for record in self.records().values()):
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
-        return Run(RunFolder(self.folder.storage / "trials", (max if mode == "max" else min)(judged, key=judged.__getitem__)))
+        return Run(RunFolder(self.folder.storage / "trials", str(best_first(self.trials, dict(self.objectives)).index[0])))
 
     def load(self, label: str = "best") -> nn.Module:
         """The best trial's model with the weights of one of its checkpoints, as `Run.load` gives it."""
@@ -221,7 +247,8 @@ class Sweep(Result):
         """How much each parameter mattered for a metric (the sweep's first), the most first, as shares of 1.
 
         `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
-        far the values of a parameter explain the ranks of all trials. Raises UsageError where fewer than 10 trials have the metric.
+        far the values of a parameter explain the ranks of all trials. With `repeats` the means of configurations are judged, and `seed` is
+        no parameter. Raises UsageError where fewer than 10 trials, or configurations, have the metric.
         """
         return importance(*self._judged_importance(metric, method))
 
@@ -238,9 +265,10 @@ class Sweep(Result):
         if method not in METHODS:
             raise UsageError(f"method={method!r} is none of {', '.join(METHODS)}")
         check_columns([metric], [*trials.columns])
-        judged = int(trials[metric].notna().sum())
-        if judged < ENOUGH:
-            raise UsageError(f"{judged} trials of {self.path} have {metric}; what mattered takes {ENOUGH} to tell")
+        known = len(judged(trials, metric))
+        if known < ENOUGH:
+            units = "trials" if self.repeats == 1 else "configurations"
+            raise UsageError(f"{known} {units} of {self.path} have {metric}; what mattered takes {ENOUGH} to tell")
         mode = direction(metric, dict(self.objectives))
         if mode is None and method != "variance":
             raise UsageError(f"is more or less of {metric} better? That is not known, and method='variance' need not know it")

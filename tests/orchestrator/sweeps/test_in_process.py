@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from hooks import Hook, State
 from orchestrator import RunError, UsageError, open_run, open_sweep, resume_sweep, run, sweep
+from orchestrator.cli import app
+from orchestrator.report.sweep import sweep_page
 from orchestrator.sweeps import driver
+from orchestrator.terminal.sweep_status import LiveSweep
 from tests.tasks import described
 
 SETTINGS = ("mode", "metric", "trials", "repeats", "search", "seed", "stop", "budget", "points", "scheduler")
@@ -58,9 +63,33 @@ def test_repeats_are_trials_of_their_own_with_the_seeds_that_follow_the_experime
     assert [run.folder.metadata().configuration for run in outcome.runs] == [0, 0, 0, 1, 1, 1]
     assert [run.config["seed"] for run in outcome.runs] == [0, 1, 2] * 2
     assert table["val/loss"].nunique() == 6
+    _told_of_the_group(outcome)
     assert outcome.folder.metadata().sweep.trials == 6
     alone = run(described(epochs=1, seed=2, optimizer={"type": "SGD", "lr": 0.5, "momentum": 0.9}), tmp_path, "alone", local=True)
     assert outcome.runs[5].stats["loss"].tolist() == alone.stats["loss"].tolist()
+
+
+def _told_of_the_group(outcome: Any) -> None:
+    """The best configuration is that of the best mean, and its best trial the sweep's; so everywhere it is told of."""
+    reached = outcome.trials.groupby("configuration")["val/accuracy"]
+    expected = pd.DataFrame({"mean": reached.mean(), "std": reached.std()}).sort_values("mean", ascending=False)
+    found = outcome.configurations
+    assert found[["mean", "std"]].to_numpy() == pytest.approx(expected.to_numpy())
+    assert found["n"].tolist() == [3, 3]
+    half = 4.30265 * expected["std"] / 3**0.5
+    assert (found["high"] - found["mean"]).tolist() == pytest.approx(half.tolist(), rel=1e-5)
+    assert "config/seed" not in found
+    best = reached.idxmax()[expected.index[0]]
+    assert outcome.best.name == best == found["best"].iloc[0] == outcome.folder.metadata().best["trial"]
+    shown = CliRunner().invoke(app, ["show", outcome.path]).stdout
+    words = f"best configuration: {expected.index[0]} with val/accuracy {expected['mean'].iloc[0]:.4g} ± "
+    assert words in shown
+    told = LiveSweep(outcome.folder).look()
+    assert (told.best, told.configuration.in_words("val/accuracy") in shown) == (best, True)
+    assert "Configurations, over their seeds" in sweep_page(outcome, "now")
+    assert f"best configuration {expected.index[0]}" in outcome._repr_html_()
+    with pytest.raises(UsageError, match=r"2 configurations .* have val/accuracy; what mattered takes 10"):
+        outcome.importance()
 
 
 def test_without_repeats_the_table_says_nothing_of_them(tmp_path: Path) -> None:

@@ -134,8 +134,9 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeyp
     found = importance_table(table, "score", "max", "mean")
     assert found["importance"].to_dict() == pytest.approx({"a": 0.5, "b": 0.5})
     assert found["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
-    # Two trials of each configuration are no more than one that is there twice.
-    repeated = pd.concat([table.assign(configuration=range(5))] * 2, ignore_index=True)
+    # Of trials that repeat each other the mean counts, and their seed is no parameter.
+    seeds = [table.assign(**{"configuration": range(5), "config/seed": seed, "score": reached + off}) for seed, off in enumerate((0.05, -0.05))]
+    repeated = pd.concat(seeds, ignore_index=True)
     assert importance_table(repeated, "score", "max", "mean")["spread"].tolist() == pytest.approx(found["spread"].tolist())
     # Of very many not all are drawn, and the spread is still that of all.
     monkeypatch.setattr(analysis, "RESAMPLED", 3)

@@ -18,12 +18,14 @@ from orchestrator.sweeps.results.result import Sweep
 DECAYS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
 
 
-def made(root: Path, name: str, reached: list[float], decays: list[float] | None = None, width: int = 8) -> Sweep:
+def made(root: Path, name: str, reached: list[float], decays: list[float] | None = None, width: int = 8, repeats: int = 1) -> Sweep:
     """A sweep over decays whose trials reached these accuracies."""
-    sweep = {"metric": "val/accuracy", "mode": "max", "trials": len(reached)}
+    sweep = {"metric": "val/accuracy", "mode": "max", "trials": len(reached), "repeats": repeats}
     folder = RunFolder.create(root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep)
     for number, (decay, value) in enumerate(zip(decays or DECAYS, reached, strict=True)):
-        trial = RunFolder.create(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", values={"hooks.ema.decay": decay})
+        own = {"values": {"seed": number % repeats}, "configuration": number // repeats} if repeats > 1 else {"values": {}}
+        own["values"] = {"hooks.ema.decay": decay, **own["values"]}
+        trial = RunFolder.create(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **own)
         trial.begin_attempt()
         trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": value})
         trial.end("finished")
@@ -57,6 +59,24 @@ def test_trials_that_tried_the_same_are_paired(sweeps: list[Sweep]) -> None:
     paired = compare_sweeps(sweeps)["same_values"]["val/accuracy"]
     assert paired["values"] == [None, pytest.approx(0.01), pytest.approx(0.9)]
     assert (paired["trials"], paired["verdicts"]) == ([None, 8, 8], [None, "more", "more"])
+
+
+def test_with_repeats_the_spread_between_seeds_is_the_noise(tmp_path: Path) -> None:
+    """By hand: differences of 0.1 ± 0.01 within each of two configurations, t = 0.1 / (0.01 * sqrt(2) / sqrt(6)) = 17.3 with 4 degrees
+    of freedom, which 1 in 10,000 exceeds; with 0.1 ± 0.1, t is 1.7."""
+    decays = [decay for decay in (0.1, 0.2) for _ in range(3)]
+    first = made(tmp_path, "one", [0.3, 0.5, 0.4, 0.2, 0.6, 0.1], decays, repeats=3)
+    reached = first.trials["val/accuracy"].to_numpy()
+    close, far = (made(tmp_path, name, [*(reached + 0.1 + spread * np.array([-1, 0, 1] * 2))], decays, repeats=3) for name, spread in (("close", 0.014), ("far", 0.14)))
+    found = compare_sweeps([first, close, far])
+    paired = found["same_values"]["val/accuracy"]
+    assert paired["values"] == [None, pytest.approx(0.1), pytest.approx(0.1)]
+    assert (paired["trials"], paired["verdicts"]) == ([None, 6, 6], [None, "more", "noise"])
+    best = found["metrics"]["val/accuracy best configuration"]
+    assert (best["values"], best["verdicts"]) == ([pytest.approx(0.4), pytest.approx(0.5), pytest.approx(0.5)], [None, "noise", "noise"])
+    # Welch's t of two means that lie 0.9 apart with a standard error of 0.082: 11, with 4 degrees of freedom.
+    beyond = made(tmp_path, "beyond", [*(reached[:3] + 0.9), 0.0, 0.0, 0.0], decays, repeats=3)
+    assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"]["verdicts"] == [None, "more"]
 
 
 def test_few_trials_tell_nothing(tmp_path: Path) -> None:
