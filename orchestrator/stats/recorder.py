@@ -132,18 +132,17 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 def _values(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
-    """Plain values of a column; tensors that no GPU holds are read together."""
-    import torch
-
+    """Plain values of a column; what a GPU held was read before."""
     if kinds <= {int, float, str, bool, type(None)}:
         return [value if value is None else float(value) for value in values] if {int, float} <= kinds else values
-    tensors = {index: value for index, value in enumerate(values) if isinstance(value, torch.Tensor)}
-    plain = [value.resolve() if hasattr(value, "resolve") else value for value in values]
-    if tensors:
-        wrong = next((value for value in tensors.values() if value.numel() != 1), None)
-        if wrong is not None:
-            raise ValueError(f"column '{name}' was given a tensor of shape {tuple(wrong.shape)}; a row takes one number")
-        numbers = torch.stack([value.detach().reshape(()).double() for value in tensors.values()]).tolist()
-        for index, number in zip(tensors, numbers, strict=True):
-            plain[index] = number
-    return [value.item() if hasattr(value, "item") else value for value in plain]
+    import torch
+
+    wrong = next((value for value in values if isinstance(value, torch.Tensor) and value.numel() != 1), None)
+    if wrong is not None:
+        raise ValueError(f"column '{name}' was given a tensor of shape {tuple(wrong.shape)}; a row takes one number")
+    return [float(value.item()) if isinstance(value, torch.Tensor) else _plain(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    plain = value.resolve() if hasattr(value, "resolve") else value
+    return plain.item() if hasattr(plain, "item") else plain

@@ -15,13 +15,13 @@ _PLAIN = {int, float}
 
 
 def read(values: Sequence[Any]) -> list[float | None]:
-    """Each value as a Python number, None where it is none. Tensors of one element are read in one transfer, which waits
-    for the device; a time that the device has not measured yet is None, and is not waited for."""
+    """Each value as a Python number, None where it is none. Tensors of one element on a device are read in one transfer, which
+    waits for it; a time that the device has not measured yet is None, and is not waited for."""
     if _PLAIN.issuperset(map(type, values)):
         return list(values)
-    tensors = [value for value in values if isinstance(value, Tensor) and value.numel() == 1]
-    numbers = iter(_transfer(tensors) if tensors else ())
-    return [next(numbers) if isinstance(value, Tensor) and value.numel() == 1 else _number(value) for value in values]
+    on_device = [value for value in values if is_on_device(value)]
+    numbers = iter(_transfer(on_device) if on_device else ())
+    return [next(numbers) if is_on_device(value) else _number(value) for value in values]
 
 
 def numbers(columns: Mapping[str, Any]) -> dict[str, float]:
@@ -51,9 +51,12 @@ def under_way(state: State) -> dict[str, Any]:
     return {**learning_rates(state), **state.row}
 
 
+def is_on_device(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1
+
+
 def _transfer(tensors: Sequence[Tensor]) -> list[float]:
-    device = next((value.device for value in tensors if value.device.type != "cpu"), torch.device("cpu"))
-    joined = torch.stack([value.detach().to(device, torch.float64).reshape(()) for value in tensors])
+    joined = torch.stack([value.detach().to(tensors[0].device, torch.float64).reshape(()) for value in tensors])
     values: list[float] = joined.tolist()
     return values
 
@@ -61,6 +64,8 @@ def _transfer(tensors: Sequence[Tensor]) -> list[float]:
 def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return value
+    if isinstance(value, Tensor):
+        return float(value.item()) if value.numel() == 1 else None
     if isinstance(value, Real):
         return float(value)
     if hasattr(value, "resolve") and value.ready():

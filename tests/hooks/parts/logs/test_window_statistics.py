@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hooks import Hook, State
+from hooks.parts.logs import readings
 from hooks.parts.logs.window_statistics import Statistic, Windows
 from orchestrator.loop.loop import Loop
 from tests.hooks.phases import run_phase
@@ -156,6 +157,7 @@ def test_what_the_device_has_not_measured_yet_is_taken_later() -> None:
 def test_a_look_is_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     transfers = []
     kept = torch.Tensor.tolist
+    monkeypatch.setattr(readings, "is_on_device", lambda value: isinstance(value, torch.Tensor))
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: transfers.append(tensor.shape) or kept(tensor))
     rows = [{"loss": torch.tensor(float(value)), "grad_norm": torch.tensor([1.0])} for value in range(5)]
     looks = Looks(Windows(10), 5)
