@@ -181,24 +181,30 @@ class TensorBoard(Cleanup, Hook):
             self._writer.flush()
 
     def _add(self, points: Mapping[str, float], x: int) -> None:
-        """Writes points at `x`, each tag once."""
+        """Writes points at `x`, each tag once, all in one event."""
         if self._writer is None:
             return
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         if x != self._x:
             self._x, self._points = x, {}
         losses = {f"{_FIRST}/{phase}": points[tag] for phase in self._phases if (tag := f"{phase}/loss") in points}
-        for tag, value in {**losses, **points}.items():
-            if tag not in self._points:
-                self._points[tag] = value
-                self._writer.add_scalar(tag, value, x)
+        new = {tag: value for tag, value in {**losses, **points}.items() if tag not in self._points}
+        self._points |= new
+        if new:
+            self._write(Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in new.items()]), x)
 
     def _write_summaries(self, *summaries: Any) -> None:
         # SummaryWriter.add_hparams would open a second file, behind which TensorBoard no longer reads the first.
         if self._writer is None:
             return
         for summary in summaries:
-            self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]  # torch declares it as None
+            self._write(summary)
         self._writer.flush()
+
+    def _write(self, summary: Any, x: int | None = None) -> None:
+        assert self._writer is not None
+        self._writer.file_writer.add_summary(summary, x)  # type: ignore[attr-defined]  # torch declares it as None
 
     def close(self) -> None:
         if self._writer is not None:
