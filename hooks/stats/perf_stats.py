@@ -81,4 +81,4 @@ class PerfStats(Hook):
 
 def _samples(state: State, rows: int) -> int:
     """Samples in the last so many rows."""
-    return sum(state.recent.columns(rows).get("batch_size", ()))
+    return sum(state.recent.columns(rows, names=("batch_size",)).get("batch_size", ()))

@@ -95,7 +95,7 @@ class RowStats(Hook):
 
     def _look_back(self, state: State) -> None:
         """Reads the training rows that came since the last time."""
-        columns = state.recent.columns(RECENT, phase="train")
+        columns = state.recent.columns(RECENT, phase="train", names={"iteration", *self._values})
         iterations = columns.get("iteration", [])
         first = bisect_right(iterations, self._read)
         for column, values in self._values.items():

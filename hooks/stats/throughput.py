@@ -63,7 +63,7 @@ class Throughput(Hook):
 
     def _measure(self, state: State) -> dict[str, float]:
         """Over the last closed rows: the present one's time is not known yet."""
-        columns = state.recent.columns(self.window, phase="train")
+        columns = state.recent.columns(self.window, phase="train", names=("step_s", "batch_size"))
         timed = [(time, size) for time, size in zip(read(columns.get("step_s", ())), columns.get("batch_size", ()), strict=True) if time is not None]
         seconds = sum(time for time, _ in timed)
         if seconds <= 0:

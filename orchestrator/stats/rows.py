@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -34,16 +34,21 @@ class Batch:
 
     def columns(self, first: int = 0) -> dict[str, NDArray[Any]]:
         """The columns of the numbers of all rows from `first` on."""
-        numbers = np.array(self.numbers, dtype=np.float64).reshape(self.count, -1)
-        return self.layout(numbers[first:])
+        # A copy: while an array lends its memory, it cannot grow.
+        numbers = np.frombuffer(self.numbers[first * (len(self.numbers) // max(1, self.count)) :])
+        return self.layout(numbers.reshape(self.count - first, -1))
 
-    def values(self, first: int) -> dict[str, list[Any]]:
-        """All that rows have from `first` on, as lists; None where a hook added nothing."""
-        count = self.count - first
-        columns = {name: [value] * count for name, value in self.labels.items()}
-        columns |= {name: values.tolist() for name, values in self.columns(first).items()}
+    def values(self, first: int, names: Container[str] | None = None) -> dict[str, list[Any]]:
+        """What rows have from `first` on, as lists; None where a hook added nothing."""
+
+        def wanted(columns: Iterable[str]) -> Iterable[str]:
+            return columns if names is None else [name for name in columns if name in names]
+
+        count, numbers = self.count - first, self.columns(first)
+        columns = {name: [self.labels[name]] * count for name in wanted(self.labels)}
+        columns |= {name: numbers[name].tolist() for name in wanted(numbers)}
         added = [self.added.get(index, {}) for index in range(first, self.count)] if self.added else []
-        for name in dict.fromkeys(chain.from_iterable(added)):
+        for name in wanted(dict.fromkeys(chain.from_iterable(added))):
             columns.setdefault(name, [row.get(name) for row in added])
         return columns
 
@@ -70,8 +75,8 @@ class Batches(Recent):
     def __len__(self) -> int:
         return min(self._length, self._kept())
 
-    def columns(self, count: int, phase: str | None = None) -> dict[str, list[Any]]:
-        parts = [(batch.count - first, batch.values(first)) for batch, first in self._newest(min(count, self._length), phase)][::-1]
+    def columns(self, count: int, phase: str | None = None, names: Container[str] | None = None) -> dict[str, list[Any]]:
+        parts = [(batch.count - first, batch.values(first, names)) for batch, first in self._newest(min(count, self._length), phase)][::-1]
         if len(parts) == 1:
             return parts[0][1]
         names = dict.fromkeys(chain.from_iterable(columns for _, columns in parts))

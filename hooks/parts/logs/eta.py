@@ -19,6 +19,7 @@ _WARM_UP = 3
 """Iterations of a process that say nothing about the rest of the run."""
 _NEWEST = 10
 """Iterations that are looked at each time; looking at all would cost a small model more than its own work."""
+_LOOKED_AT = frozenset({"phase", "epoch", "step_s"})
 _SAMPLE = 100
 """Iterations whose median the remaining time is reckoned with."""
 
@@ -99,7 +100,7 @@ def _newest(recent: Recent) -> list[float]:
     warm = len(recent) - _WARM_UP if len(recent) < RECENT else _NEWEST
     if warm < 1:
         return []
-    columns = recent.columns(min(warm, _NEWEST) + 1)
+    columns = recent.columns(min(warm, _NEWEST) + 1, names=_LOOKED_AT)
     phases = list(zip(columns["phase"], columns["epoch"], strict=True))
     seconds = read(columns.get("step_s", [])[1:])
     return [

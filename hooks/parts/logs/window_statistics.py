@@ -147,7 +147,7 @@ class Windows:
         if self._reach is not None and unseen > self._reach:
             # Those before would fall out of every window; the one that was taken in part is among them.
             unseen, taken = self._reach, frozenset()
-        closed = self._recent.columns(unseen)
+        closed = self._recent.columns(unseen, names=self._columns)
         for column in self._wanted(closed):
             columns.setdefault(column, []).extend(closed[column][column in taken :])
         return columns

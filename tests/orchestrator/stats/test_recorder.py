@@ -254,6 +254,7 @@ def test_the_last_rows_can_be_looked_back_on_whether_flushed_or_not(tmp_path: Pa
         assert (len(taken.recent), taken.recent[-1]) == (len(rows[-kept:]), rows[-1])
         assert taken.recent.total == len(rows)
         assert taken.recent.columns(2)["twice"] == [row["twice"] for row in rows[-min(2, kept) :]]
+        assert taken.recent.columns(2, names={"twice", "gone"}) == {"twice": [row["twice"] for row in rows[-min(2, kept) :]]}
         of_phase = [row["n"] for row in rows[-kept:] if row["phase"] == "phase 0"]
         assert set(of_phase) <= set(taken.recent.columns(kept, phase="phase 0").get("n", ()))
     assert taken.recent[0] == rows[-kept:][0]
