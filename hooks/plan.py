@@ -143,6 +143,12 @@ class Plan:
             raise HookError(call.name, call.event, self.rank, named_text(error)) from error
         logger.warning("hook '%s' failed in %s (the run goes on): %s", call.name, call.event, named_text(error))
 
+    def leave_device(self) -> None:
+        """Measures by the host's clock from now on, and of what was measured on a device keeps what it has told; does not wait for it."""
+        self.moment = perf_counter
+        for call in (call for calls in self.calls.values() for call in calls):
+            call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.passed()
+
     def drain_costs(self) -> list[dict[str, Any]]:
         """What each hook cost at each event since the last drain: rows of hook, event, calls, seconds."""
         rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -41,6 +42,7 @@ class DeviceEvent:
         return self._at <= self._device.now
 
     def synchronize(self) -> None:
+        assert self._at < math.inf, "the host would wait for ever"
         self._device.now = max(self._device.now, self._at)
 
     def elapsed_time(self, end: DeviceEvent) -> float:

@@ -9,7 +9,9 @@ import orchestrator.engines.preload  # noqa: F401  # acts as it is imported, bef
 import os
 import socket
 import threading
+from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import ray
@@ -54,6 +56,9 @@ class Member(Rank):
     def __init__(self, rank: int, workers: Workers) -> None:
         super().__init__(workers)
         self.rank = rank
+        self._world = World()
+        self.lost_peer = False
+        """Whether another rank has failed, of which this one's own failure is an echo."""
         torch.set_num_threads(max(1, int(workers.cpus)))
 
     def meeting(self) -> str:
@@ -70,9 +75,15 @@ class Member(Rank):
             dist.init_process_group(
                 backend, init_method=meeting, rank=self.rank, world_size=self.workers.most, timeout=TIMEOUT
             )
-        world = World(rank=self.rank, world_size=self.workers.most, device=self.device)
+        self._world = world = World(rank=self.rank, world_size=self.workers.most, device=self.device)
+        self.lost_peer = False
         world.number_on_nodes()
         self.take_up(session_of(assignment, world, resolved))
+
+    def abort(self, failure: RankFailed) -> None:
+        """Has this rank wait no more for one that has failed. From another thread: its own may be waiting for its device."""
+        self.lost_peer |= not failure.may_be_echo
+        self._world.abort()
 
     def end(self) -> None:
         """Ends the run, wherever it stands, and leaves its process group."""
@@ -175,10 +186,13 @@ class Gang:
         calls = {getattr(other, method).remote(*arguments): rank for rank, other in self._others.items()}
         answers, failures = {}, {}
         if self._here:
+            for call, rank in calls.items():
+                call.future().add_done_callback(partial(self._told_beside, rank))
             try:
                 answers[0] = getattr(self._here, method)(*arguments, *here)
             except BaseException as error:
                 failures[0] = RankFailed.from_error(0, error)
+                failures[0].may_be_echo |= self._here.lost_peer
         while calls and (not failures or all(failure.may_be_echo for failure in failures.values())):
             # Where a failure is a rank's own, the others may still wait for it in a collective.
             done, _ = ray.wait(list(calls), timeout=_GONE_S if failures else None)
@@ -187,12 +201,21 @@ class Gang:
             rank = calls.pop(done[0])
             try:
                 answers[rank] = ray.get(done[0])
-            except RayActorError:
-                failures[rank] = RankFailed.died(rank, self._folder)
-            except RayTaskError as error:
-                told = error.cause
-                failures[rank] = told if isinstance(told, RankFailed) else RankFailed.from_error(rank, told)
+            except (RayActorError, RayTaskError) as error:
+                failures[rank] = self._failure(rank, error)
         if not failures:
             return answers[0]
         self._give_back()
         raise culprit(failures)
+
+    def _told_beside(self, rank: int, call: Future[Any]) -> None:
+        """Hears of a rank that fails while the one in this process trains; in a thread of Ray's, which is not to be kept."""
+        error = call.exception()
+        if self._here and isinstance(error, RayActorError | RayTaskError):
+            threading.Thread(target=self._here.abort, args=[self._failure(rank, error)], daemon=True).start()
+
+    def _failure(self, rank: int, error: RayActorError | RayTaskError) -> RankFailed:
+        if isinstance(error, RayActorError):
+            return RankFailed.died(rank, self._folder)
+        told = error.cause
+        return told if isinstance(told, RankFailed) else RankFailed.from_error(rank, told)

@@ -118,6 +118,7 @@ class Loop(Rounds):
         self.iterations = _kind_of_iterations(task, experiment)(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
+        self.world.when_aborted.append(self.recorder.lose_device)
         contents = self.contents(state, self.iterations, self.data, self.changes, schedules)
         self.saving = Saving(store, state, self.plan, contents, self.cursor, self.world, self.ledger, send_artifacts)
         self._batches: Iterator[Any] | None = None

@@ -85,6 +85,7 @@ class OwnLoop(Rounds):
         self.cursor = TrainingCursor(experiment, state, _Unmeasured(), world)
         self.stopping = Stopping(state, world, self.clock, stop_asked)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
+        world.when_aborted.append(self.recorder.lose_device)
         self.parts = KeptParts(world)
         self.saving = Saving(store, state, self.plan, self.parts, self.cursor, world, self.ledger, send_artifacts)
         self._arguments = {name: config[name] for name in declared(type(task))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -19,8 +20,12 @@ from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
+from orchestrator.stats.recorder import Recorder
 
 logger = logging.getLogger("hookyard")
+
+DEVICE_S = 2.0
+"""How long a rank that fails waits for what its device has still to compute. Others hear of the failure after that."""
 
 
 class Rounds(ABC):
@@ -30,6 +35,7 @@ class Rounds(ABC):
     """
 
     world: World
+    recorder: Recorder
     plan: Plan
     state: State
     clock: Clock
@@ -70,8 +76,17 @@ class Rounds(ABC):
             raise
 
     def _tell_hooks_of(self, error: BaseException) -> None:
-        self.plan.moment = perf_counter  # a device that has failed takes no marks
+        self._leave_device()
         self.plan.fire("on_exception", self.state, error)
+
+    def _leave_device(self) -> None:
+        """Waits for a device for the last time, and not for long: it may have failed, or wait itself for a rank that is gone."""
+        for leave in (partial(self.recorder.settle, DEVICE_S), self.plan.leave_device, self.world.abort):
+            try:
+                leave()
+            except Exception as error:  # the failure that led here is the one to be told
+                logger.warning("rank %d could not leave its device: %s", self.world.rank, error)
+        self.recorder.lose_device()
 
     def _begin(self) -> None:
         self.plan.fire("on_start", self.state)
@@ -86,6 +101,8 @@ class Rounds(ABC):
             self.ledger.close()
         except Exception as error:  # the failure that led here is the one to be told
             logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
+        if self.recorder.rows_left_out:
+            logger.warning("the last %d rows of rank %d lack what its device had still to compute", self.recorder.rows_left_out, self.world.rank)
 
     def _rounds(self) -> Iterator[Report]:
         """Training, validation where it is due, a report; from the stage on that a restored checkpoint was made at."""

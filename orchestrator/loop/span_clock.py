@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -150,9 +151,16 @@ class DeviceSpan:
 
     def __iadd__(self, other: DeviceSpan) -> DeviceSpan:
         self._pairs += other._pairs
-        while len(self._pairs) > _UNREAD and self._pairs[0][1].event.query():
-            self._read_first()
+        if len(self._pairs) > _UNREAD:
+            self.passed()
         return self
+
+    def passed(self) -> float:
+        """The seconds between the marks that the device has passed; does not wait. One that has failed passes none."""
+        with suppress(torch.AcceleratorError):
+            while self._pairs and self._pairs[0][1].event.query():
+                self._read_first()
+        return self._seconds
 
     def _read_first(self) -> None:
         start, end = self._pairs.popleft()

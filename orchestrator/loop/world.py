@@ -28,6 +28,21 @@ class World:
     def __post_init__(self) -> None:
         needs_group = self.world_size > 1 and dist.get_backend() != "gloo"
         self._group = dist.new_group(backend="gloo") if needs_group else None
+        self.when_aborted: list[Callable[[], None]] = []
+        """What is called before what the device does with other ranks is ended."""
+        self._is_aborted = False
+
+    def abort(self) -> None:
+        """Ends what the device does together with other ranks, of which one may be gone: NCCL would wait for it until its timeout, and
+        whoever waits for the device with it. What the device has computed may be anything then. From any thread; gloo hears of it by itself."""
+        if self._is_aborted:
+            return
+        self._is_aborted = True
+        for call in self.when_aborted:
+            call()
+        group = dist.group.WORLD if self._group is not None else None
+        if group is not None:
+            group.abort()
 
     @property
     def is_master(self) -> bool:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,9 @@ class Recorder:
         self._batch = Batch({}, lambda numbers: {})
         self._waiting: deque[tuple[Batch, DeviceValues]] = deque()
         self._cost_rows: list[dict[str, Any]] = []
+        self._device_is_lost = False
+        self.rows_left_out = 0
+        """Rows that lack what a device was never asked for."""
         self.recent = Batches(recent)
         self.recent.begin(self._batch)
 
@@ -80,6 +83,19 @@ class Recorder:
             self._files.write("costs", _added(rows, {}), len(rows))
         self._files.sync()
 
+    def settle(self, within_s: float) -> None:
+        """Flushes what a device computes within so many seconds, in its order."""
+        self._begin_batch(Batch(self._batch.labels, self._batch.layout))
+        until = perf_counter() + within_s
+        self._flush_rows_waiting(ready_only=True)
+        while self._waiting and perf_counter() < until:
+            sleep(0.01)
+            self._flush_rows_waiting(ready_only=True)
+
+    def lose_device(self) -> None:
+        """From now on nothing of a device is read: what rows still have there is left out. From any thread."""
+        self._device_is_lost = True
+
     def close(self) -> None:
         """Flushes everything and closes the files; raises StorageError where that cannot be done."""
         try:
@@ -95,20 +111,17 @@ class Recorder:
         self.recent.begin(batch)
 
     def _flush_rows_waiting(self, *, ready_only: bool) -> None:
-        while self._waiting and (not ready_only or (self._waiting[0][1].ready() and _ready(self._waiting[0][0]))):
+        while self._waiting and (not ready_only or self._device_is_lost or self._waiting[0][1].ready()):
             batch, on_device = self._waiting.popleft()
-            on_device.read()
+            if not self._device_is_lost:
+                on_device.read()
+            if self._device_is_lost:  # perhaps since then
+                self.rows_left_out += on_device.leave_out()
             labels = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
             added = _added([batch.added.get(index, {}) for index in range(batch.count)], numbers) if batch.added else {}
             assert self._files is not None
             self._files.write("rows", labels | numbers | added, batch.count)
-
-
-def _ready(batch: Batch) -> bool:
-    """Whether the device has passed the last row's spans; it passes them in their order."""
-    last = batch.added.get(batch.count - 1, {})
-    return all(value.ready() for value in last.values() if hasattr(value, "ready"))
 
 
 def _added(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from hooks import Hook, State
 from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
+from orchestrator.loop import rounds
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.strategy import sharded
 from orchestrator.loop.world import World
-from tests.ranks import on_ranks
+from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.tables import read_recorded
+from orchestrator.storage import Storage
+from tests.gpu.tasks import loop_on
+from tests.ranks import on_ranks, until_killed
 from tests.raw import raw_training
 from tests.tasks import Points, Rows, experiment, numbers
 
@@ -74,3 +83,53 @@ def test_two_ranks_train_as_one_on_the_joint_batch_and_measure_their_wait(device
     assert sum(waits) > 0
     for name, value in raw_training(Points(), batch_size=8).state_dict().items():
         torch.testing.assert_close(torch.tensor(weights[name]), value, rtol=1e-4, atol=1e-5)
+
+
+def _wait_for_a_rank_that_is_gone(rank: int, world_size: int, folder: str) -> None:
+    device = torch.device("cuda", rank)
+    dist.destroy_process_group()
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/nccl", rank=rank, world_size=world_size)
+    world, total = World(rank, world_size, rank, device=device), torch.ones(1, device=device)
+    dist.all_reduce(total)
+    torch.cuda.synchronize()
+    if rank == 1:
+        os._exit(0)
+    dist.all_reduce(total)
+    threading.Timer(2, world.abort).start()
+    with suppress(RuntimeError):
+        total.item()
+    os._exit(0)
+
+
+def test_a_rank_waits_no_more_for_one_that_is_gone_once_it_is_told(cuda: torch.device, tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs two GPUs, and there is {torch.cuda.device_count()}")
+    assert until_killed(_wait_for_a_rank_that_is_gone, 2, str(tmp_path)) == [0, 0]
+
+
+class Fails(Hook):
+    """Gives the device seconds of work in the third iteration, and fails in the fifth."""
+
+    def on_step(self, state: State) -> None:
+        if state.iteration == 3:
+            big = torch.ones(8192, 8192, device=state.device)
+            for _ in range(300):
+                self.product = big @ big
+        if state.iteration == 5:
+            raise OSError("the disk is full")
+
+
+def test_a_run_that_fails_does_not_wait_for_a_device_that_is_busy(cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "DEVICE_S", 0.0)
+    storage = Storage(tmp_path)
+    recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
+    try:
+        with pytest.raises(Exception, match="the disk is full"):
+            list(loop_on(cuda, hooks={"fails": Fails()}, recorder=recorder).run())
+        assert not torch.cuda.current_stream(cuda).query()
+    finally:
+        torch.cuda.synchronize()
+    rows = read_recorded(storage, "rows").to_pylist()
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["host_step_s"] > 0 and "loss" not in row for row in rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +12,9 @@ from ray.exceptions import RayActorError
 
 from orchestrator.config.workers import Workers
 from orchestrator.engines import gang
-from orchestrator.engines.gang import Gang
+from orchestrator.engines.gang import Gang, Member
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.loop.world import World
 
 ECHO = RankFailed(0, "RuntimeError: closed by peer", at=1.0, may_be_echo=True, mistake=False)
 OWN = RankFailed(1, "OSError: disk full", at=2.0, may_be_echo=False, mistake=False)
@@ -77,3 +80,34 @@ def test_whose_failure_it_was_is_told_and_the_places_are_given_back(
     assert (raised.value.rank, raised.value.words) == (culprit.rank, culprit.words)
     assert answers.order == []
     assert answers.freed == 1
+
+
+class Call(int):
+    """A call of a rank's, by its number, that has failed already."""
+
+    def future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(RayActorError() if self == 2 else gang.RayTaskError("next", "", OWN))
+        return future
+
+
+@pytest.mark.parametrize(("rank", "failure"), [(1, OWN), (2, RankFailed.died(2))])
+def test_rank_0_waits_no_more_for_a_rank_that_has_failed_though_its_device_does(monkeypatch: pytest.MonkeyPatch, rank: int, failure: RankFailed) -> None:
+    """As under NCCL within a node, which notices nothing: only what is ended from beside lets rank 0 go on, with an error of its own or none."""
+    aborted = threading.Event()
+
+    def train() -> None:
+        assert aborted.wait(60)
+        raise ValueError("the loss is not a number")
+
+    answers = Answers((rank, DIED if rank == 2 else OWN))
+    found = gang_of(monkeypatch, answers)
+    here = Member.__new__(Member)
+    here.lost_peer, here._world = False, World()
+    here._world.when_aborted.append(aborted.set)
+    monkeypatch.setattr(here, "next", train, raising=False)
+    monkeypatch.setattr(found, "_here", here)
+    monkeypatch.setattr(found, "_others", {rank: answers.member(Call(rank))})
+    with pytest.raises(RankFailed) as raised:
+        found.next()
+    assert (raised.value.rank, raised.value.words) == (rank, failure.words)

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import threading
+from datetime import timedelta
 from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
 
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
@@ -46,3 +52,42 @@ def test_ranks_hear_each_other() -> None:
     assert (first["local ranks"], second["local ranks"]) == ((0, 0), (1, 0))
     assert (first["made"], second["made"]) == ([0], [])
     assert (first["master"], second["master"]) == (True, False)
+
+
+class Deaf(dist.ProcessGroup):
+    """Stands in for a backend that never notices that a peer is gone, as NCCL within a node: what is waited for ends when it is aborted."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self.aborted = threading.Event()
+
+    def allreduce(self, tensors: list[torch.Tensor], options: object) -> dist.Work:
+        return Unanswered(self.aborted)
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+class Unanswered(dist.Work):
+    def __init__(self, aborted: threading.Event) -> None:
+        super().__init__()
+        self.aborted = aborted
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        assert self.aborted.wait(60)
+        raise RuntimeError("aborted")
+
+
+def test_what_is_waited_for_without_end_is_ended_from_another_thread_once_whoever_must_know_does() -> None:
+    dist.Backend.register_backend("deaf", lambda store, rank, size, timeout: Deaf(rank, size), devices=["cpu"])
+    dist.init_process_group("deaf", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        world, told = World(0, 2), []
+        world.when_aborted.append(lambda: told.append(dist.group.WORLD.aborted.is_set()))
+        threading.Timer(0.01, world.abort).start()
+        with pytest.raises(RuntimeError, match="aborted"):
+            dist.all_reduce(torch.ones(1))
+        world.abort()
+        assert told == [False]
+    finally:
+        dist.destroy_process_group()

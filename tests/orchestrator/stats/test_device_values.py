@@ -21,13 +21,16 @@ class Gpu:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.passed = False
+        self.looks = 0
+        """How often it was asked whether it has passed a mark."""
 
     def record_event(self) -> Gpu:
         self.asked.append("mark the training's stream")
         return self
 
     def query(self) -> bool:
-        return self.passed
+        self.looks += 1
+        return self.passed or self.looks == 3
 
     def wait_event(self, event: Gpu) -> None:
         self.asked.append("wait for the mark on another")
@@ -75,3 +78,34 @@ def test_rows_without_such_values_ask_nothing_of_a_gpu(gpu: Gpu) -> None:
     assert values.ready()
     values.read()
     assert gpu.asked == []
+
+
+def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
+    """A recorder that is told to settle, and then that the GPU is lost; and what it wrote."""
+    recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0})
+    recorder.begin({"phase": "train"}, lambda numbers: {"iteration": numbers[:, 0]})
+    recorder.append({"loss": torch.tensor(0.5), "note": 7}, (1.0, 0.0))
+    recorder.settle(within_s)
+    recorder.lose_device()
+    recorder.close()
+    return recorder, read_recorded(Storage(folder), "rows").to_pylist()
+
+
+def test_a_rank_that_fails_takes_what_the_gpu_computes_within_its_time_and_leaves_the_rest(gpu: Gpu, tmp_path: Any) -> None:
+    recorder, (row,) = closed_with_a_row(tmp_path / "in time", 3600.0)
+    assert (gpu.looks, row["loss"], recorder.rows_left_out) == (3, 0.5, 0)
+    gpu.looks = 10
+    recorder, (row,) = closed_with_a_row(tmp_path / "too late", 0.0)
+    assert (row["iteration"], row["note"], "loss" in row, recorder.rows_left_out) == (1.0, 7, False, 1)
+    assert gpu.asked.count("begin") == 1
+
+
+def test_what_is_lost_while_it_is_read_is_left_out(gpu: Gpu, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread ends what the GPU waits for, and what comes over then may be anything."""
+    monkeypatch.setattr(gpu, "wait_event", lambda mark: recorder.lose_device())
+    recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
+    recorder.begin({"phase": "train"}, lambda numbers: {"iteration": numbers[:, 0]})
+    recorder.append({"loss": torch.tensor(0.5)}, (1.0, 0.0))
+    recorder.close()
+    (row,) = read_recorded(Storage(tmp_path), "rows").to_pylist()
+    assert ("loss" in row, row["iteration"], recorder.rows_left_out) == (False, 1.0, 1)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from hooks import Hook, State
+from orchestrator.loop import loop as loop_module
+from orchestrator.loop import rounds
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.span_clock import CudaClock
+from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.tables import read_recorded
+from orchestrator.storage import Storage
+from tests.device_stand_in import Device
+from tests.tasks import Points, experiment
+
+
+class Fails(Hook):
+    """Takes a second, gives the device in the third iteration what never ends, and fails in the fifth."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def on_step(self, state: State) -> None:
+        self.device.now += 1.0
+        if state.iteration == 3:
+            self.device.work(math.inf)
+        if state.iteration == 5:
+            raise OSError("the disk is full")
+
+
+def test_a_run_that_fails_does_not_wait_for_a_device_that_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    device, storage = Device(), Storage(tmp_path)
+    monkeypatch.setattr(torch.cuda, "Event", device.Event)
+    monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
+    monkeypatch.setattr(rounds, "DEVICE_S", 0.0)
+    recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
+    loop = Loop(Points(), experiment(), {"fails": Fails(device)}, recorder=recorder)
+    with pytest.raises(Exception, match="the disk is full"):
+        list(loop.run())
+    rows = read_recorded(storage, "rows").to_pylist()
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["loss"] > 0 and "step_s" not in row for row in rows)
+    assert "the last 4 rows of rank 0 lack what its device had still to compute" in caplog.messages
+    # Of what the hook took, the device has told two iterations.
+    (cost,) = [row for row in read_recorded(storage, "costs").to_pylist() if row["event"] == "on_step"]
+    assert (cost["calls"], cost["seconds"]) == (4, 2.0)
