@@ -23,7 +23,7 @@ def part(device: Device) -> None:
     values = torch.randn(5, device=device.torch).unbind()
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10 * ROWS, flush_s=3600)
-        recorder.begin({"phase": "train"}, lambda numbers: {"iteration": numbers[:, 0]})
+        recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
         state, taken = State(device=device.torch), []
         for _ in range(5):
             device.wait()

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from time import process_time
@@ -26,6 +25,7 @@ import numpy as np
 
 from benchmarks.growth.law import print_growth
 from orchestrator.loop.iterations import iteration_columns
+from orchestrator.loop.span_clock import SPAN_COLUMNS
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats.recorder import Recorder
 from orchestrator.storage import Storage
@@ -60,7 +60,7 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
     ended, largest, started = 250_000.0, 0.0, process_time()
     for iteration in range(1, rows + 1):
         if iteration % 20_000 == 1:
-            recorder.begin({"phase": "train", "epoch": iteration // 20_000}, partial(iteration_columns, ("loss", "lr")))
+            recorder.begin({"phase": "train", "epoch": iteration // 20_000}, iteration_columns(("loss", "lr"), SPAN_COLUMNS))
         last, (*marks, ended) = ended, [*accumulate((spans[iteration % 5000] * random.random()).tolist(), initial=ended)][1:]
         memory = {"rss_bytes": 2**31 + iteration} if iteration % 10 == 1 else None
         place = iteration, iteration, 32 * iteration, 32

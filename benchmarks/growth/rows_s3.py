@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
 from orchestrator.loop.iterations import iteration_columns
+from orchestrator.loop.span_clock import SPAN_COLUMNS
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.stats import compaction
 from orchestrator.stats.recorder import Recorder
@@ -51,7 +51,7 @@ def run_for(hours: int, costs: _Costs) -> None:
         recorder = Recorder(run, RunFolder.rank_folder(0, rank), identity, flush_rows=5, flush_s=1e9, upload_interval_s=1e9)
         files = recorder._files
         assert files is not None
-        recorder.begin({"phase": "train", "epoch": 0}, partial(iteration_columns, ("loss", "lr")))
+        recorder.begin({"phase": "train", "epoch": 0}, iteration_columns(("loss", "lr"), SPAN_COLUMNS))
         numbers, iteration = np.random.default_rng(rank), 0
         for _ in range(hours):
             for _ in range(SENDS_AN_HOUR):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from operator import add
+from operator import add, itemgetter
 from typing import Any, SupportsFloat, cast
 
 import numpy as np
@@ -22,12 +22,13 @@ from orchestrator.errors import RunError
 from orchestrator.loop.backward_end import OwnBackward
 from orchestrator.loop.means import Means
 from orchestrator.loop.precision import Precision
-from orchestrator.loop.span_clock import Clock, spans
+from orchestrator.loop.span_clock import Clock, Column
 from orchestrator.loop.strategy import check_exchanged, exchange_gradients
 from orchestrator.loop.task_errors import loss_parts, of_kind, wrong_batch_size, wrong_metric
 from orchestrator.loop.transfer import mover
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.rows import Layout
 from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
@@ -36,12 +37,20 @@ COUNTERS = ("iteration", "step", "samples", "batch_size")
 """The numbers with which the row of every iteration begins."""
 
 
-def iteration_columns(
-    read: tuple[str, ...], numbers: NDArray[np.float64], times: Callable[[NDArray[np.float64]], dict[str, NDArray[np.float64]]] = spans
-) -> dict[str, NDArray[Any]]:
-    """The columns of iterations from their numbers of shape (rows, any): counters, what was read, and the clock's, which `times` makes."""
-    single = dict(zip((*COUNTERS, *read), numbers.T, strict=False))
-    return single | {name: single[name].astype(np.int64) for name in COUNTERS} | times(numbers[:, len(single) :])
+def iteration_columns(read: Sequence[str], times: Mapping[str, Column]) -> Layout:
+    """The columns of iterations, whose numbers are counters, what was `read`, and the clock's."""
+    counted = {name: partial(_counter, index) for index, name in enumerate(COUNTERS)}
+    single = {name: itemgetter((slice(None), len(COUNTERS) + index)) for index, name in enumerate(read)}
+    first = len(counted) + len(single)
+    return {**counted, **single, **{name: partial(_of_times, first, made) for name, made in times.items()}}
+
+
+def _counter(index: int, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
+    return numbers[:, index].astype(np.int64)
+
+
+def _of_times(first: int, made: Column, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return made(numbers[:, first:])
 
 
 class Iterations:
@@ -234,7 +243,7 @@ class Iterations:
     def _begin_rows(self, epoch: int, *read: str) -> None:
         """Says what the rows of a phase are. On a device, what is read of an iteration stays a tensor and no number."""
         labels = {"phase": self.state.phase, "epoch": epoch}
-        self.recorder.begin(labels, partial(iteration_columns, read if self._on_cpu else (), times=self.clock.columns))
+        self.recorder.begin(labels, iteration_columns(read if self._on_cpu else (), self.clock.columns))
 
     def _position_in_step(self, position: int, group: int) -> tuple[int, int]:
         """Which micro-batch of its optimizer step comes after the one at `position` of `group`, counted from 1, and how

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Mapping
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from time import perf_counter
@@ -143,7 +142,7 @@ class OwnLoop(Rounds):
         state.phase, state.epoch_completed, state.stepped = "train", False, False
         state.iterations_before = state.iteration - state.phase_iteration
         self.plan.fire("on_phase_start", state)
-        self.recorder.begin({"phase": "train", "epoch": state.epoch}, partial(iteration_columns, ()))
+        self.recorder.begin({"phase": "train", "epoch": state.epoch}, iteration_columns((), self.clock.columns))
         self._ended = self.clock.restart()
 
     def _agreed(self, given: Any) -> dict[str, float] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
+from operator import add
 from time import perf_counter
 from typing import Any
 
@@ -37,17 +38,15 @@ INTERVALS = (
     "hooks_s",  # on_step
 )
 """What the time between each two of an iteration's marks is charged to, in their order."""
-_CHARGED = tuple(span for span in SPANS if span in INTERVALS)
-_ORDER = [index for span in _CHARGED for index, name in enumerate(INTERVALS) if name == span]
-_FIRST = [[INTERVALS[index] for index in _ORDER].index(span) for span in _CHARGED]
-"""The intervals put in the order of the spans, and where in that order each span begins."""
+Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Makes a column of rows of the numbers that `Clock.close` returns, of shape (rows, any)."""
 
 
 class Clock:
     """Takes the marks between which an iteration's time passes. Worker process.
 
     A mark is as cheap as it can be, a reading of the host's clock and nothing else; what lies between the marks is
-    reckoned when rows are flushed, for all of them at once.
+    reckoned where it is looked at, for many rows at once.
     """
 
     def __init__(self) -> None:
@@ -82,9 +81,10 @@ class Clock:
         self.checkpoint_s = self.waiting_s = 0.0
         return saving, waiting, last, *marks, ended
 
-    def columns(self, times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """What rows of the numbers that `close` returned mean."""
-        return spans(times)
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What the numbers that `close` returns mean."""
+        return SPAN_COLUMNS if self.recording else {"step_s": _wall_time}
 
     def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
         """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its beginning on."""
@@ -189,8 +189,9 @@ class CudaClock(Clock):
     def close(self, row: dict[str, Any], last: float, marks: Sequence[Any]) -> Sequence[float]:
         return self.close_turns(row, last, marks, ())
 
-    def columns(self, times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        return {"host_step_s": times[:, 1] - times[:, 0]}
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return {"host_step_s": _wall_time}
 
     def close_turns(self, row: dict[str, Any], last: float, marks: Sequence[Any], turns: Sequence[Sequence[Any]]) -> Sequence[float]:
         before, self._ended = self._ended, self.moment()
@@ -218,16 +219,25 @@ def _device_spans(
     return spans
 
 
-def spans(times: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """The spans, and `step_s`, the wall time that they add up to, of rows of what `Clock.close` returned."""
-    if times.shape[1] == 2:
-        return {"step_s": times[:, 1] - times[:, 0]}
-    intervals = times[:, 3:] - times[:, 2:-1]
-    charged = dict(zip(_CHARGED, np.add.reduceat(intervals[:, _ORDER], _FIRST, axis=1).T, strict=True))
-    saving, waiting = times[:, 0], times[:, 1]
-    charged["all_reduce_wait_s"] = charged["all_reduce_wait_s"] + waiting
-    charged["other_s"] = charged["other_s"] - saving - waiting
-    return {**charged, "checkpoint_s": saving, "step_s": times[:, -1] - times[:, 2]}
+def _wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    return times[:, -1] - times[:, -2]
+
+
+def _charged(span: str) -> Column:
+    """The sum of a span's intervals, which lie between the numbers from the third on."""
+    begins = [2 + index for index, name in enumerate(INTERVALS) if name == span]
+    return lambda times: reduce(add, [times[:, begin + 1] - times[:, begin] for begin in begins])
+
+
+_INTERVALS_OF = {span: _charged(span) for span in SPANS if span in INTERVALS}
+SPAN_COLUMNS: Mapping[str, Column] = {
+    **_INTERVALS_OF,
+    "all_reduce_wait_s": lambda times: _INTERVALS_OF["all_reduce_wait_s"](times) + times[:, 1],
+    "other_s": lambda times: _INTERVALS_OF["other_s"](times) - times[:, 0] - times[:, 1],
+    "checkpoint_s": lambda times: times[:, 0],
+    "step_s": lambda times: times[:, -1] - times[:, 2],
+}
+"""The spans, and `step_s`, the wall time that they add up to."""
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -40,7 +40,7 @@ class Recorder:
         self._files = RankFiles(storage, folder, identity or {}, upload_interval_s) if storage else None
         self._flush_rows, self._flush_s = flush_rows, flush_s
         self._flushed_at = perf_counter()
-        self._batch = Batch({}, lambda numbers: {})
+        self._batch = Batch({}, {})
         self._waiting: deque[tuple[Batch, DeviceValues]] = deque()
         self._cost_rows: list[dict[str, Any]] = []
         self._device_is_lost = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hooks.recent_rows import Recent
 
-Layout = Callable[[NDArray[np.float64]], dict[str, NDArray[Any]]]
-"""What the numbers of rows mean: the columns that numbers of shape (rows, width) stand for."""
+Layout = Mapping[str, Callable[[NDArray[np.float64]], NDArray[Any]]]
+"""What the numbers of rows mean: the columns, and what makes each of numbers of shape (rows, width)."""
 
 
 class Batch:
@@ -32,24 +32,22 @@ class Batch:
         self.added: dict[int, dict[str, Any]] = {}
         self.count = 0
 
-    def columns(self, first: int = 0) -> dict[str, NDArray[Any]]:
-        """The columns of the numbers of all rows from `first` on."""
+    def columns(self, first: int = 0, names: Container[str] | None = None) -> dict[str, NDArray[Any]]:
+        """The columns of the numbers of all rows from `first` on; of `names` those that there are."""
         # A copy: while an array lends its memory, it cannot grow.
         numbers = np.frombuffer(self.numbers[first * (len(self.numbers) // max(1, self.count)) :])
-        return self.layout(numbers.reshape(self.count - first, -1))
+        numbers = numbers.reshape(self.count - first, -1)
+        return {name: made(numbers) for name, made in self.layout.items() if names is None or name in names}
 
     def values(self, first: int, names: Container[str] | None = None) -> dict[str, list[Any]]:
-        """What rows have from `first` on, as lists; None where a hook added nothing."""
-
-        def wanted(columns: Iterable[str]) -> Iterable[str]:
-            return columns if names is None else [name for name in columns if name in names]
-
-        count, numbers = self.count - first, self.columns(first)
-        columns = {name: [self.labels[name]] * count for name in wanted(self.labels)}
-        columns |= {name: numbers[name].tolist() for name in wanted(numbers)}
+        """What rows have from `first` on, as lists, None where a hook added nothing; of `names` those that there are."""
+        count = self.count - first
+        columns = {name: [value] * count for name, value in self.labels.items() if names is None or name in names}
+        columns |= {name: values.tolist() for name, values in self.columns(first, names).items()}
         added = [self.added.get(index, {}) for index in range(first, self.count)] if self.added else []
-        for name in wanted(dict.fromkeys(chain.from_iterable(added))):
-            columns.setdefault(name, [row.get(name) for row in added])
+        for name in dict.fromkeys(chain.from_iterable(added)):
+            if names is None or name in names:
+                columns.setdefault(name, [row.get(name) for row in added])
         return columns
 
 

@@ -19,7 +19,7 @@ from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark, clock_for, spans
+from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark, clock_for
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.spans import SPANS
 from orchestrator.stats.tables import read_recorded
@@ -55,15 +55,15 @@ def numbers_of(time: Time, clock: Clock, seconds: list[float], began: float) -> 
     return clock.close({}, began, marks)
 
 
-def columns(*rows: Sequence[float]) -> dict[str, list[float]]:
-    return {name: values.tolist() for name, values in spans(np.array(rows)).items()}
+def columns(clock: Clock, *rows: Sequence[float]) -> dict[str, list[float]]:
+    return {name: made(np.array(rows)).tolist() for name, made in clock.columns.items()}
 
 
 def test_the_time_between_two_marks_is_charged_to_the_span_it_belongs_to(time: Time) -> None:
     clock = Clock()
     clock.recording = True
     seconds = [2.0**n for n in range(len(INTERVALS))]
-    found = columns(numbers_of(time, clock, seconds, clock.restart()))
+    found = columns(clock, numbers_of(time, clock, seconds, clock.restart()))
     expected = {name: [sum(s for s, one in zip(seconds, INTERVALS, strict=True) if one == name)] for name in INTERVALS}
     assert found == {**expected, "checkpoint_s": [0.0], "step_s": [2.0 ** len(INTERVALS) - 1]}
     assert set(SPANS) | {"step_s"} == set(found)
@@ -76,8 +76,8 @@ def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
     first = numbers_of(time, clock, [1.0] * len(INTERVALS), clock.restart())
     time.now += 5.0
     second = numbers_of(time, clock, [1.0] * len(INTERVALS), first[-1])
-    assert columns(first, second)["step_s"] == [18.0, 23.0]
-    assert columns(first, second)["other_s"] == [1.0, 6.0]
+    assert columns(clock, first, second)["step_s"] == [18.0, 23.0]
+    assert columns(clock, first, second)["other_s"] == [1.0, 6.0]
 
 
 def test_saving_is_no_work_of_the_loop_and_counts_once(time: Time) -> None:
@@ -88,7 +88,7 @@ def test_saving_is_no_work_of_the_loop_and_counts_once(time: Time) -> None:
     clock.checkpoint_s += 3.0
     first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
     second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
-    found = columns(first, second)
+    found = columns(clock, first, second)
     assert (found["checkpoint_s"], found["other_s"], found["step_s"]) == ([3.0, 0.0], [0.5, 0.5], [12.0, 9.0])
 
 
@@ -101,7 +101,7 @@ def test_waiting_between_iterations_is_added_to_that_in_them_and_counts_once(tim
     clock.waiting_s += 2.0
     first = numbers_of(time, clock, [0.5] * len(INTERVALS), ended)
     second = numbers_of(time, clock, [0.5] * len(INTERVALS), first[-1])
-    found = columns(first, second)
+    found = columns(clock, first, second)
     assert (found["all_reduce_wait_s"], found["other_s"]) == ([2.5, 0.5], [0.5, 0.5])
     assert (found["checkpoint_s"], found["step_s"]) == ([3.0, 0.0], [14.0, 9.0])
 
@@ -111,7 +111,7 @@ def test_restart_leaves_out_what_came_before(time: Time) -> None:
     clock.recording = True
     clock.checkpoint_s, clock.waiting_s = 7.0, 2.0
     time.now += 50.0
-    found = columns(numbers_of(time, clock, [1.0] + [0.0] * (len(INTERVALS) - 1), clock.restart()))
+    found = columns(clock, numbers_of(time, clock, [1.0] + [0.0] * (len(INTERVALS) - 1), clock.restart()))
     assert (found["step_s"], found["other_s"], found["checkpoint_s"]) == ([1.0], [1.0], [0.0])
     assert found["all_reduce_wait_s"] == [0.0]
 
@@ -121,7 +121,7 @@ def test_without_recording_a_row_has_its_wall_time_and_no_spans(time: Time) -> N
     began = clock.restart()
     time.now += 3.0
     assert clock.mark() == 0.0
-    assert columns(clock.close({}, began, [0.0] * 17)) == {"step_s": [3.0]}
+    assert columns(clock, clock.close({}, began, [0.0] * 17)) == {"step_s": [3.0]}
     assert clock.iteration_s == 3.0
 
 
@@ -132,7 +132,7 @@ def test_spans_add_up_to_the_wall_time_on_a_real_clock() -> None:
     for _ in range(50):
         rows.append(clock.close({}, ended, [clock.mark() for _ in INTERVALS[1:]]))
         ended = rows[-1][-1]
-    found = spans(np.array(rows))
+    found = {name: made(np.array(rows)) for name, made in clock.columns.items()}
     assert sum(found[name] for name in SPANS) == pytest.approx(found["step_s"], rel=1e-6, abs=1e-9)
     assert min(values.min() for values in found.values()) >= 0
 
@@ -202,7 +202,7 @@ def iterations_on(device: Device, *, saves_before: int = -1, waits_in: int = -1,
             device.wait()
         row: dict[str, Any] = {}
         times = clock.close(row, ended, marks)
-        rows.append(row | {name: values[0] for name, values in clock.columns(np.array([times])).items()})
+        rows.append(row | {name: made(np.array([times]))[0] for name, made in clock.columns.items()})
         ended = times[-1]
     return clock, [{name: value.resolve() if isinstance(value, DeviceSpan) else value for name, value in row.items()} for row in rows]
 

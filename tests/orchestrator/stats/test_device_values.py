@@ -63,7 +63,7 @@ def test_values_of_all_rows_and_columns_come_over_at_once_on_a_stream_of_their_o
 
 def test_a_flush_on_the_way_leaves_what_the_gpu_has_not_computed(gpu: Gpu, tmp_path: Any) -> None:
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=2, flush_s=3600)
-    recorder.begin({"phase": "train"}, lambda numbers: {"iteration": numbers[:, 0]})
+    recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     for iteration in range(4):
         recorder.append({"loss": torch.tensor(float(iteration))}, (float(iteration), 0.0))
         gpu.passed = iteration == 3

@@ -10,6 +10,7 @@ import torch
 
 from orchestrator.stats.reading import read_batches
 from orchestrator.stats.recorder import Recorder
+from orchestrator.stats.rows import Layout
 from orchestrator.storage import Storage
 
 FOLDER = "stats/attempt=0/rank=0"
@@ -204,17 +205,16 @@ def test_a_flush_on_the_way_takes_what_the_device_has_passed_and_waits_for_none(
     taken.close()
 
 
-def doubles(numbers: Any) -> dict[str, Any]:
-    """Numbers `n` and `time`, and `twice`, which is reckoned when the rows are flushed."""
-    return {"n": numbers[:, 0].astype(int), "twice": 2 * numbers[:, 0], "time": numbers[:, 1]}
+DOUBLES: Layout = {"n": lambda numbers: numbers[:, 0].astype(int), "twice": lambda numbers: 2 * numbers[:, 0], "time": lambda numbers: numbers[:, 1]}
+"""Numbers `n` and `time`, and `twice`, which is reckoned where it is looked at."""
 
 
 def test_numbers_become_the_columns_their_layout_says_with_labels_and_what_hooks_added(tmp_path: Path) -> None:
     taken = recorder(tmp_path, flush_rows=2)
-    taken.begin({"phase": "train"}, doubles)
+    taken.begin({"phase": "train"}, DOUBLES)
     for n in range(3):
         taken.append({"extra": n} if n == 1 else None, (n, 0.5))
-    taken.begin({"phase": "val"}, doubles)
+    taken.begin({"phase": "val"}, DOUBLES)
     taken.append(None, (7, 0.5))
     taken.close()
     assert read(tmp_path) == [
@@ -229,7 +229,7 @@ def test_numbers_become_the_columns_their_layout_says_with_labels_and_what_hooks
 def test_the_last_number_is_the_time_by_which_rows_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.stats.recorder.perf_counter", lambda: 100.0)
     taken = recorder(tmp_path, flush_s=1.0)
-    taken.begin({}, doubles)
+    taken.begin({}, DOUBLES)
     for n, time in enumerate((100.5, 100.9, 101.1, 101.9)):
         taken.append(None, (n, time))
     assert [row["n"] for row in read(tmp_path)] == [0, 1, 2]
@@ -243,7 +243,7 @@ def test_the_last_rows_can_be_looked_back_on_whether_flushed_or_not(tmp_path: Pa
     assert list(taken.recent) == []
     for n in range(50):
         if n % 20 == 0:
-            taken.begin({"phase": f"phase {n}"}, doubles)
+            taken.begin({"phase": f"phase {n}"}, DOUBLES)
         added = {"extra": n} if n % 3 == 0 else {}
         taken.append(added, (n, 0.5))
         rows.append({"phase": f"phase {n // 20 * 20}", "n": n, "twice": 2.0 * n, "time": 0.5, **added})
