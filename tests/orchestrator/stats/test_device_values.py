@@ -83,7 +83,7 @@ def test_rows_without_such_values_ask_nothing_of_a_gpu(gpu: Gpu) -> None:
 def closed_with_a_row(folder: Any, within_s: float) -> tuple[Recorder, Any]:
     """A recorder that is told to settle, and then that the GPU is lost; and what it wrote."""
     recorder = Recorder(Storage(folder), "stats/attempt=0/rank=0", {"rank": 0})
-    recorder.begin({"phase": "train"}, lambda numbers: {"iteration": numbers[:, 0]})
+    recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5), "note": 7}, (1.0, 0.0))
     recorder.settle(within_s)
     recorder.lose_device()
@@ -104,7 +104,7 @@ def test_what_is_lost_while_it_is_read_is_left_out(gpu: Gpu, tmp_path: Any, monk
     """Another thread ends what the GPU waits for, and what comes over then may be anything."""
     monkeypatch.setattr(gpu, "wait_event", lambda mark: recorder.lose_device())
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
-    recorder.begin({"phase": "train"}, lambda numbers: {"iteration": numbers[:, 0]})
+    recorder.begin({"phase": "train"}, {"iteration": lambda numbers: numbers[:, 0]})
     recorder.append({"loss": torch.tensor(0.5)}, (1.0, 0.0))
     recorder.close()
     (row,) = read_recorded(Storage(tmp_path), "rows").to_pylist()
