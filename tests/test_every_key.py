@@ -308,6 +308,7 @@ def breaking(how: str, **fields: Any) -> dict[str, Any]:
 
 MEASURED = {"hooks": {"perf_stats": True, "gradient_clip": {}}}
 LOGGED = {"hooks": {"perf_stats": True}, "epochs": 3}
+POWER = {"average": "power", "std": 0.1}
 SLOWEST = {"slowest": {"column": "step_s", "method": "max", "window": "epoch"}}
 STEPPED = {"scheduler": {"type": "StepLR", "step_size": 1, "gamma": 0.5}}
 VIEWS = "tests.hooks.self_supervised.views:TwoViews"
@@ -331,6 +332,7 @@ WALK: dict[str, dict[str, Key]] = {
     "ema": of(
         None, {"task_args": {"batch_norm": True}},
         decay=0.5, average="stochastic", gamma=Key(1, {"average": "annealing"}), interval=3, begin=1, buffers="ema", evaluate="both", momentum=0.1,
+        std=Key([0.2, 0.1], POWER), snapshots=Key("3 steps", POWER), keep_snapshots=Key(2, {**POWER, "snapshots": "1 step"}),
     ),
     "empty_cache": of(None, None, before_epoch=True, after_epoch=False, after_iter=True, interval=Key(2, {"after_iter": True})),
     "freeze_parameters": of({"patterns": ["0.*"]}, None, patterns=["4.*"], until="5 steps", match=Key("regex", {"patterns": ["0.*"]}, {"task": f"{HERE}:Numbered"})),

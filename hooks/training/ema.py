@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
 from hooks.hook import Hook
 from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.parts import coalesced_collectives as coalesced
+from hooks.parts import power_average
 from hooks.parts import sharded_tensors as shards
+from hooks.parts.averaged_parameters import AveragedParameters, restore_average, wide_copy
+from hooks.parts.snapshots import Snapshots
 from hooks.parts.unread_fields import refuse_unread
-from hooks.private_torch import foreach_lerp_
-from hooks.rhythm import Rhythm
+from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State, Weights
 
+Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
 Slot = tuple[nn.Module, str]
 """Where a module keeps a buffer: its table of buffers and the name; a buffer may be replaced by another tensor."""
 
@@ -31,16 +34,26 @@ class EMA(Hook):
     The first update is a copy. Averages of bf16 and fp16 weights are kept in fp32, where a decay near 1 still moves
     them; integers are never averaged. Every rank does the same work on the same weights; with `strategy: fsdp` each
     averages its own shards, without communication. `applied` puts the averages into the module and takes them out
-    again; the weights in training, and in the checkpoint's `model`, are always the raw ones. A checkpoint gets a record of its own under the hook's name: `model` (a state dict with the averages),
-    `updates`, `decay`. Resumed without such a record, the average starts from the restored weights.
+    again; the weights in training, and in the checkpoint's `model`, are always the raw ones. A checkpoint gets a record of its own under the
+    hook's name: `model` (a state dict with the averages), `updates`, `decay`. Resumed without such a record, the average starts from the restored weights.
+    With `average: power` there is an average for each `std`, of which validation runs with the first, and checkpoints are kept as
+    snapshots, from which `hookyard average` makes that of any other std after training.
     Raises ValueError at start for buffers that cannot be recomputed. Source: MMEngine EMAHook, VISSL EmaHook,
-    torch.optim.swa_utils.AveragedModel (the same numbers; this keeps its lists of tensors from step to step).
+    torch.optim.swa_utils.AveragedModel (the same numbers; this keeps its lists of tensors from step to step), Karras et al. (2024).
     """
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.999
     """How much of the average stays at each update; 0 makes it the weights themselves."""
-    average: Literal["exponential", "annealing", "stochastic"] = "exponential"
-    """Annealing raises the decay from 0 to its value; stochastic is the plain mean of all updates (SWA), without decay."""
+    average: Literal["exponential", "annealing", "stochastic", "power"] = "exponential"
+    """Annealing raises the decay from 0 to its value; stochastic is the plain mean of all updates (SWA), without decay; power keeps
+    (1 - 1/t)^(g+1) at step t, so that an average is as wide as `std` says, however long training is."""
+    std: Std | Annotated[list[Std], MinLen(1)] | None = None
+    """Of `average: power`, how wide averages are, as the standard deviation of a weight's age in parts of the training so far. Two, such as
+    [0.05, 0.10], are what any other is made of well."""
+    snapshots: Rhythm = Rhythm(1)
+    """Of `average: power`, how often a checkpoint is kept as a snapshot; 0 keeps none."""
+    keep_snapshots: Annotated[int, Ge(2)] = 32
+    """How many snapshots there are at most; where there would be more, every second is given up, and they come half as often."""
     gamma: Annotated[float, Gt(0)] = 100
     """How slowly annealing raises the decay: n steps after the copy it is min(decay, n / (gamma + n))."""
     interval: Annotated[int, Ge(1)] = 1
@@ -70,21 +83,37 @@ class EMA(Hook):
             refuse_unread(self, "average: annealing", "gamma")
         if self.average == "stochastic" and self.decay:
             refuse_unread(self, "another average, as this one is the plain mean", "decay")
+        self._stds = self._checked_stds()
+        self._exponents = [power_average.exponent(std) for std in self._stds]
+        self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
+        self._kept: Mapping[str, Any] = {}
+        """What the restored checkpoint knew of power averages."""
         if self.device is not None:
             torch.device(self.device)  # raises where torch knows none of that name
         self._updates = 0
         self._in_use = False
-        self._parameters: dict[str, nn.Parameter] = {}
-        self._averages: list[Tensor] = []
-        """Of a sharded parameter, that of this rank's shard."""
-        self._alike: tuple[list[Tensor], list[Tensor]] = ([], [])
-        self._unlike: list[tuple[Tensor, Tensor]] = []
-        self._turns: dict[str, tuple[tuple[list[Tensor], list[Tensor]], list[tuple[Tensor, Tensor]]]] = {}
-        self._step = 0
-        """The step of the last update."""
+        self._averages: list[AveragedParameters] = []
+        """From the first update on; validation runs with the first."""
+        self._before = self._step = 0
+        """The steps of the last two updates."""
         self._buffers: dict[str, tuple[Slot, Tensor]] = {}
         self._rank_buffers: dict[str, Tensor] = {}
         self._recomputed: tuple[int, list[Tensor]] | None = None
+
+    def _checked_stds(self) -> list[float]:
+        if self.average != "power":
+            refuse_unread(self, "average: power", "std", "snapshots", "keep_snapshots")
+            return []
+        if self.std is None:
+            raise ValueError("average: power needs std, such as std: [0.05, 0.10]")
+        refuse_unread(self, "another average, as std says how wide these are", "decay")
+        refuse_unread(self, "another average, as these are of parameters alone", "buffers")
+        if not self.snapshots.count:
+            refuse_unread(self, "snapshots at a rhythm, and snapshots is 0", "keep_snapshots")
+        stds = self.std if isinstance(self.std, list) else [self.std]
+        if len({*stds}) < len(stds):
+            raise ValueError(f"std names an average twice, got {stds}")
+        return stds
 
     # Events
 
@@ -94,6 +123,10 @@ class EMA(Hook):
             self._copy_weights(state.module)
             self._restore({**record["model"], **record["exact"], **self._rank_buffers})
             self._updates = record["updates"]
+            if self._stds:
+                self._restore_power(record)
+        if self._kept:
+            self._snapshots.restore(state, self._label, self._kept["snapshots"], checkpoint.get("name", ""))
 
     def on_start(self, state: State) -> None:
         if self.buffers == "recompute":
@@ -111,19 +144,30 @@ class EMA(Hook):
             return
         # Where optimizers take turns, each turn averages what it has trained: a step is one update, whatever their number.
         is_first = not state.turn or step != self._step
-        if self._updates > 1 or (self._updates and is_first):
-            self._average(state, self._updates if is_first else self._updates - 1)
-        elif self._updates or (step if self.begin.unit == "steps" else state.epoch) >= self.begin.count:
-            self._copy_weights(state.module)
-        else:
+        if not self._updates and (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
             return
+        if is_first:
+            self._before, self._step = self._step, step
+        if self._updates > 1 or (self._updates and is_first):
+            self._average(state, is_first)
+        else:
+            self._copy_weights(state.module)
         self._updates += is_first
-        self._step = step
+
+    @paced_by("snapshots")
+    def on_step(self, state: State) -> None:
+        self._ask_for_snapshot(state)
 
     def on_phase_end(self, state: State) -> None:
-        """Averages the buffers' averages over ranks, as each rank's are of its own batches."""
-        if state.phase == "train":
-            coalesced.average(average for _, average in self._buffers.values())
+        if state.phase != "train":
+            return
+        # Each rank's are of its own batches.
+        coalesced.average(average for _, average in self._buffers.values())
+        if self.snapshots.unit == "epochs":
+            self._ask_for_snapshot(state)
+
+    def on_saved(self, state: State, path: str) -> None:
+        self._snapshots.keep(state, self._label, path.rstrip("/").rpartition("/")[2])
 
     def needs_whole_model(self) -> str:
         return "buffers: recompute runs the model over each rank's own batches" if self.buffers == "recompute" else ""
@@ -135,14 +179,43 @@ class EMA(Hook):
         checkpoint[self._label] = {
             "model": model,
             "updates": self._updates,
-            "decay": self.decay,
             "exact": self._exact(model),
+            **(self._of_power(state.module) if self._stds else {"decay": self.decay}),
         }
 
     def _exact(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The averages that are kept in another type than the weights."""
-        exact = {name: average for name, average in self._named_averages() if average.dtype != model[name].dtype}
-        return {name: shards.of_parts(average, self._parameters.get(name, average)) for name, average in exact.items()}
+        first = self._averages[0].whole() if self._averages else {}
+        kept = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
+        return {name: average for name, average in kept.items() if average.dtype != model[name].dtype}
+
+    def _of_power(self, module: nn.Module) -> dict[str, Any]:
+        """What a record has of power averages: the parameter behind each name of the state dict, of tied ones the first, and the averages
+        of all but the first std."""
+        called = {id(parameter): name for name, parameter in (self._averages[0].parameters if self._averages else {}).items()}
+        named = module.named_parameters(remove_duplicate=False)
+        averaged = {name: called[id(parameter)] for name, parameter in named if id(parameter) in called}
+        further = zip(self._stds[1:], self._averages[1:], strict=False)
+        return {"averaged": averaged, "further": {str(std): average.whole() for std, average in further}}
+
+    def _restore_power(self, record: Mapping[str, Any]) -> None:
+        kept = self._kept.get("std", [])
+        if kept != self._stds:
+            raise ValueError(
+                f"the checkpoint has averages of std {', '.join(map(str, kept)) or 'none'}, and {self._label}.std is {', '.join(map(str, self._stds))}. Keep "
+                "what it has, of whose snapshots `hookyard average` makes any other; or give this hook another name, under which it begins anew"
+            )
+        self._step = self._kept["step"]
+        for std, average in zip(self._stds[1:], self._averages[1:], strict=True):
+            average.restore(record["further"][str(std)])
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self._stds:
+            return {}
+        return {"std": self._stds, "step": self._step, "updates": self._updates, "snapshots": self._snapshots.record()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._kept = state
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {"buffers": {name: average for name, (_, average) in self._buffers.items()}} if self._buffers else {}
@@ -164,58 +237,31 @@ class EMA(Hook):
             return max(1 - self.decay, self.gamma / (self.gamma + updates * self.interval))
         return 1 - self.decay
 
-    def _average(self, state: State, updates: int) -> None:
-        weight = self._weight(updates)
-        (averages, parameters), unlike = self._of_turn(state) if state.turn else (self._alike, self._unlike)
+    def _average(self, state: State, is_first: bool) -> None:
+        updates = self._updates if is_first else self._updates - 1
+        weights = [power_average.share(self._before, self._step, one) for one in self._exponents] or [self._weight(updates)]
+        for parameters, weight in zip(self._averages, weights, strict=True):
+            parameters.take(weight, state)
+        if not is_first:
+            return
         with torch.no_grad():
-            if averages:
-                foreach_lerp_(averages, parameters, weight)
-            for average, parameter in unlike:
-                average.lerp_(parameter.to(average), weight)
-            if state.turn and state.step + 1 == self._step:
-                return
             for (owner, name), average in self._buffers.values():
-                average.lerp_(getattr(owner, name).to(average), weight)
-
-    def _of_turn(self, state: State) -> tuple[tuple[list[Tensor], list[Tensor]], list[tuple[Tensor, Tensor]]]:
-        """The averages and weights of what the optimizer trains whose turn it is."""
-        if state.turn not in self._turns:
-            assert state.optimizer is not None
-            trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
-            alike = [(average, weight) for average, weight in zip(*self._alike, strict=True) if id(weight) in trained]
-            unlike = [pair for pair in self._unlike if id(pair[1]) in trained]
-            self._turns[state.turn] = ([average for average, _ in alike], [weight for _, weight in alike]), unlike
-        return self._turns[state.turn]
+                average.lerp_(getattr(owner, name).to(average), weights[0])
 
     def _copy_weights(self, module: nn.Module) -> None:
         """The first update; from here on the same lists of tensors are averaged."""
-        self._turns.clear()
-        self._parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
-        weights = [shards.local(parameter) for parameter in self._parameters.values()]
-        self._averages = [self._copy(weight) for weight in weights]
-        pairs = list(zip(self._averages, weights, strict=True))
-        alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
-        self._alike = [a for a, _ in alike], [p for _, p in alike]
-        self._unlike = [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)]
+        self._averages = [AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))]
         if self.buffers == "ema":
-            self._buffers = {name: (slot, self._copy(getattr(*slot))) for name, slot in _floating_buffers(module)}
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        wide = torch.promote_types(tensor.dtype, torch.float32)
-        return tensor.detach().to(device=self.device or tensor.device, dtype=wide, copy=True)
-
-    def _named_averages(self) -> Iterator[tuple[str, Tensor]]:
-        yield from zip(self._parameters, self._averages, strict=True)
-        for name, (_, average) in self._buffers.items():
-            yield name, average
+            self._buffers = {name: (slot, wide_copy(getattr(*slot), self.device)) for name, slot in _floating_buffers(module)}
 
     def _restore(self, values: Mapping[str, Tensor]) -> None:
-        for name, average in self._named_averages():
-            whole = self._parameters.get(name, average)
-            if name not in values or values[name].shape != whole.shape:
-                found = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
-                raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(whole.shape)}")
-            average.copy_(shards.local(shards.like(values[name], whole)))
+        self._averages[0].restore(values)
+        for name, (_, average) in self._buffers.items():
+            restore_average(name, average, average, values)
+
+    def _ask_for_snapshot(self, state: State) -> None:
+        if self._stds and self._updates:
+            self._snapshots.ask(state, self._label)
 
     # Using them
 
@@ -232,11 +278,12 @@ class EMA(Hook):
             yield
             return
         self._in_use = True
-        parameters, slots = list(self._parameters.values()), self._exchanged_buffers(state.module)
+        first = self._averages[0]
+        parameters, slots = list(first.parameters.values()), self._exchanged_buffers(state.module)
         raw_weights = [_raw(parameter) for parameter in parameters]
         raw_buffers = [getattr(*slot) for slot in slots]
         try:
-            for parameter, average in zip(parameters, self._averages, strict=True):
+            for parameter, average in zip(parameters, first.values, strict=True):
                 _put(parameter, average)
             self._put_buffers(state, slots)
             yield

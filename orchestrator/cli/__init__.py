@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.average import average
 from orchestrator.cli.compare import compare
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Verbs
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 
 for verb in (
-    init, run, sweep, resume, evaluate, watch, ls, show, stats, samples, replay, compare, doctor, report, note, rm, submit, status, logs, stop, validate,
+    init, run, sweep, resume, evaluate, average, watch, ls, show, stats, samples, replay, compare, doctor, report, note, rm, submit, status, logs, stop, validate,
     hooks, schema,
 ):  # fmt: skip
     app.command()(verb)

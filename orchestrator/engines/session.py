@@ -176,7 +176,7 @@ class Session:
         """Builds the loop with those that ride on it, and puts each where its attempt goes on from."""
         experiment, subject = resolved.experiment, self.assignment.subject
         if subject:
-            kind: Callable[..., Rounds] = partial(EvaluationLoop, kind=subject.phase, data_of=self._data_of)
+            kind: Callable[..., Rounds] = partial(EvaluationLoop, kind=subject.phase, data_of=self._data_of, origin=self._origin(experiment))
         elif trains_itself(type(resolved.task)):
             kind = OwnLoop
         else:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from hooks.parts.metric_names import phase_of
+from hooks.state import Weights
 from orchestrator.checkpoint.position import Stage
+from orchestrator.config.source import Origin
 from orchestrator.errors import RunError
 from orchestrator.loop.hooked_contents import WeightsAlone
 from orchestrator.loop.loop import Loop
@@ -16,13 +18,24 @@ from orchestrator.loop.report import Report
 
 class EvaluationLoop(Loop):
     """Goes once through all phases of a `kind`, `val` or `test`, with the checkpoint that was put back, and yields one report. Worker process.
-    Raises RunError where the task has no such data."""
+
+    Where the experiment names weights to begin with, these take the place of all that the checkpoint was validated with. Raises RunError where
+    the task has no such data.
+    """
 
     contents = WeightsAlone
 
-    def __init__(self, *arguments: Any, kind: str, **more: Any) -> None:
+    def __init__(self, *arguments: Any, kind: str, origin: Origin | None = None, **more: Any) -> None:
         super().__init__(*arguments, **more, resumes=True)
-        self._kind = kind
+        self._kind, self._origin = kind, origin
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self.experiment.init:
+            told = self._begin_with_weights(self.state.module, self._origin)
+            self.state.evaluations = {"": Weights()}
+            for line in told if self.world.is_master else ():
+                self.state.show(line)
 
     def _rounds(self) -> Iterator[Report]:
         if not self.data.of_kind(self._kind):

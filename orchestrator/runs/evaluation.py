@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,7 @@ from orchestrator.config.workers import another_number_of_ranks
 from orchestrator.engines.ray_environment import chosen_address
 from orchestrator.engines.session import Subject
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
+from orchestrator.loop.weight_sources import find_for
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName, Evaluated
 from orchestrator.records.provenance import provenance
@@ -31,7 +33,7 @@ from orchestrator.task import trains_itself
 Kind = Literal["val", "test"]
 
 _READ = (
-    "task_args", "seed", "precision", "channels_last", "compile", "sync_batchnorm", "deterministic", "cudnn_benchmark", "float32_matmul_precision",
+    "task_args", "init", "seed", "precision", "channels_last", "compile", "sync_batchnorm", "deterministic", "cudnn_benchmark", "float32_matmul_precision",
     "loader.eval_batch_size", "loader.num_workers", "loader.pin_memory", "workers", "hang", "max_failures", "environment", "upload_interval_s",
 )  # fmt: skip
 """What of an experiment an evaluation reads, beside its hooks."""
@@ -100,10 +102,11 @@ class Evaluation:
             "local": engine == "in-process",
             "seed": self.experiment.seed,
             "evaluates": asdict(self.subject),
+            "init": find_for(self.experiment),
         }
         around = self.run.storage / EVALUATIONS
         taken = around.names()
-        stem = f"{self.subject.checkpoint}-{self.subject.phase}"
+        stem = "-".join(filter(None, [self.subject.checkpoint, self.subject.phase, _named_weights(self.experiment, self.subject.checkpoint)]))
         name = next(one for one in chain([stem], (f"{stem}-{number}" for number in count(2))) if one not in taken)
         with Lease(around / name) as lease:
             folder = RunFolder.create(around, name, to_yaml(self.experiment), **metadata)
@@ -111,6 +114,12 @@ class Evaluation:
             subject = Subject(self.subject.checkpoint, self.subject.phase)
             drive(folder, self.experiment, engine, address, lease, how_to_go_on=again, subject=subject)
         return folder
+
+
+def _named_weights(experiment: Experiment, checkpoint: str) -> str:
+    """What in an evaluation's name says which weights take the place of the checkpoint's."""
+    name = Path(experiment.init.source).name if experiment.init else ""
+    return re.sub(r"[^\w.-]", "-", name.removesuffix(".pt").removesuffix(".safetensors").removeprefix(f"{checkpoint}-"))
 
 
 def _subject(run: RunFolder, label: str, phase: Kind, other_data: bool) -> Evaluated:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.checkpoint.store import CheckpointStore
     from orchestrator.config.experiment import Experiment
     from orchestrator.records.metadata import EngineName
+    from orchestrator.runs.averaging import Average
     from orchestrator.stats.query import Rows
     from orchestrator.storage import Storage
 
@@ -197,6 +198,16 @@ class Run(Result):
     def weights(self, label: str = "best") -> dict[str, Tensor]:
         """The state dict of what `load` gives, without the task's code. Raises CheckpointError as `load` does."""
         return self._store().weights(label)
+
+    def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
+        """The average of the weights with a std, at the newest snapshot or that `at` a step, from those that `ema: {average: power}` kept: its
+        `weights`, and what it was made of; `save` writes a file. `hook` is whose, where several keep such.
+
+        Raises UsageError where the snapshots do not make it well, or there are none.
+        """
+        from orchestrator.runs.averaging import average
+
+        return average(self.folder, std, at, hook)
 
     def continued(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
         """The run's experiment with `key=value` overrides over it, which `run` goes on with from a checkpoint, `best`, `last` or

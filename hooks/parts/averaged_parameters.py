@@ -1,0 +1,78 @@
+"""A moving average of a module's parameters, updated in lists of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from hooks.parts import sharded_tensors as shards
+from hooks.private_torch import foreach_lerp_
+from hooks.state import State
+
+Pairs = tuple[tuple[list[Tensor], list[Tensor]], list[tuple[Tensor, Tensor]]]
+"""Averages with their weights: lists of those that are alike in type and device, and the others in pairs."""
+
+
+class AveragedParameters:
+    """The average of a module's floating-point and complex parameters, on a device or beside them; begins as a copy.
+
+    Of bf16 and fp16 it is kept in fp32, of a sharded parameter it is that of this rank's shard.
+    """
+
+    def __init__(self, module: nn.Module, device: str | None) -> None:
+        self.parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point() or p.is_complex()}
+        weights = [shards.local(parameter) for parameter in self.parameters.values()]
+        self.values = [wide_copy(weight, device) for weight in weights]
+        pairs = list(zip(self.values, weights, strict=True))
+        alike = [(a, p) for a, p in pairs if (a.dtype, a.device) == (p.dtype, p.device)]
+        self._all: Pairs = ([a for a, _ in alike], [p for _, p in alike]), [(a, p) for a, p in pairs if (a.dtype, a.device) != (p.dtype, p.device)]
+        self._turns: dict[str, Pairs] = {}
+
+    @torch.no_grad()
+    def take(self, weight: float, state: State) -> None:
+        """Moves the average to the weights by a share; where optimizers take turns, of what is trained in the present one."""
+        (averages, parameters), unlike = self._of_turn(state) if state.turn else self._all
+        if averages:
+            foreach_lerp_(averages, parameters, weight)
+        for average, parameter in unlike:
+            average.lerp_(parameter.to(average), weight)
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Each average by its parameter's name."""
+        yield from zip(self.parameters, self.values, strict=True)
+
+    def whole(self) -> dict[str, Tensor]:
+        """The averages, sharded where their parameters are."""
+        return {name: shards.of_parts(average, self.parameters[name]) for name, average in self.named()}
+
+    def restore(self, values: Mapping[str, Tensor]) -> None:
+        """Takes averages by name; raises ValueError where they do not fit."""
+        for name, average in self.named():
+            restore_average(name, average, self.parameters[name], values)
+
+    def _of_turn(self, state: State) -> Pairs:
+        """The averages and weights of what the optimizer trains whose turn it is."""
+        if state.turn not in self._turns:
+            assert state.optimizer is not None
+            trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
+            (averages, parameters), unlike = self._all
+            alike = [(average, weight) for average, weight in zip(averages, parameters, strict=True) if id(weight) in trained]
+            others = [pair for pair in unlike if id(pair[1]) in trained]
+            self._turns[state.turn] = ([average for average, _ in alike], [weight for _, weight in alike]), others
+        return self._turns[state.turn]
+
+
+def wide_copy(tensor: Tensor, device: str | None) -> Tensor:
+    """A copy that can be averaged, at least fp32, on a device or beside the tensor."""
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    return tensor.detach().to(device=device or tensor.device, dtype=wide, copy=True)
+
+
+def restore_average(name: str, average: Tensor, whole: Tensor, values: Mapping[str, Tensor]) -> None:
+    """Puts what a checkpoint has of an average into it; raises ValueError where that does not fit `whole`."""
+    if name not in values or values[name].shape != whole.shape:
+        found = f"has shape {tuple(values[name].shape)}" if name in values else "is missing"
+        raise ValueError(f"the checkpoint's average of '{name}' {found}; the model needs {tuple(whole.shape)}")
+    average.copy_(shards.local(shards.like(values[name], whole)))

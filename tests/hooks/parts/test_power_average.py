@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hooks.parts.power_average import LARGEST_STD, combination, exponent, share, std_of
+
+
+def test_a_std_is_the_papers() -> None:
+    """Karras et al. (2024), section 3.1: 5 % and 10 % are 16.97 and 6.94."""
+    assert [round(exponent(std), 2) for std in (0.05, 0.10)] == [16.97, 6.94]
+    for std in (0.01, 0.07, 0.2, LARGEST_STD):
+        g = exponent(std)
+        assert std_of(g) == pytest.approx(std)
+        assert (g + 1) ** 0.5 * (g + 2) ** -1 * (g + 3) ** -0.5 == pytest.approx(std)
+        x = (np.arange(100_000) + 0.5) / 100_000
+        weights = x**g / (x**g).sum()
+        assert np.sqrt((weights * (x - (weights * x).sum()) ** 2).sum()) == pytest.approx(std, rel=1e-6)
+    assert exponent(LARGEST_STD) == pytest.approx(0, abs=0.03)
+
+
+@pytest.mark.parametrize("steps", [range(1, 13), [3, 6, 9, 10, 20]])
+def test_updates_leave_each_step_its_part_of_the_profile(steps: list[int]) -> None:
+    g, left, before = exponent(0.1), np.zeros(len(steps)), 0
+    for place, step in enumerate(steps):
+        taken = share(before, step, g)
+        left, before = left * (1 - taken), step
+        left[place] += taken
+    edges = np.array([0, *steps]) / steps[-1]
+    np.testing.assert_allclose(left, np.diff(edges ** (g + 1)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("std", [0.04, 0.07, 0.2])
+def test_factors_are_those_of_least_squares_over_all_steps(std: float) -> None:
+    """The profiles as columns, at a million places, as one dense problem."""
+    stored, wanted = [(step, one) for step in (30, 70, 100) for one in (0.05, 0.1)], (100, std)
+    places = (np.arange(1_000_000) + 0.5) / 10_000
+    columns = [np.where(places < t, (g + 1) * (places / t) ** g / t, 0) for t, g in ((t, exponent(one)) for t, one in [*stored, wanted])]
+    *basis, target = columns
+    expected = np.linalg.lstsq(np.stack(basis, 1), target, rcond=None)[0]
+    factors, error = combination(stored, wanted)
+    np.testing.assert_allclose(factors, expected, rtol=2e-4, atol=1e-5)
+    assert error == pytest.approx(np.linalg.norm(expected @ np.stack(basis) - target) / np.linalg.norm(target), rel=1e-3)
+
+
+def test_a_stored_average_is_itself_alone_among_however_many() -> None:
+    stored = [(step, std) for step in range(20, 660, 20) for std in (0.05, 0.1)]
+    factors, error = combination(stored, (640, 0.1))
+    assert error < 1e-6
+    assert factors[-1] == pytest.approx(1, abs=1e-6)
+    assert max(map(abs, factors[:-1])) < 1e-6

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from hooks import Rhythm, State
+from hooks.parts.snapshots import Snapshots
+
+
+class Kept:
+    """A store as far as snapshots know one."""
+
+    def __init__(self) -> None:
+        self.wanted: list[str] = []
+
+    def retain(self, owner: str, names: list[str]) -> None:
+        assert owner == "ema"
+        self.wanted = list(names)
+
+    def names(self) -> list[str]:
+        return self.wanted
+
+
+def lived(snapshots: Snapshots, state: State, steps: range) -> dict[int, list[str]]:
+    """What is kept after each step."""
+    kept = {}
+    for state.step in steps:
+        snapshots.ask(state, "ema")
+        if state.checkpoint_reasons:
+            state.checkpoint_reasons.clear()
+            snapshots.keep(state, "ema", str(state.step))
+        kept[state.step] = list(state.checkpoints.names())  # type: ignore[union-attr]
+    return kept
+
+
+def test_they_stay_evenly_apart_however_long_the_run() -> None:
+    state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
+    kept = lived(Snapshots(Rhythm(10, "steps"), 4), state, range(1, 401))
+    assert kept[40] == ["10", "20", "30", "40"]
+    assert kept[50] == kept[40]
+    assert kept[60] == ["20", "40", "60"]  # one too many: every second goes, and is not made any more
+    assert kept[80] == ["20", "40", "60", "80"]
+    assert kept[400] == ["80", "160", "240", "320"]
+    assert max(map(len, kept.values())) == 4
+
+
+@pytest.mark.parametrize("cut", [45, 80])
+def test_gone_on_with_they_are_as_without_a_break(cut: int) -> None:
+    """From an earlier checkpoint: what came after it is given up."""
+    whole = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
+    expected = lived(Snapshots(Rhythm(10, "steps"), 4), whole, range(1, 201))
+    state = State(phase="train", stepped=True, checkpoints=Kept())  # type: ignore[arg-type]
+    first = Snapshots(Rhythm(10, "steps"), 4)
+    lived(first, state, range(1, cut))
+    state.step = cut
+    first.ask(state, "ema")
+    record = first.record()  # as the checkpoint of this step has it
+    state.checkpoint_reasons.clear()
+    lived(first, state, range(cut + 1, 100))
+    state.checkpoints.retain("ema", [*expected[cut], "90", "100"])  # type: ignore[union-attr]
+    again = Snapshots(Rhythm(10, "steps"), 4)
+    again.restore(state, "ema", record, str(cut))
+    assert state.checkpoints.names() == expected[cut]  # type: ignore[union-attr]
+    assert lived(again, state, range(cut + 1, 201)) == {step: names for step, names in expected.items() if step > cut}

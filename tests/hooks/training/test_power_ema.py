@@ -1,0 +1,128 @@
+"""`ema` with `average: power`: averages as wide as std says, held against the sum of all weights by the paper's profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import Rhythm, State
+from hooks.parts.power_average import exponent
+from hooks.testing import check_hook
+from hooks.training.ema import EMA
+from orchestrator.config.components import make_hooks
+from orchestrator.errors import ConfigError
+from tests.hooks.training.steps import batches, new_state, small_model, train
+from tests.hooks.training.test_ema import Trail, averages, checkpoint_of, resume, through_a_file
+
+STDS = [0.05, 0.2]
+
+
+def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Tensor]:
+    """The sum of what the weights were after these steps by (i^(g+1) - (i-1)^(g+1)) / t^(g+1), in float64."""
+    edges = (torch.tensor([0, *steps], dtype=torch.float64) / steps[-1]) ** (exponent(std) + 1)
+    return [torch.tensordot(edges.diff(), torch.stack([values[step - 1][place] for step in steps]), 1) for place in range(len(values[0]))]
+
+
+@pytest.mark.parametrize(
+    ("fields", "steps"), [({}, range(1, 15)), ({"interval": 3}, [3, 6, 9, 12]), ({"begin": Rhythm(5, "steps")}, range(5, 15)), ({"std": 0.1}, range(1, 15))]
+)
+def test_each_is_the_sum_of_all_weights_by_its_profile(fields: dict[str, Any], steps: list[int]) -> None:
+    """Where averaging begins later, the first weights stand for those before."""
+    state, hook, trail = new_state(small_model()), EMA(**{"average": "power", "std": STDS, **fields}), Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(14))
+    record = checkpoint_of(hook, state)["ema"]
+    stds = [fields["std"]] if "std" in fields else STDS
+    for std in stds:
+        values = record["further"].get(str(std), record["model"])
+        for (name, _), expected in zip(state.module.named_parameters(), direct(trail.values, list(steps), std), strict=True):
+            torch.testing.assert_close(values[name].double(), expected, rtol=1e-5, atol=1e-7)
+    for ours, expected in zip(averages(hook, state), direct(trail.values, list(steps), stds[0]), strict=True):
+        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cut", [1, 7])
+def test_resumed_it_gives_the_same_as_without_a_break(cut: int, dtype: torch.dtype) -> None:
+    data = [(batch.to(dtype),) for (batch,) in batches(9)]
+    straight, whole = EMA(average="power", std=STDS, interval=2), new_state(small_model().to(dtype))
+    train(whole, {"ema": straight}, data[:cut])
+    checkpoint = checkpoint_of(straight, whole)
+    assert whole.optimizer is not None
+    optimizer = through_a_file(whole.optimizer.state_dict())
+    hook = EMA(average="power", std=STDS, interval=2)
+    state = resume(hook, small_model(seed=5).to(dtype), checkpoint, step=cut, iteration=cut)
+    assert state.optimizer is not None
+    state.optimizer.load_state_dict(optimizer)
+    train(state, {"ema": hook}, data[cut:])
+    train(whole, {"ema": straight}, data[cut:])
+    expected, found = checkpoint_of(straight, whole), checkpoint_of(hook, state)
+    assert found["hook"] == {**expected["hook"], "step": 8, "updates": 4}
+    for part in ("model", "exact"):
+        assert all(torch.equal(found["ema"][part][name], value) for name, value in expected["ema"][part].items())
+    for std, values in expected["ema"]["further"].items():
+        assert all(torch.equal(found["ema"]["further"][std][name], value) for name, value in values.items())
+
+
+def test_tied_weights_are_named_by_the_first() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = module[0].weight
+    state, hook = new_state(module), EMA(average="power", std=0.1)
+    train(state, {"ema": hook}, batches(2))
+    assert checkpoint_of(hook, state)["ema"]["averaged"] == {"0.weight": "0.weight", "0.bias": "0.bias", "1.weight": "0.weight", "1.bias": "1.bias"}
+
+
+def test_where_optimizers_take_turns_a_step_is_one_update() -> None:
+    """Both turns of a step take the same share, each of what it has trained."""
+    module = small_model()
+    halves = {"one": list(module[0].parameters()) + list(module[1].parameters()), "two": list(module[3].parameters())}
+    hook, trail, state = EMA(average="power", std=STDS), Trail(), State(module=module, model=module, phase="train")
+    for state.step in range(6):
+        for state.turn, parameters in halves.items():
+            state.optimizer = torch.optim.SGD(parameters)
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(state.step)))
+            hook.on_update(state)
+        trail.on_update(state)
+    for ours, expected in zip(averages(hook, state), direct(trail.values, [*range(1, 7)], STDS[0]), strict=True):
+        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+    assert hook.state_dict()["updates"] == 6
+
+
+def test_a_checkpoint_of_other_widths_is_refused_with_what_to_do() -> None:
+    state, hook = new_state(small_model()), EMA(average="power", std=STDS)
+    train(state, {"ema": hook}, batches(2))
+    with pytest.raises(ValueError, match=r"averages of std 0\.05, 0\.2, and ema\.std is 0\.1\. Keep what it has, .* under which it begins anew"):
+        resume(EMA(average="power", std=0.1), small_model(), checkpoint_of(hook, state))
+    plain = EMA(decay=0.5)
+    train(state, {"ema": plain}, batches(2))
+    with pytest.raises(ValueError, match=r"averages of std none, and ema\.std is 0\.1"):
+        resume(EMA(average="power", std=0.1), small_model(), checkpoint_of(plain, state))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"average": "power"}, r"average: power needs std, such as std: \[0.05, 0.10\]"),
+        ({"average": "power", "std": 0.1, "decay": 0.9}, r"decay: is read by nothing, got 0.9: it needs another average"),
+        ({"average": "power", "std": 0.1, "buffers": "ema"}, r"buffers: is read by nothing, got 'ema'"),
+        ({"average": "power", "std": [0.1, 0.1]}, "std names an average twice"),
+        ({"average": "power", "std": []}, "std"),
+        ({"average": "power", "std": 0.3}, r"std.*0\.2886"),
+        ({"average": "power", "std": [0.1, 0]}, "std"),
+        ({"average": "power", "std": 0.1, "snapshots": 0, "keep_snapshots": 9}, "keep_snapshots: is read by nothing"),
+        ({"std": 0.1}, "std: is read by nothing, got 0.1: it needs average: power"),
+        ({"snapshots": "5 steps"}, "snapshots: is read by nothing"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_in_the_file(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_hooks({"ema": fields}, {})
+
+
+def test_it_keeps_what_hooks_promise_and_observes() -> None:
+    check_hook(EMA, fields={"average": "power", "std": STDS, "decay": 0.999, "snapshots": Rhythm(2, "steps")}, examples=0)

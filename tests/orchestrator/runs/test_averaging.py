@@ -1,0 +1,172 @@
+"""An average made after training is the one that training with its std would have kept, as far as it says of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from hooks import Hook, State
+from hooks.parts.power_average import exponent
+from orchestrator import Run, RunError, open_run, resume, run, sweep
+from orchestrator.cli import app
+from orchestrator.config.load import to_yaml
+from orchestrator.engines.session import Assignment, Session
+from orchestrator.loop.world import World
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.averaging import LARGEST_ERROR
+from tests.hooks.training.test_power_ema import direct
+from tests.ranks import on_ranks
+from tests.tasks import described
+
+POWER = {"average": "power", "std": [0.05, 0.10], "snapshots": "4 steps"}
+
+
+@dataclass
+class Trail(Hook):
+    """Keeps every value of the weights in a file."""
+
+    def __post_init__(self) -> None:
+        self.values: list[list[Tensor]] = []
+
+    def on_update(self, state: State) -> None:
+        self.values.append([parameter.detach().double() for parameter in state.module.parameters()])
+
+    def on_end(self, state: State) -> None:
+        torch.save(self.values, state.artifacts / "trail.pt")
+
+
+def averaging(**fields: Any) -> Any:
+    hooks = {"ema": POWER, "checkpoint": {"keep": 1}, **fields.pop("hooks", {})}
+    return described(**{"epochs": 6, "task_args": {"batch_norm": True}, "hooks": hooks, **fields})
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(averaging(hooks={"trail": {"type": f"{__name__}:Trail"}}), tmp_path_factory.mktemp("runs"), local=True)
+
+
+def told(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [*map(str, words)])
+    assert (result.exit_code, "Traceback" in result.output) == (code, False), result.output
+    return result.output
+
+
+@pytest.mark.parametrize(("std", "at"), [(0.05, None), (0.10, 28), (0.07, None), (0.07, 28), (0.15, None)])
+def test_it_is_the_sum_of_all_weights_by_its_profile_within_its_error(done: Run, std: float, at: int | None) -> None:
+    """By Cauchy and Schwarz no weight is further off than the profile's difference times the norm of what the weight was."""
+    made = done.average(std, at)
+    assert (made.step, made.std) == (at or 42, std)
+    values = torch.load(Path(done.path) / "trail.pt", weights_only=True)[: made.step]
+    g = exponent(std)
+    norm = (g + 1) / ((2 * g + 1) * made.step) ** 0.5
+    names = [name for name, _ in done.load("last").named_parameters()]
+    for place, (name, expected) in enumerate(zip(names, direct(values, [*range(1, made.step + 1)], std), strict=True)):
+        bound = made.error * norm * torch.stack([value[place] for value in values]).norm(dim=0)
+        assert ((made.weights[name].double() - expected).abs() <= bound + 1e-6).all()
+    assert made.error <= (1e-6 if std in POWER["std"] else LARGEST_ERROR)
+
+
+def test_its_other_tensors_are_the_checkpoints(done: Run) -> None:
+    made, kept = done.average(0.07), done.weights("last")
+    assert made.weights.keys() == kept.keys()
+    assert all(value.dtype == kept[name].dtype for name, value in made.weights.items())
+    assert torch.equal(made.weights["1.running_var"], kept["1.running_var"])
+    assert sum(term.factor for term in made.terms) == pytest.approx(1, abs=0.01)
+    assert {*range(4, 42, 4), 42} <= {term.step for term in made.terms}  # each 4 steps, and the last
+
+
+def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Path) -> None:
+    """That of the std which validation ran with is measured as the run reported it."""
+    text = told("average", done.path, "--std", 0.05)
+    *_, wrote, measure = text.splitlines()
+    file = wrote.removeprefix("wrote ")
+    assert file == f"{done.path}/averages/epoch-0006-std-0.05.pt"
+    report = json.loads(told(*measure.partition("hookyard ")[2].split(), "--json").partition("\n{")[2].join(["{", ""]))
+    assert report["path"].endswith("/evaluations/epoch-0006-val-std-0.05")
+    assert report["metrics"]["val/loss"] == pytest.approx(done.reports()[-1]["val/loss"], rel=1e-6)
+    wide = tmp_path / "wide.safetensors"
+    made = json.loads(told("average", done.path, "--std", 0.15, "--at", 28, "--out", wide, "--json"))
+    assert (made["file"], made["step"], made["checkpoint"]) == (str(wide), 28, "epoch-0004")
+    begun = run(described(epochs=1, task_args={"batch_norm": True}, optimizer={"type": "SGD", "lr": 0.0}, init={"from": str(wide), "strict": True}), tmp_path, local=True)
+    expected = done.average(0.15, 28).weights
+    assert all(torch.equal(begun.weights("last")[name], expected[name]) for name in ("0.weight", "4.bias"))
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--std", 0.005], r"\d+ snapshots of \S+ up to step 42 do not make the average of std 0\.005.* they make from 0\.0\d+ to 0\.2\d*"),
+        (["--std", 0.4], r"std must be more than 0 and at most 0\.2886.*got 0\.4"),
+        (["--std", "nan"], "std must be more than 0"),
+        (["--std", 0.07, "--at", 11], r"no snapshot at step 11; there are 4, 8, 12, 16, 20, \d+ and others"),
+        (["--std", 0.07, "--out", "/proc/x.pt"], r"cannot write /proc/x\.pt"),
+        (["--std", 0.07, "--hook", "slow"], "power averages of ema, and slow is asked for"),
+    ],
+)
+def test_what_snapshots_do_not_make_is_a_wrong_call(done: Run, words: list[Any], answer: str) -> None:
+    before = sorted(Path(done.path).rglob("*"))
+    assert re.search(answer, told("average", done.path, *words, code=2))
+    assert sorted(Path(done.path).rglob("*")) == before
+
+
+def test_a_run_without_snapshots_says_what_to_write(tmp_path: Path) -> None:
+    plain = run(described(epochs=1, hooks={"ema": {}}), tmp_path, local=True)
+    assert "has no snapshots to make an average of; train with hooks: {ema: {average: power, std: [0.05, 0.10]}}" in told("average", plain.path, "--std", 0.07, code=2)
+
+
+def test_damage_is_a_wrong_call(tmp_path: Path) -> None:
+    broken = run(averaging(epochs=3), tmp_path, local=True)
+    file = Path(broken.path) / "checkpoints/step-00000012/ema.pt"
+    file.write_bytes(bytes(reversed(file.read_bytes())))
+    assert "ema.pt is damaged" in told("average", broken.path, "--std", 0.07, code=2)
+
+
+def test_a_run_that_failed_and_went_on_has_the_snapshots_of_one_that_did_not(done: Run, tmp_path: Path) -> None:
+    breaks = {"breaks": {"type": "tests.tasks:Breaks", "iteration": 31}}
+    with pytest.raises(RunError):
+        run(averaging(hooks=breaks), tmp_path, local=True)
+    folder = tmp_path / "points"
+    (folder / "checkpoints/epoch-0004/model.pt").write_bytes(b"damaged, so that it goes on from step 24")
+    mended = folder / "experiment.yaml"
+    mended.write_text(mended.read_text().replace("iteration: 31", "iteration: 1000"))
+    again = resume(folder)
+    assert again.folder.attempts()[1].checkpoint == "step-00000024"
+    ours, expected = again.average(0.07), done.average(0.07)
+    assert ours.terms == expected.terms
+    assert all(torch.equal(value, expected.weights[name]) for name, value in ours.weights.items())
+
+
+def _train(rank: int, world_size: int, assignments: list[Assignment]) -> None:
+    for one in assignments:
+        list(Session(one, World(rank, world_size)).reports())
+
+
+def test_ranks_and_shards_make_the_same(tmp_path: Path) -> None:
+    assignments = []
+    for strategy in ("ddp", "fsdp"):
+        experiment = averaging(epochs=5, task_args={}, workers={"count": 2, "strategy": strategy})
+        folder = RunFolder.create(tmp_path, strategy, to_yaml(experiment), source=experiment.source)
+        assignments.append(Assignment(experiment.source, folder.location))
+    on_ranks(_train, 2, assignments)
+    whole, shards = (open_run(tmp_path / strategy).average(0.07) for strategy in ("ddp", "fsdp"))
+    assert whole.terms == shards.terms
+    for name, value in whole.weights.items():
+        torch.testing.assert_close(shards.weights[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_trials_of_other_widths_ride_on_one_training(tmp_path: Path) -> None:
+    """Each keeps snapshots of its own, and what both have is the same in both."""
+    settings = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"hooks.ema.std": {"grid": [[0.05, 0.1], 0.1]}}}
+    riding = sweep(averaging(sweep=settings), tmp_path, local=True)
+    assert riding.trials["carrier"].dropna().unique().tolist() == ["trial-0000"]
+    both, one = (trial.average(0.1) for trial in riding.runs)
+    assert {term.step for term in both.terms} == {term.step for term in one.terms} >= {*range(4, 42, 4)}
+    torch.testing.assert_close(one.weights, both.weights)
