@@ -120,8 +120,8 @@ class CharLM(Task):
 
     A document is a function, a class's head or what stands between them, and at most `longest` characters of it; each
     begins anew. Every tenth file validates, so no function is split between training and validation. A batch is `(inputs,
-    targets)`, both (B, T) int64 with T the longest of the batch: the targets are the characters, the inputs the same
-    moved by one. A *sample* is a character: the loss, the metrics and the count of samples are over characters that
+    targets, lengths)`, the first two (B, T) int64 with T the longest of the batch: the targets are the characters, the inputs the
+    same moved by one. The lengths are B plain numbers, so that nobody asks a GPU for them. A *sample* is a character: the loss, the metrics and the count of samples are over characters that
     are there, never over padding. The text is that of the installed Python, so numbers differ a little from one to
     another.
     """
@@ -152,14 +152,14 @@ class CharLM(Task):
         train = [text for index, text in enumerate(texts) if index % VALIDATION_FILE != VALIDATION_FILE - 1]
         return {"train": Documents(train, self.longest), "val": Documents(val, self.longest)}
 
-    def collate(self, samples: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def collate(self, samples: list[Tensor]) -> tuple[Tensor, Tensor, list[int]]:
         """Pads documents to the longest of the batch."""
         targets = pad_sequence(samples, batch_first=True, padding_value=BOUNDARY)
-        return functional.pad(targets, (1, -1), value=BOUNDARY), targets
+        return functional.pad(targets, (1, -1), value=BOUNDARY), targets, [len(sample) for sample in samples]
 
     def batch_size(self, batch: Any) -> int:
         """The characters that are there."""
-        return int((batch[1] != BOUNDARY).sum())
+        return sum(batch[2])
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
         """Cross entropy in nats, the mean over the batch's characters."""
@@ -167,8 +167,10 @@ class CharLM(Task):
 
     def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
         """`bits_per_character`: what each character costs to tell, given those before it; shape (characters,)."""
-        there = batch[1] != BOUNDARY
-        return {"bits_per_character": functional.cross_entropy(output[there], batch[1][there], reduction="none") / math.log(2)}
+        targets = batch[1].flatten()
+        # Told how many there are, torch need not wait for a GPU that counts them, as it would for a mask.
+        there = (targets != BOUNDARY).nonzero_static(size=self.batch_size(batch)).squeeze(1)
+        return {"bits_per_character": functional.cross_entropy(output.flatten(0, 1)[there], targets[there], reduction="none") / math.log(2)}
 
 
 def ngram_bits(train: Sequence[Tensor], val: Sequence[Tensor], order: int) -> Tensor:

@@ -59,7 +59,7 @@ def _observing(layers: list[BatchNorm], sums: list[Tensor]) -> Iterator[None]:
 
     def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         values = inputs[0].transpose(0, 1).flatten(1).double()
-        of_layer[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_tensor([values.shape[1]])])
+        of_layer[layer] += torch.cat([values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])])
         layer.training = values.shape[1] > 1  # by its batch's statistics, as in training, where it has any
 
     of_layer: dict[nn.Module, Tensor] = dict(zip(layers, sums, strict=True))

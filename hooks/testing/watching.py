@@ -21,9 +21,9 @@ from orchestrator.stats.spans import TIMES
 
 READS = frozenset({
     "item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__", "is_nonzero", "equal", "allclose",
-    "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount",
+    "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "new_tensor",
 })  # fmt: skip
-"""Functions whose answer the host must have, a number or a shape, before it goes on."""
+"""Functions whose answer the host must have, a number or a shape, before it goes on; or that copy from its memory, which waits too."""
 MADE_ON_THE_HOST = frozenset({
     "tensor", "as_tensor", "from_numpy", "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint", "randperm",
 })  # fmt: skip
@@ -130,7 +130,7 @@ class Watch:
     def _read(self, what: str) -> None:
         self._stop(
             "device",
-            f"reads a value from the device ({what}), for which every iteration waits",
+            f"waits for the device in every iteration ({what})",
             "keep the tensor and record it as it is, or read it at a pace (@paced_by) or in on_phase_end; where each "
             f"iteration must know it, say so: waits_for_device: ClassVar[frozenset[str]] = frozenset({{'{self._event}'}})",
         )

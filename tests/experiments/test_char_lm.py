@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from experiments.char_lm import BOUNDARY, UNKNOWN, VOCABULARY, CharLM, Documents, documents, encode, ngram_bits, sources
+from hooks.testing.watching import DeviceReads
 from orchestrator import load_experiment
 from orchestrator.config.experiment import Component
 from orchestrator.config.resolve import resolve
@@ -136,7 +137,8 @@ def test_a_later_character_never_changes_what_was_said_before(task: CharLM, plac
 
 
 def test_no_character_is_asked_for_by_itself(task: CharLM) -> None:
-    inputs, targets = task.collate([torch.tensor([5, 6, 7]), torch.tensor([8])])
+    inputs, targets, lengths = task.collate([torch.tensor([5, 6, 7]), torch.tensor([8])])
+    assert lengths == [3, 1]
     assert inputs.tolist() == [[BOUNDARY, 5, 6], [BOUNDARY, 8, BOUNDARY]]
     assert targets.tolist() == [[5, 6, 7], [8, BOUNDARY, BOUNDARY]]
 
@@ -164,7 +166,7 @@ def test_padding_gives_no_gradient(task: CharLM) -> None:
     (task.loss(model(batch[0]), batch)).backward()
     alone = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    only_first = (padded[0][:1], padded[1][:1])
+    only_first = (padded[0][:1], padded[1][:1], padded[2][:1])
     task.loss(model(only_first[0]), only_first).backward()
     for parameter, expected in zip(model.parameters(), alone, strict=True):
         torch.testing.assert_close(parameter.grad, expected)
@@ -175,6 +177,17 @@ def test_samples_are_the_characters_that_are_there(task: CharLM) -> None:
     assert batch[0].shape == (3, 5)
     assert task.batch_size(batch) == 9
     assert task.metrics(torch.zeros(3, 5, VOCABULARY), batch)["bits_per_character"].shape == (9,)
+
+
+def test_a_gpu_is_asked_for_nothing(task: CharLM) -> None:
+    asked: list[str] = []
+    batch, model = task.collate([encode("abc"), encode("defgh")]), task.model()
+    with DeviceReads(asked.append):
+        output = task.forward(model, batch)
+        task.loss(output, batch).backward()
+        task.metrics(output, batch)
+        task.batch_size(batch)
+    assert asked == []
 
 
 def test_bits_per_character_by_hand(task: CharLM) -> None:
@@ -201,7 +214,7 @@ def test_every_character_of_all_ranks_weighs_the_same() -> None:
     model = task.model()
     bits = []
     for document in task.data()["val"]:
-        inputs, targets = task.collate([document])
+        inputs, targets, _ = task.collate([document])
         bits += functional.cross_entropy(model(inputs)[0], targets[0], reduction="none").tolist()
     assert len(bits) == 3 + 5 + 7 + 23
     nats = sum(bits) / len(bits)

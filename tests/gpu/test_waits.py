@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
+from experiments.char_lm import CharLM, Documents
 from hooks import HOOKS, Hook, Priority, State
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.config.components import DEFAULT_HOOKS
@@ -94,6 +96,17 @@ def test_a_hook_waits_only_where_it_says_so(device: torch.device, name: str, tmp
     case = CASES.get(name, {})
     hook = construct(HOOKS[name], case.get("fields", {}), name)[0]
     assert train_watched(device, {name: hook}, tmp_path, case.get("task")) > 0
+
+
+class Uneven(CharLM):
+    """Forty documents of 3 to 15 characters."""
+
+    def data(self) -> dict[str, Dataset[Any]]:
+        return {"train": Documents(["abcdefghijklmno"[: 3 + size % 13] for size in range(40)], self.longest)}
+
+
+def test_samples_of_uneven_length_are_counted_without_a_wait(device: torch.device, tmp_path: Path) -> None:
+    assert train_watched(device, {}, tmp_path, Uneven(longest=16, width=8, depth=1, heads=2)) == 7
 
 
 def test_a_wait_is_seen(cuda: torch.device, tmp_path: Path) -> None:

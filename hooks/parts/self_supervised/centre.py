@@ -30,7 +30,7 @@ class Centre:
 
     def follow(self, outputs: Tensor, world_size: int) -> None:
         """Moves towards the mean of the outputs (n, K) of all ranks; a collective where there are several."""
-        total = torch.cat([outputs.float().sum(0), outputs.new_tensor([len(outputs)], dtype=torch.float32)])
+        total = torch.cat([outputs.float().sum(0), outputs.new_full((1,), len(outputs), dtype=torch.float32)])
         if world_size > 1:
             dist.all_reduce(total)
         self.value = self.like(outputs).lerp((total[:-1] / total[-1]).unsqueeze(0), 1 - self.momentum)
