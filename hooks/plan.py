@@ -27,6 +27,9 @@ class HookError(RuntimeError):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.hook, self.event, self.rank, self.cause)
 
+DEAR_S = 5e-6
+"""A call that gives a device work, or waits for it, takes the host longer: giving it one operation does."""
+
 
 @dataclass
 class Call:
@@ -42,6 +45,9 @@ class Call:
     calls: int = 0
     seconds: Any = 0.0
     """A number, or what becomes one by `float` once a device has told it."""
+    made: int = 0
+    host_s: float = 200 * DEAR_S
+    """Of all calls ever made, on the host; the first 200 count as dear."""
 
 
 def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
@@ -64,12 +70,12 @@ class Plan:
     Runs in the worker; the driver makes one too, to print it. Raises nothing by itself: a failing hook raises
     HookError out of `fire`, except in `on_exception` and for best-effort hooks, whose failures are logged.
 
-    A call costs what lies between two moments, which are the host's or marks on a device's time line: between these a hook that waits for
-    work given before is charged none of it, and one that gives the device work is charged that.
+    A call costs the host's time. With `mark`, which gives a moment of a device's time line, a call that is dear to the host costs what lies
+    between two of these: one that waits for work given before is charged none of it, and one that gives the device work is charged that.
     """
 
-    def __init__(self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, moment: Callable[[], Any] = perf_counter) -> None:
-        self.rank, self.moment = rank, moment
+    def __init__(self, hooks: Mapping[str, Hook], rank: int = 0, local_rank: int = 0, mark: Callable[[], Any] | None = None) -> None:
+        self.rank, self._mark = rank, mark
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
         for name, hook in in_order(hooks):
@@ -113,16 +119,34 @@ class Plan:
         calls = self._calls_due(event, arguments[0]) if self._paces[event] else self.calls[event]
         if not calls:
             return
-        last = self.moment()
+        if self._mark:
+            self._fire_marked(calls, arguments, self._mark)
+            return
+        last = perf_counter()
         for call in calls:
             try:
                 call.run(*arguments)
             except (Exception, SystemExit, GeneratorExit) as error:
                 self._failed(call, error)
-            now = self.moment()
+            now = perf_counter()
             call.calls += 1
             call.seconds += now - last
             last = now
+
+    def _fire_marked(self, calls: Iterable[Call], arguments: tuple[Any, ...], mark: Callable[[], Any]) -> None:
+        """Marks only calls that are dear in the mean: two marks take longer than most hooks."""
+        for call in calls:
+            begun = mark() if call.host_s > DEAR_S * call.made else None
+            started = perf_counter()
+            try:
+                call.run(*arguments)
+            except (Exception, SystemExit, GeneratorExit) as error:
+                self._failed(call, error)
+            took = perf_counter() - started
+            call.made += 1
+            call.host_s += took
+            call.calls += 1
+            call.seconds += took if begun is None else mark() - begun
 
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Asks once for each pace, not for each hook, so that many idle hooks cost what one does."""
@@ -145,7 +169,7 @@ class Plan:
 
     def leave_device(self) -> None:
         """Measures by the host's clock from now on, and of what was measured on a device keeps what it has told; does not wait for it."""
-        self.moment = perf_counter
+        self._mark = None
         for call in (call for calls in self.calls.values() for call in calls):
             call.seconds = call.seconds if isinstance(call.seconds, float) else call.seconds.passed()
 

@@ -83,7 +83,7 @@ class Loop(Rounds):
         self.world = world or World()
         self.recorder = recorder or Recorder()
         self.clock = clock_for(self.world.device)
-        self.plan = Plan(hooks, self.world.rank, self.world.local_rank, self.clock.moment)
+        self.plan = Plan(hooks, self.world.rank, self.world.local_rank, self.clock.device_mark)
         check_plans_agree(self.plan, self.world)
         seed_all(experiment.seed)
         self.data = Data(task, experiment, self.world, data_of)

@@ -170,7 +170,7 @@ class Rider(Loop):
         # Whoever looks back sees the rows of training too.
         recorder.recent = carrier.recorder.recent
         own = {name: hook if hook.observes else carrier.plan.hooks.get(name, hook) for name, hook in hooks.items()}
-        self.plan = Plan(own, self.world.rank, self.world.local_rank, self.clock.moment)
+        self.plan = Plan(own, self.world.rank, self.world.local_rank, self.clock.device_mark)
         check_plans_agree(self.plan, self.world)
         self.state = replace(
             carrier.state,

@@ -53,6 +53,8 @@ class Clock:
         self.recording = False
         self.moment: Callable[[], Any] = perf_counter
         """Gives the present moment; the difference of two is a number, or a device's span."""
+        self.device_mark: Callable[[], Mark] | None = None
+        """`moment`, where it is a device's."""
         self.iteration_s = 0.0
         """The time of the last iteration, of a device of the last that is known."""
         self.checkpoint_s = 0.0
@@ -149,7 +151,10 @@ class DeviceSpan:
         self._seconds += seconds
         return self
 
-    def __iadd__(self, other: DeviceSpan) -> DeviceSpan:
+    def __iadd__(self, other: DeviceSpan | float) -> DeviceSpan:
+        if isinstance(other, float):
+            self._seconds += other
+            return self
         self._pairs += other._pairs
         if len(self._pairs) > _UNREAD:
             self.passed()
@@ -180,7 +185,7 @@ class CudaClock(Clock):
         self._timed = DeviceSpan()
         """An iteration of which the device has not told the time yet."""
         self._ended: Mark
-        self.moment = partial(Mark, [])
+        self.moment = self.device_mark = partial(Mark, [])
 
     def restart(self) -> float:
         self._ended = self.moment()

@@ -113,6 +113,41 @@ def test_the_ledger_counts_calls_and_starts_anew_when_drained() -> None:
     assert plan.drain_costs() == []
 
 
+@dataclass
+class Dear(Hook):
+    """Takes so many microseconds of the host's time that a test counts."""
+
+    takes: float
+    passed: list[float]
+
+    def on_step(self, state: State) -> None:
+        self.passed[0] += self.takes * 1e-6
+
+
+def test_a_device_s_marks_are_around_those_calls_alone_that_take_the_host_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two marks are a device's second; to begin with, 200 calls count as ones of five microseconds."""
+    passed, marks = [0.0], [0.0]
+    monkeypatch.setattr("hooks.plan.perf_counter", lambda: passed[0])
+
+    def mark() -> float:
+        marks[0] += 1
+        return marks[0]
+
+    cheap, dear = Dear(1, passed), Dear(50, passed)
+    plan = Plan({"cheap": cheap, "dear": dear}, mark=mark)
+    for _ in range(300):
+        plan.fire("on_step", State())
+    # 1,000 + n < 5 n from n = 250 on.
+    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(250 + 50e-6), "dear": 300}
+    cheap.takes = 10_000  # it waits now
+    plan.fire("on_step", State())
+    plan.fire("on_step", State())
+    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(1 + 0.01), "dear": 2}
+    plan.leave_device()
+    plan.fire("on_step", State())
+    assert {row["hook"]: row["seconds"] for row in plan.drain_costs()} == {"cheap": pytest.approx(0.01), "dear": pytest.approx(50e-6)}
+
+
 def test_the_signature_lists_collective_hooks_in_order() -> None:
     hooks = {"b": Noting(collective=True), "plain": Noting(), "a": Noting(collective=True, priority=Priority.HIGH)}
     assert Plan(hooks).collective_signature() == ["a:Noting", "b:Noting"]
