@@ -178,18 +178,12 @@ class Discard:
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None: ...
 
 
-def hookyard(data: Dataset[Any], epochs: int, pause: Pause, folder: str, hooks: Mapping[str, Any]) -> None:
+def hookyard(
+    data: Dataset[Any], epochs: int, pause: Pause, folder: str, hooks: Mapping[str, Any], task: str = "benchmarks.perceptron:Perceptron", **optimizers: Any
+) -> None:
     """As a worker runs it: rows recorded and flushed, checkpoints written, all under `folder`."""
-    experiment = experiment_from_dict(
-        {
-            "name": "overhead",
-            "task": "benchmarks.perceptron:Perceptron",
-            "epochs": epochs,
-            "batch_size": BATCH,
-            "optimizer": {"type": "SGD", "lr": LR},
-            "hooks": hooks,
-        }
-    )
+    written = {"name": "overhead", "task": task, "epochs": epochs, "batch_size": BATCH, "hooks": hooks}
+    experiment = experiment_from_dict({**written, **(optimizers or {"optimizer": {"type": "SGD", "lr": LR}})})
     for _ in Session(Assignment(experiment.source, folder), World(), display=Discard()).reports():
         pause()
 

@@ -21,12 +21,9 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from benchmarks.loop_overhead import BATCH, IDLE, LR, NO_HOOKS, Discard
+from benchmarks.loop_overhead import BATCH, IDLE, LR, NO_HOOKS, hookyard
 from benchmarks.perceptron import Perceptron, make_data, make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
-from orchestrator.config.load import experiment_from_dict
-from orchestrator.engines.session import Assignment, Session
-from orchestrator.loop.world import World
 
 data_once = cache(make_data)
 
@@ -80,21 +77,15 @@ def raw(rounds: int, pause: Pause) -> None:
         pause()
 
 
-def hookyard(rounds: int, pause: Pause, folder: str, hooks: Mapping[str, Any]) -> None:
-    written = {"name": "stream", "task": "benchmarks.stream_overhead:Streamed", "epochs": rounds, "batch_size": BATCH}
-    experiment = experiment_from_dict({**written, "optimizer": {"type": "SGD", "lr": LR}, "hooks": hooks})
-    for _ in Session(Assignment(experiment.source, folder), World(), display=Discard()).reports():
-        pause()
-
-
 def main(rounds: int = 9) -> None:
     torch.set_num_threads(1)
     iterations = -(-len(data_once()) // BATCH)
     with tempfile.TemporaryDirectory() as folder:
+        hooked = partial(hookyard, data_once(), rounds + 1, task="benchmarks.stream_overhead:Streamed")
         contestants = {
             "raw": partial(raw, rounds + 1),
-            "Hookyard, no hooks": partial(hookyard, rounds + 1, folder=f"{folder}/bare", hooks=NO_HOOKS),
-            "Hookyard, default hooks": partial(hookyard, rounds + 1, folder=f"{folder}/default", hooks=IDLE),
+            "Hookyard, no hooks": partial(hooked, folder=f"{folder}/bare", hooks=NO_HOOKS),
+            "Hookyard, default hooks": partial(hooked, folder=f"{folder}/default", hooks=IDLE),
         }
         seconds = take_turns(contestants, rounds)
     rows = [(name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}") for name, times in seconds.items()]
