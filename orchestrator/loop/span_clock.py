@@ -92,10 +92,10 @@ class Clock:
         """As `close`, for an iteration of several turns: `marks` until they began, then those of each turn, from its beginning on."""
         if not self.recording:
             return self.close(row, last, ())
-        merged = list(marks)
-        for before, after in pairwise(zip(*turns, strict=True)):
-            merged.append(merged[-1] + sum(after) - sum(before))
-        return self.close(row, last, merged)
+        # As if the turns had been one, whose intervals are as long as theirs together.
+        summed = [*map(sum, zip(*turns, strict=True))]
+        shift = marks[-1] - summed[0]
+        return self.close(row, last, [*marks, *[moment + shift for moment in summed[1:]]])
 
 
 _UNREAD = 64

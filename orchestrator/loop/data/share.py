@@ -78,11 +78,11 @@ class _Place:
             item = self._first()
             if self._shard == 0:
                 return item
-        for item in self._items:
+        while True:
+            item = next(self._items)
             self._read += 1
-            if (self._read - 1) % self._shards == self._shard:
+            if self._shards == 1 or (self._read - 1) % self._shards == self._shard:
                 return item
-        raise StopIteration
 
     def _first(self) -> Any:
         """Begins to read, and gives the first sample: a generator's own code runs no sooner."""
