@@ -75,11 +75,13 @@ def _resources(amounts: dict[str, float]) -> Resources:
 
 def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
     from orchestrator.config.riding import riding
-    from orchestrator.config.space import count_trials, trials_at_once
+    from orchestrator.config.space import count_trainings, count_trials, trials_at_once
     from orchestrator.sweeps.search.sampling import drawn_trials
 
     trials, rides = count_trials(sweep), riding(experiment.source, sweep)
-    trainings = len(rides.together([*enumerate(drawn_trials(sweep, experiment.seed))])) if rides.paths else trials
+    trainings = count_trainings(sweep)
+    if rides.paths and sweep.search != "optuna":
+        trainings = len(rides.together([*enumerate(drawn_trials(sweep, experiment.seed))]))
     at_once = None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()])
     riders = {"trainings": trainings, "ride": [*rides.paths], "alone": {**rides.reasons}}
     of_riders = {"riders": riders} if rides.paths or rides.reasons else {}

@@ -13,7 +13,7 @@ from orchestrator.config.reader import join
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.space import surroundings
-from orchestrator.config.sweep import Fifo, Sweep
+from orchestrator.config.sweep import Fifo, HyperBand, Population, Sweep
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import trains_itself
 
@@ -51,7 +51,9 @@ def riding(source: ExperimentSource, sweep: Sweep) -> Riding:
     if reason:
         return Riding((), {"": reason})
     tried = [_tried(source.without_sweep(), sweep, path) for path in swept]
-    reasons = {path: next(filter(None, (_why_not(path, sweep, one) for one in some)), "") for path, some in zip(swept, tried, strict=True)}
+    one_by_one = _one_by_one(sweep)
+    reasons = {path: one_by_one if one_by_one and sweep.space[path].kind != "ride" else "" for path in swept}
+    reasons = {path: reasons[path] or next(filter(None, (_why_not(path, sweep, one) for one in some)), "") for path, some in zip(swept, tried, strict=True)}
     paths = tuple(path for path in swept if not reasons[path])
     reason = next((why for some in tried for one in some for why in _of_the_training(one)), "")
     if paths and reason:
@@ -68,22 +70,34 @@ def wrong_rides(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
     for path in asked:
         if path not in found.paths:
             reason = found.reasons.get("") or found.reasons.get(path) or "only hooks observe"
-            yield Problem(join("sweep.space", f"{path}.ride"), f"cannot share a training: {reason}; write grid")
+            instead = "choice" if sweep.search == "optuna" else "grid"
+            yield Problem(join("sweep.space", f"{path}.ride"), f"cannot share a training: {reason}; write {instead}")
 
 
 def _of_the_sweep(sweep: Sweep) -> str:
     """Why no trials of a sweep share a training, as far as its own settings tell."""
     if not sweep.riders:
         return "riders: false"
-    if sweep.search == "optuna":
-        return "search: optuna chooses each trial by what those before have reached"
     if sweep.engine == "train":
         return "engine: train makes each trial a job of its own"
-    if not isinstance(sweep.scheduler, Fifo):
-        kind = sweep.scheduler.type
-        takes_over = kind in ("pbt", "pb2")
-        return f"scheduler: {kind} {'has trials take over weights and values of others' if takes_over else 'ends trials one by one, by what the others reached'}"
+    if isinstance(sweep.scheduler, Population):
+        return f"scheduler: {sweep.scheduler.type} has trials take over weights and values of others"
+    if isinstance(sweep.scheduler, HyperBand):
+        return "scheduler: hyperband has each trial pause until others of its bracket have come as far, and a training cannot go on for some that it carries"
+    if len(sweep.metrics) > 1:
+        return "of several metrics none of the trials on a training is the best, by which search: optuna would judge the draw"
     return ""
+
+
+def _one_by_one(sweep: Sweep) -> str:
+    """Why trials share a training only along what is said to ride."""
+    if sweep.search == "optuna":
+        reason = "search: optuna chooses each trial by what those before have reached"
+    elif isinstance(sweep.scheduler, Fifo):
+        return ""
+    else:
+        reason = f"scheduler: {sweep.scheduler.type} ends trials one by one, by what the others reached"
+    return f"{reason}; with ride: [...] all of a list share one training"
 
 
 def _tried(source: ExperimentSource, sweep: Sweep, path: str) -> list[ResolvedExperiment]:

@@ -22,7 +22,6 @@ def unsearchable(sweep: Sweep) -> Iterator[Problem]:
     """A problem for each domain that the search cannot draw from."""
     not_for_optuna = {
         "grid": "is gone through whole, which Optuna does not; write choice",
-        "ride": "is gone through whole, which Optuna does not; write choice, or search: random",
         "normal": "is no distribution that Optuna draws from; write uniform",
     }
     for name, domain in sweep.space.items():
@@ -249,6 +248,12 @@ def count_trials(sweep: Sweep) -> int:
 def _round_of(sweep: Sweep) -> int:
     """Trials in which each point of the grid, or one configuration where there is none, is run with each of its seeds."""
     return count_points(sweep) * sweep.repeats
+
+
+def count_trainings(sweep: Sweep, begun: int = 0) -> int:
+    """How many trainings the trials from number `begun` on take, where each draw of the rest is one for all that rides, with each of its seeds."""
+    in_a_draw = len(ride_points(sweep)) * sweep.repeats
+    return len({(number // in_a_draw, number % sweep.repeats) for number in range(begun, count_trials(sweep))})
 
 
 def trials_at_once(sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]) -> int:

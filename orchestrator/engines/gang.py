@@ -9,6 +9,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts as it is imported, bef
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -98,8 +99,8 @@ class RemoteMember(Member):
     def next(self) -> Report | None:
         """As for any member; a failure ends the process, once it is told.
 
-        The other ranks wait for this one in a collective, and only a closed connection frees them. The gang of a failed
-        run is not used again.
+        The other ranks wait for this one in a collective, and only a closed connection frees them. Nothing
+        else is begun in it.
         """
         try:
             return super().next()
@@ -126,6 +127,7 @@ class Gang:
         self._group: PlacementGroup | None = None
         self._others: dict[int, Any] = {}
         self._folder: RunFolder | None = None
+        self._has_failed = False
         if in_trial:
             self._start()
 
@@ -155,6 +157,12 @@ class Gang:
             remove_placement_group(self._group)
             self._group, self._others = None, {}
 
+    def _end_others(self) -> None:
+        """Ends a trial's other processes, of which one has failed or waits for one that did: what is begun next gets new ones."""
+        others, self._group, self._others, self._has_failed = self._others, None, {}, False
+        for other in others.values():
+            ray.kill(other)
+
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment) -> None:
         """Gives every rank the same run; raises RankFailed where one cannot take it up, RunError where there is no room."""
         if self._group is None:
@@ -177,7 +185,9 @@ class Gang:
         self._together("drop", rider)
 
     def end(self) -> None:
-        """Ends the run on every rank; a trial's processes stay."""
+        """Ends the run on every rank; a trial's processes stay, unless one of them has failed."""
+        if self._has_failed and self._in_trial:
+            self._end_others()
         self._together("end")
         self._give_back()
 
@@ -187,7 +197,7 @@ class Gang:
         answers, failures = {}, {}
         if self._here:
             for call, rank in calls.items():
-                call.future().add_done_callback(partial(self._told_beside, rank))
+                call.future().add_done_callback(partial(self._told_beside, self._others, rank))
             try:
                 answers[0] = getattr(self._here, method)(*arguments, *here)
             except BaseException as error:
@@ -205,13 +215,14 @@ class Gang:
                 failures[rank] = self._failure(rank, error)
         if not failures:
             return answers[0]
+        self._has_failed = True
         self._give_back()
         raise culprit(failures)
 
-    def _told_beside(self, rank: int, call: Future[Any]) -> None:
-        """Hears of a rank that fails while the one in this process trains; in a thread of Ray's, which is not to be kept."""
+    def _told_beside(self, others: Mapping[int, Any], rank: int, call: Future[Any]) -> None:
+        """Hears of a rank that fails while the one in this process trains with it; in a thread of Ray's, which is not to be kept."""
         error = call.exception()
-        if self._here and isinstance(error, RayActorError | RayTaskError):
+        if self._here and self._others is others and isinstance(error, RayActorError | RayTaskError):
             threading.Thread(target=self._here.abort, args=[self._failure(rank, error)], daemon=True).start()
 
     def _failure(self, rank: int, error: RayActorError | RayTaskError) -> RankFailed:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hooks.parts.error_text import named_text
-from orchestrator.engines.rank_failures import RankFailed, encodable, keep_traceback, loss_line, would_come_again
+from orchestrator.engines.rank_failures import RankFailed, encodable, is_mistake, keep_traceback, loss_line
 from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.terminal.display import say
@@ -120,9 +120,8 @@ def failing(folder: RunFolder) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt) and folder.metadata().status in ENDED:
             raise
         own = error if isinstance(error, HookyardError) else RunError(named_text(error))
-        mistake = error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
         try:
-            folder.end("failed", stopped=[], error=encodable(str(own)), mistake=mistake, metric_missing=isinstance(error, MetricMissing))
+            folder.end("failed", stopped=[], error=encodable(str(own)), mistake=is_mistake(error), metric_missing=isinstance(error, MetricMissing))
             keep_traceback(folder, error)
         except (HookyardError, OSError) as later:  # what failed first is what is told
             say(f"That {folder} failed cannot be written down: {later}")

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import hooks
 from hooks.parts.error_text import error_text, named_text
@@ -168,8 +169,8 @@ class RankFailed(RunError):
         self.trace = trace
         """The traceback, where there is one."""
 
-    def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str]]:
-        return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace)
+    def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]:
+        return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace), vars(self)
 
     @classmethod
     def from_error(cls, rank: int, error: BaseException) -> RankFailed:
@@ -180,13 +181,21 @@ class RankFailed(RunError):
         if lost_gpu(error):
             words = _of_the_gpu(error)
         trace = encodable(_in_bounds("".join(traceback.format_exception(error))))
-        return cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
+        failure = cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
+        for note in getattr(error, "__notes__", ()):
+            failure.add_note(note)
+        return failure
 
     @classmethod
     def died(cls, rank: int, folder: RunFolder | None = None) -> RankFailed:
         """For a rank whose process is gone, and has said nothing; in the run's `folder` may stand why it was ended."""
         found = present_standstill(folder) if folder else None
         return cls(rank, f"was ended, as hang.action says: {found}" if found else DIED, time.time(), False, False)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether whatever failed would fail the same way again, as a rank has said or as `would_come_again` tells."""
+    return error.mistake if isinstance(error, RankFailed) else isinstance(error, Exception) and would_come_again(error)
 
 
 def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:

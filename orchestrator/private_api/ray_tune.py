@@ -18,6 +18,11 @@ def count_from(trainable: Trainable, steps: int, seconds: float) -> None:
     trainable._iteration, trainable._time_total = steps, seconds
 
 
+def ask_before_next_step(controller: Any, trial: Trial, method: str, *arguments: Any) -> None:
+    """Has the process of a trial that has just reported call a method of it; `controller` is what a scheduler is given."""
+    controller._tune_controller._schedule_trial_task(trial, method, args=arguments)
+
+
 class Controller(TuneController):
     """Tune's own, but for trials that are over and for a process that dies between two trials.
 

@@ -55,37 +55,36 @@ class TrialsInTurn:
                 return
             chosen = self._search.suggest(trial_id)[TRIAL]
             begun = [self._begin(one["number"], one["values"]) for one in (chosen, *chosen["riders"])]
-            trials = [trial for trial in begun if trial]
-            self._train(trials)
-            last = trials[0].made[-1] if trials and trials[0].made else None
-            failed = not trials or trials[0].ending is None
-            self._search.on_trial_complete(trial_id, dict(last) if last else None, error=failed)
+            self._train([trial for trial in begun if trial])
 
     def _begin(self, number: int, values: Mapping[str, Any]) -> TrialUnderWay | None:
         try:
             trial = TrialUnderWay.begin(self._location, number, self._experiment.source, self._settings, values)
         except ConfigError as error:
-            self._failed(trial_name(number), values, str(error))
+            self._failed(number, values, str(error))
             return None
         self._announcer.begins(trial.folder.name, values)
         return trial
 
     def _train(self, trials: Sequence[TrialUnderWay]) -> None:
         """Trains trials that share one training to their ends; where one fails, the others go on without it."""
+        for trial in trials:
+            if self._scheduler:
+                self._scheduler.begins(trial.number)
         while trials:
             if self._rules.sweep_is_over():
                 for trial in trials:
                     end_trial(trial.folder, *self._rules.ending(trial.folder.name))
                 return
-            if self._scheduler:
-                self._scheduler.begins(trials[0].number)
             self._train_until_one_fails(trials)
-            if self._scheduler:
-                self._scheduler.ended(trials[0].made[-1] if trials[0].made else None, len(trials[0].made))
-            for trial in trials:
-                if trial.is_over and trial.ending:
+            for trial in (trial for trial in trials if trial.is_over):
+                last = trial.made[-1] if trial.made else None
+                if self._scheduler:
+                    self._scheduler.ended(trial.number, last, len(trial.made))
+                if trial.ending:
                     self._announcer.ended(trial.folder.name, trial.values)
                     self._index.keep(trial.folder.name)
+                    self._search.ended(trial.number, last)
             trials = [trial for trial in trials if not trial.is_over]
 
     def _train_until_one_fails(self, trials: Sequence[TrialUnderWay]) -> None:
@@ -103,7 +102,7 @@ class TrialsInTurn:
                 if lost_gpu(told):
                     raise RunError(f"{told}\nThis process can use its GPU no more, so no other trial is begun in it; resume goes on in a new one") from told
                 together.leave()
-                self._failed(trial.folder.name, trial.values, str(told), metric_missing=isinstance(told, MetricMissing))
+                self._failed(trial.number, trial.values, str(told), metric_missing=isinstance(told, MetricMissing))
 
     def _reason_to_stop(self, trial: TrialUnderWay) -> str | None:
         report, name, rules = trial.last, trial.folder.name, self._rules
@@ -112,15 +111,17 @@ class TrialsInTurn:
             return None
         trial.made.append(report.metrics)
         self._announcer.reported(name, report.metrics)
-        by_rule = rules.stops(name, report.metrics, trial.seconds)
+        by_rule = rules.stops(name, {**report.metrics, "training_iteration": len(trial.made)}, trial.seconds)
         if report.final:
             return None
         if by_rule:
             return rules.reasons[name]
-        by_scheduler = self._scheduler and self._scheduler.stops(report.metrics, len(trial.made))
+        by_scheduler = self._scheduler and self._scheduler.stops(trial.number, report.metrics, len(trial.made))
         return BY_SCHEDULER if by_scheduler else rules.budget_used()
 
-    def _failed(self, name: str, values: Mapping[str, Any], error: str, *, metric_missing: bool = False) -> None:
+    def _failed(self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool = False) -> None:
+        name = trial_name(number)
+        self._search.ended(number, None)
         self._announcer.ended(name, values, error)
         self._index.keep(name)
         self._rules.trial_failed(name, error if metric_missing else None)

@@ -67,7 +67,8 @@ class Together:
         sweep = settings.model_dump(mode="json")
         carrier, *riders = (Assignment(trial.resolved.experiment.source, trial.folder.location, sweep=sweep) for trial in trials)
         self._life = Lifecycle(engine, replace(carrier, riders=tuple(riders)), trials[0].resolved)
-        self._trials = trials
+        self._trials, self._settings = trials, settings
+        self._unheard = list(trials)
         self._judging: TrialUnderWay | None = None
 
     def next(self) -> TrialUnderWay | None:
@@ -84,7 +85,15 @@ class Together:
             return None
         trial = self._judging = self._trials[report.rider]
         trial.last = report
+        if trial in self._unheard:
+            self._unheard.remove(trial)
+            trial.made = self._counting(trial.folder, report)
         return trial
+
+    def _counting(self, folder: RunFolder, first: Report) -> list[Mapping[str, Any]]:
+        """The reports of a trial that count before the first of an attempt: those after where it goes on from are made again."""
+        made = judged_reports(folder, self._settings)
+        return made[:-1] if self._settings.judges(first.metrics) and not first.cut_short else made
 
     def judged(self, trial: TrialUnderWay, reason: str | None) -> None:
         """What becomes of the trial that has just reported: it is stopped for a reason, or goes on, or that was its end."""

@@ -160,3 +160,43 @@ def test_optuna_suggests_trial_by_trial_and_rules_and_budget_end_them(ray_cluste
     assert trials["reports"].iloc[0] == 3
     assert (trials["reports"] <= 4).all()
     assert 13 <= trials["reports"].sum() <= 15
+
+
+WATCHES = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hooks import Hook
+
+
+@dataclass
+class Watches(Hook):
+    """Scores val by its place; above 1 it fails on the last rank."""
+
+    place: float = 0.5
+    observes: ClassVar[bool] = True
+
+    def on_phase_end(self, state):
+        if state.phase != "val":
+            return
+        if self.place > 1 and state.rank == state.world_size - 1:
+            raise ValueError(f"{self.place} is too much")
+        state.metrics["val/score"] = self.place
+'''
+
+
+def test_riders_are_judged_stopped_and_fail_one_by_one(ray_cluster: Any, outside: Path) -> None:
+    """Four places on one draw: ASHA ends the low one, the highest fails by a mistake of its own, and the others go on together."""
+    (outside / "watches.py").write_text(WATCHES)
+    space = {"hooks.watches.place": {"ride": [0.5, 2.0, 0.1, 0.7]}, "optimizer.lr": {"uniform": [0.01, 0.1]}}
+    hooks = {"watches": {"type": "watches:Watches"}, "ema": None}
+    settings = {"metric": "val/score", "mode": "max", "search": "optuna", "trials": 4, "scheduler": {"type": "asha", "reduction_factor": 2}, "space": space}
+    (outside / "riders.yaml").write_text(yaml.safe_dump({"base": "points.yaml", "name": "riders", "epochs": 2, "hooks": hooks, "sweep": settings}))
+    done = sweep(load_experiment("riders.yaml"), "runs")
+    assert done.trials["carrier"].tolist() == ["trial-0000"] * 4
+    assert done.trials["status"].tolist() == ["finished", "failed", "stopped", "finished"]
+    first, fails, low, best = (trial.folder for trial in done.runs)
+    assert "2.0 is too much" in str(fails.metadata().error)
+    assert low.metadata().stopped == ["the scheduler ended the trial"]
+    assert [len(folder.reports()) for folder in (first, fails, low, best)] == [3, 0, 1, 2]
+    assert done.best.name == best.name

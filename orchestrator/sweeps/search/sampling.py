@@ -40,14 +40,16 @@ def repeated(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[st
     return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
 
 
-def suggested(sweep: Sweep, trial: optuna.Trial) -> dict[str, Any]:
-    """The values that Optuna suggests for its next trial; a path that is not drawn is not asked for."""
-    return _filled(sweep, lambda name, domain: suggest(domain, name, trial), {})
+def suggested(sweep: Sweep, trial: optuna.Trial) -> list[dict[str, Any]]:
+    """The values that Optuna suggests, with each that rides; a path that is not drawn, or rides, is not asked for."""
+    rides = ride_points(sweep)
+    values = _filled(sweep, lambda name, domain: suggest(domain, name, trial), rides[0])
+    return [{**values, **copy.deepcopy(ride)} for ride in rides]
 
 
 def as_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
     """A point as Optuna knows it: of a list the place, as in `suggest`. What the space does not hold (any more) is left out."""
-    known = {name: value for name, value in point.items() if name in sweep.space and value in sweep.space[name]}
+    known = {name: value for name, value in point.items() if name in sweep.space and sweep.space[name].kind != "ride" and value in sweep.space[name]}
     return {name: sweep.space[name].values.index(value) if sweep.space[name].is_list else value for name, value in known.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from orchestrator.config.riding import Riding
-from orchestrator.config.space import count_trials
+from orchestrator.config.space import count_trainings, count_trials, ride_points
 from orchestrator.config.sweep import Sweep
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeated, suggested
@@ -19,6 +20,8 @@ from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeate
 TRIAL = "trial"
 """Under which key of Tune's config a trial's number and values stand."""
 
+REPORTED = "reported"
+"""Which of the trials that share a training a result of Tune's is of; of no other trial it is there."""
 
 NOBODY = Riding()
 
@@ -31,26 +34,35 @@ def trial_config(number: int, values: Mapping[str, Any], riders: Sequence[Mappin
 def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY) -> Search:
     """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of first repeats."""
     if settings.search == "optuna":
-        return OptunaTrials(settings, seed, previous)
+        return OptunaTrials(settings, seed, previous, riding)
     return DrawnTrials(settings, seed, previous, riding)
 
 
 class Search(Searcher):
     """Hands out the trials that are left, one by one; those that were begun have their own values."""
 
-    def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial]) -> None:
+    def __init__(self, settings: Sweep, riding: Riding) -> None:
         metrics, modes = (list(column) for column in zip(*settings.objectives, strict=True))
         super().__init__(metric=metrics if len(metrics) > 1 else metrics[0], mode=modes if len(modes) > 1 else modes[0])
-        self.count = len(remaining_trials(settings, previous))
-        """How many trainings are left: as many as trials, where none share one."""
+        self._riding = riding
         self._waiting: deque[dict[str, Any]] = deque()
+        self.count = 0
+        """How many trainings are left: as many as trials, where none share one."""
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         """The next trial's config."""
         return self._waiting.popleft()
 
+    def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
+        """A trial is over, with its last report, or None where it failed."""
+
+    def _hand_out(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
+        """Has trials, by number, wait for their turn; those that ride wait together."""
+        for carrier, *riders in self._riding.together([*trials.items()]):
+            self._waiting.append(trial_config(carrier, trials[carrier], [{"number": number, "values": trials[number]} for number in riders]))
+
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """A trial is over."""
+        """Nothing: whoever drives the trials says of each how it ended."""
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: what the trials have left is enough to go on."""
@@ -63,11 +75,9 @@ class DrawnTrials(Search):
     """The trials of a grid or random search, all of them drawn before the first begins; those that ride are handed out together."""
 
     def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding) -> None:
-        super().__init__(settings, previous)
+        super().__init__(settings, riding)
         drawn = drawn_trials(settings, seed)
-        left = {number: previous[number].values if number in previous else drawn[number] for number in remaining_trials(settings, previous)}
-        for carrier, *riders in riding.together([*left.items()]):
-            self._waiting.append(trial_config(carrier, left[carrier], [{"number": number, "values": left[number]} for number in riders]))
+        self._hand_out({number: previous[number].values if number in previous else drawn[number] for number in remaining_trials(settings, previous)})
         self.count = len(self._waiting)
 
 
@@ -75,19 +85,19 @@ class OptunaTrials(Search):
     """Optuna, which hears what an earlier life of the sweep has found. Trials that are not over are handed out again first.
 
     Optuna counts its suggestions, and a trial keeps its number: what was suggested but never begun is suggested anew. Of
-    trials that repeat one suggestion Optuna hears the mean, when the last of them is over, without those that failed.
+    trials that repeat one suggestion Optuna hears the mean, when the last of them is over, without those that failed; of those that
+    ride on it the best, as all of them are tried with every suggestion.
     """
 
-    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial]) -> None:
-        super().__init__(settings, previous)
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding) -> None:
+        super().__init__(settings, riding)
         self._settings, self._seed = settings, seed
         self._optuna = self._optuna_search(previous)
         self._suggested = 0
-        self._numbers: dict[str, int] = {}
-        self._reported: dict[str, Mapping[str, Any]] = {}
-        self._reached: defaultdict[int, list[Mapping[str, Any] | None]] = defaultdict(list)
+        self._reached: defaultdict[int, dict[int, Mapping[str, Any] | None]] = defaultdict(dict)
         while self._suggested < _begun(settings, previous):
             self._hand_out_again(previous)
+        self.count = len(self._waiting) + count_trainings(settings, self._suggested * _in_a_suggestion(settings))
 
     def _optuna_search(self, previous: Mapping[int, PreviousTrial]) -> Any:
         """Ray Tune's OptunaSearch over the space, written as a function so that a path may depend on another.
@@ -107,60 +117,69 @@ class OptunaTrials(Search):
         )
 
     def _hand_out_again(self, previous: Mapping[int, PreviousTrial]) -> None:
+        left = {}
         for number, values in self._next():
             trial = previous.get(number)
             if trial and trial.over:
-                self._end(number, trial.reports[-1] if trial.reports and not trial.failed else None)
+                self.ended(number, trial.reports[-1] if trial.reports and not trial.failed else None)
             elif trial or number < count_trials(self._settings):
-                self._waiting.append(trial_config(number, trial.values if trial else values))
+                left[number] = trial.values if trial else values
+        self._hand_out(left)
 
     def _next(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Number and values of each trial of Optuna's next suggestion."""
         suggestion, self._suggested = self._suggested, self._suggested + 1
-        values = self._optuna.suggest(str(suggestion))["values"]
-        return enumerate(repeated(self._settings, values, self._seed), suggestion * self._settings.repeats)
+        configurations = self._optuna.suggest(str(suggestion))["configurations"]
+        trials = (values for configuration in configurations for values in repeated(self._settings, configuration, self._seed))
+        return enumerate(trials, suggestion * _in_a_suggestion(self._settings))
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         """The next trial's config."""
         if not self._waiting:
-            self._waiting.extend(trial_config(number, values) for number, values in self._next())
-        config = super().suggest(trial_id)
-        self._numbers[trial_id] = config[TRIAL]["number"]
-        return config
+            self._hand_out({number: values for number, values in self._next() if number < count_trials(self._settings)})
+        return super().suggest(trial_id)
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A trial has reported."""
-        self._reported[trial_id] = result
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """A trial is over. Tune has no result for one that is ended while it is paused: its last report counts."""
-        reported = self._reported.pop(trial_id, None)
-        self._end(self._numbers.pop(trial_id), None if error else result or reported)
-
-    def _end(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """Keeps what a trial has reached, and reports it to Optuna when it is the last one of its suggestion."""
-        suggestion, metrics = number // self._settings.repeats, self._settings.metrics
-        self._reached[suggestion].append(last)
-        if len(self._reached[suggestion]) < self._settings.repeats:
+    def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
+        """A trial is over: what it has reached is kept, and Optuna is told when it is the last one of its suggestion."""
+        suggestion = number // _in_a_suggestion(self._settings)
+        reached = self._reached[suggestion]
+        reached[number] = last
+        if len(reached) < _in_a_suggestion(self._settings):
             return
-        judged = [one for one in self._reached.pop(suggestion) if one and metrics[0] in one]
-        mean = {metric: fmean(one[metric] for one in judged) for metric in metrics} if judged else None
-        self._optuna.on_trial_complete(str(suggestion), mean, error=mean is None)
+        del self._reached[suggestion]
+        best = self._best(reached)
+        self._optuna.on_trial_complete(str(suggestion), best, error=best is None)
+
+    def _best(self, reached: Mapping[int, Mapping[str, Any] | None]) -> dict[str, float] | None:
+        """Of the configurations of a suggestion the best, each by the mean over its seeds; None where no trial has reached anything."""
+        judged: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        metric, mode = self._settings.objectives[0]
+        for number, last in reached.items():
+            if last and metric in last:
+                judged[number // self._settings.repeats].append(last)
+        means = [{name: fmean(one[name] for one in trials) for name in self._settings.metrics} for trials in judged.values()]
+        sign = 1 if mode == "max" else -1
+        return max(means, key=lambda mean: -math.inf if math.isnan(mean[metric]) else sign * mean[metric], default=None)
 
 
 def _suggest(settings: Sweep, trial: Any) -> dict[str, Any]:
     """The space as a function for Optuna."""
-    return {"values": suggested(settings, trial)}
+    return {"configurations": suggested(settings, trial)}
+
+
+def _in_a_suggestion(settings: Sweep) -> int:
+    """How many trials there are of each suggestion."""
+    return len(ride_points(settings)) * settings.repeats
 
 
 def _begun(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> int:
     """How many suggestions an earlier life of the sweep has made."""
-    return max(previous, default=-1) // settings.repeats + 1
+    return max(previous, default=-1) // _in_a_suggestion(settings) + 1
 
 
 def _first_points(settings: Sweep, previous: Mapping[int, PreviousTrial]) -> list[dict[str, Any]]:
     """What Optuna is to suggest first: what was begun, and the points that were not; {} is its own choice."""
     given = dict(enumerate(settings.points))
-    given |= {number // settings.repeats: trial.values for number, trial in previous.items()}
+    given |= {number // _in_a_suggestion(settings): trial.values for number, trial in previous.items()}
     count = max(_begun(settings, previous), len(settings.points))
     return [as_optuna(settings, given.get(suggestion, {})) for suggestion in range(count)]

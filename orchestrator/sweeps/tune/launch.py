@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ray import tune
-from ray.tune.result import TIME_TOTAL_S, TRAINING_ITERATION
+from ray.tune.result import TIME_TOTAL_S
 
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.riding import riding
@@ -25,12 +25,12 @@ from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, 
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
-from orchestrator.sweeps.search.search import TRIAL, DrawnTrials, Search, make_search
+from orchestrator.sweeps.search.search import REPORTED, TRIAL, DrawnTrials, Search, make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
-from orchestrator.sweeps.tune.trainable import REPORTED, Trial
+from orchestrator.sweeps.tune.trainable import FAILED, Trial
 
 
 def launch(
@@ -52,7 +52,7 @@ def launch(
         # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
         param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
         tune_config=_tune_config(settings, search, sweep, previous, at_once),
-        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, announcer, rules, index), experiment.max_failures),
+        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, announcer, rules, index, search), experiment.max_failures),
     )
     # The announcer reports a trial that fails, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -125,8 +125,7 @@ class _Stopper(_OfThisDriver, tune.Stopper):
             return self._rules.stops(trial_name(result["config"][TRIAL]["number"]), result, result[TIME_TOTAL_S])
         if result[REPORTED] is not None:
             # Its own process stops it, as others may go on; here its report counts.
-            own = {name: value for name, value in result.items() if name != TRAINING_ITERATION}
-            self._rules.stops(trial_name(result[REPORTED]), own, 0)
+            self._rules.stops(trial_name(result[REPORTED]), result, 0)
         return False
 
     def stop_all(self) -> bool:
@@ -136,21 +135,34 @@ class _Stopper(_OfThisDriver, tune.Stopper):
 class _TrialEvents(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the announcer, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, sweep: RunFolder, experiment: Experiment, announcer: TrialAnnouncer, rules: StoppingRules, index: TrialIndex) -> None:
+    def __init__(
+        self, sweep: RunFolder, experiment: Experiment, announcer: TrialAnnouncer, rules: StoppingRules, index: TrialIndex, search: Search
+    ) -> None:
         self._sweep, self._experiment, self._announcer, self._rules, self._index = sweep, experiment, announcer, rules, index
+        self._search = search
+        self._last: dict[int, Mapping[str, Any]] = {}
+        """The last report of each trial that is under way; Tune has none for one that is ended while it is paused."""
+        self._failed_before: set[int] = set()
+        """Those whose failure was told before all that share their training were over."""
 
     def _trials(self, trial: Any) -> list[tuple[int, Any, RunFolder]]:
-        """Number, values and folder of a trial and of those that share its training."""
+        """Number, values and folder of a trial and of those that share its training, as far as they are not known to have failed."""
         chosen = trial.config[TRIAL]
-        return [(one["number"], one["values"], trial_folder(self._sweep.location, one["number"])) for one in (chosen, *chosen["riders"])]
+        trials = (one for one in (chosen, *chosen["riders"]) if one["number"] not in self._failed_before)
+        return [(one["number"], one["values"], trial_folder(self._sweep.location, one["number"])) for one in trials]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for _, values, folder in self._trials(trial):
             self._announcer.begins(folder.name, values)
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        for number, values, folder in self._trials(trial):
+            if number in result.get(FAILED, ()):
+                self._failed_before.add(number)
+                self._failed(number, values, folder)
         number = result.get(REPORTED, trial.config[TRIAL]["number"])
         if number is not None:
+            self._last[number] = result
             self._announcer.reported(trial_name(number), result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -161,8 +173,7 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
                 self._failed(number, values, folder)
                 continue
             end_trial(folder, *self._rules.ending(folder.name))
-            self._announcer.ended(folder.name, values)
-            self._index.keep(folder.name)
+            self._ended(number, values, folder)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for _, _, folder in self._trials(trial):
@@ -172,15 +183,21 @@ class _TrialEvents(_OfThisDriver, tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for number, values, folder in self._trials(trial):
             if folder.exists() and folder.metadata().status in ENDED:
-                self._announcer.ended(folder.name, values)
-                self._index.keep(folder.name)
+                self._ended(number, values, folder)
             else:
                 self._failed(number, values, folder)
+
+    def _ended(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
+        self._search.ended(number, self._last.pop(number, None))
+        self._announcer.ended(folder.name, values)
+        self._index.keep(folder.name)
 
     def _failed(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
         settings = self._experiment.sweep
         assert settings is not None
         error = self._error(folder)
+        self._last.pop(number, None)
+        self._search.ended(number, None)
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):

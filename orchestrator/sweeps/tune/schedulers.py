@@ -14,12 +14,13 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialSch
 
 from orchestrator.config import sweep as settings_of
 from orchestrator.config.sweep import PB2, PBT, Sweep
+from orchestrator.private_api.ray_tune import ask_before_next_step
 from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
 from orchestrator.records.sweep_folder import trial_name
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
-from orchestrator.sweeps.search.search import TRIAL, trial_config
+from orchestrator.sweeps.search.search import REPORTED, TRIAL, trial_config
 
 LONGEST = 1_000_000
 """More reports than any trial makes: a trial ends by itself."""
@@ -60,11 +61,13 @@ def make_scheduler(
 
 
 class _TrialStandIn:
-    """Stands for a trial of an earlier life that is over; or for one that runs by itself, and for Tune's loop around it, in
-    which no other one waits."""
+    """Stands for a trial of an earlier life that is over; or for one that runs by itself or shares a training, and for Tune's loop
+    around it, in which no other one waits."""
 
     def __init__(self, number: int) -> None:
-        self.trial_id, self.config = trial_name(number), {TRIAL: {"number": number}}
+        self.trial_id, self.config = trial_name(number), trial_config(number, {})
+        self.last: dict[str, Any] = {}
+        """Its last report, where it shares a training."""
 
     def get_live_trials(self) -> list[Any]:
         """None that a scheduler would let go first."""
@@ -72,8 +75,8 @@ class _TrialStandIn:
 
 
 class _ReplayingScheduler(FIFOScheduler):
-    """What every scheduler of a sweep does beside its own rule: learns what was reported before, and lets rest what
-    would fail again."""
+    """What every scheduler of a sweep does beside its own rule: learns what was reported before, lets rest what would fail again, and
+    judges each of the trials that share a training by itself, of which Tune knows one."""
 
     @classmethod
     def extending(cls, base: Any) -> Any:
@@ -83,17 +86,48 @@ class _ReplayingScheduler(FIFOScheduler):
     def __init__(self, settings: Sweep, previous: Mapping[int, PreviousTrial], is_mistake: Callable[[int], bool], **options: Any) -> None:
         super().__init__(**options)
         self._settings, self._previous, self._is_mistake = settings, dict(previous), is_mistake
+        self._sharing: dict[int, _TrialStandIn] = {}
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """A trial is new, or is to be started anew after a failure."""
-        super().on_trial_add(tune_controller, trial)
         for number in [number for number, one in self._previous.items() if one.over]:
             self._replay(_TrialStandIn(number), self._previous.pop(number))
-        number = trial.config[TRIAL]["number"]
-        if number in self._previous:
-            self._replay(trial, self._previous.pop(number))
-        elif self._is_mistake(number):
+        mistakes = []
+        for judged in self._judged(trial):
+            super().on_trial_add(tune_controller, judged)
+            number = judged.config[TRIAL]["number"]
+            mistakes.append(number not in self._previous and self._is_mistake(number))
+            if number in self._previous:
+                self._replay(judged, self._previous.pop(number))
+        if all(mistakes):
             tune_controller.stop_trial(trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """A trial has reported, or one of those that share a training: that one alone is stopped."""
+        if REPORTED not in result:
+            return str(super().on_trial_result(tune_controller, trial, result))
+        judged = self._sharing[result[REPORTED]]
+        judged.last = result
+        if super().on_trial_result(judged, judged, result) == TrialScheduler.STOP:
+            ask_before_next_step(tune_controller, trial, "drop", result[REPORTED])
+        return str(TrialScheduler.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """A trial is over, or all of those that share a training."""
+        for judged in self._judged(trial):
+            super().on_trial_complete(tune_controller, judged, result if judged is trial else judged.last)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """A trial that waits is given up, or all of those that share a training."""
+        for judged in self._judged(trial):
+            super().on_trial_remove(tune_controller, judged)
+
+    def _judged(self, trial: Any) -> list[Any]:
+        """A trial, or what stands for each of those that share a training."""
+        chosen = trial.config[TRIAL]
+        if not chosen["riders"]:
+            return [trial]
+        return [self._sharing.setdefault(one["number"], _TrialStandIn(one["number"])) for one in (chosen, *chosen["riders"])]
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""
@@ -136,27 +170,29 @@ class _Population(_ReplayingScheduler, Exploiting):
 
 
 class SequentialScheduler:
-    """A scheduler over trials that run one after the other: asha or median. In a process where no Ray is running."""
+    """A scheduler over trials that run one after the other, or share a training: asha or median. In a process where no Ray is running."""
 
     def __init__(self, settings: Sweep, history: History, previous: Mapping[int, PreviousTrial]) -> None:
         self._scheduler: Any = make_scheduler(settings, history, previous, lambda number: False)
         self._scheduler.set_search_properties(*settings.objectives[0])
-        self._trial, self._seed = _TrialStandIn(0), settings.seed
+        self._trials: dict[int, _TrialStandIn] = {}
+        self._seed = settings.seed
 
     def begins(self, number: int) -> None:
-        """The next trial begins, or goes on."""
-        self._trial = _TrialStandIn(number)
+        """A trial begins."""
+        trial = self._trials[number] = _TrialStandIn(number)
         with seeded(self._seed + number):
-            self._scheduler.on_trial_add(self._trial, self._trial)
+            self._scheduler.on_trial_add(trial, trial)
 
-    def stops(self, report: Mapping[str, Any], made: int) -> bool:
-        """Whether the trial ends with this report, which is the `made`-th that holds the sweep's metric."""
-        result = {**report, TRAINING_ITERATION: made}
-        return bool(self._scheduler.on_trial_result(self._trial, self._trial, result) == TrialScheduler.STOP)
+    def stops(self, number: int, report: Mapping[str, Any], made: int) -> bool:
+        """Whether a trial ends with this report, which is the `made`-th of it that holds the sweep's metric."""
+        trial, result = self._trials[number], {**report, TRAINING_ITERATION: made}
+        return bool(self._scheduler.on_trial_result(trial, trial, result) == TrialScheduler.STOP)
 
-    def ended(self, last: Mapping[str, Any] | None, made: int) -> None:
-        """The trial is over."""
-        self._scheduler.on_trial_complete(self._trial, self._trial, {**(last or {}), TRAINING_ITERATION: made})
+    def ended(self, number: int, last: Mapping[str, Any] | None, made: int) -> None:
+        """A trial is over."""
+        trial = self._trials.pop(number)
+        self._scheduler.on_trial_complete(trial, trial, {**(last or {}), TRAINING_ITERATION: made})
 
 
 @contextmanager

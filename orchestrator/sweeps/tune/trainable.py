@@ -12,28 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.result import TRAINING_ITERATION
 
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.sweep import Sweep
 from orchestrator.config.workers import Workers
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.lifecycle import Lifecycle, failing
+from orchestrator.engines.rank_failures import is_mistake
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.loop.report import Report
 from orchestrator.private_api.ray_tune import count_from
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import checkpoint_to_take_over, trial_folder
 from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
-from orchestrator.sweeps.search.search import TRIAL
-from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.sweeps.search.search import REPORTED, TRIAL
+from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
 from orchestrator.sweeps.together import Together, TrialUnderWay
 from orchestrator.sweeps.trial_setup import begin_trial
 
 _POINTER = "checkpoint.json"
-REPORTED = "reported"
-"""Which of the trials that share a training a result is of; of no other trial it is there."""
+FAILED = "failed"
+"""Which of the trials that share a training have failed since the last result."""
 _COUNTERS = ("epoch", "step", "samples")
 """What Tune gets of a report beside the sweep's metrics: it keeps all that it gets, of every trial."""
 
@@ -67,6 +69,10 @@ class Trial(tune.Trainable):
         self._number, self._values = config[TRIAL]["number"], config[TRIAL]["values"]
         self._riders = config[TRIAL]["riders"]
         self._together: Together | None = None
+        self._trials: list[TrialUnderWay] = []
+        """Of those that share this one's training the ones that were begun, and have not failed."""
+        self._failed: list[int] = []
+        """Numbers of those that have, and of which Tune has not heard."""
         self._life: Lifecycle | None = None
         self._checkpoint: str | None = None
         self._judged: dict[str, Any] = {}
@@ -137,19 +143,35 @@ class Trial(tune.Trainable):
         return {**counters, **self._judged, tune.result.DONE: report.final}
 
     def _step_together(self) -> dict[str, Any]:
-        """The same of trials that share this one's training; where one fails, so do those that are under way with it."""
+        """The same of trials that share this one's training."""
         if self._together is None:
             self._begin_together()
-        assert self._together is not None
+        while True:
+            assert self._together is not None
+            try:
+                return self._next_of_all(self._together)
+            except Exception as error:
+                self._one_failed(self._together.failed(error), error)
+                if not self._trials:
+                    return self._result(None)
+
+    def _one_failed(self, failed: TrialUnderWay, error: Exception) -> None:
+        """Writes down that a trial has failed by a mistake of its own, and has the others go on from the newest checkpoint that all of them
+        have. Else all have failed, and what is raised has Tune start them again; so it is where there is nothing else to tell Tune."""
+        others = [trial for trial in self._trials if not trial.ending and trial is not failed]
+        alone = is_mistake(error) and not isinstance(error, MetricMissing) and bool(others or self._judged)
         try:
-            return self._next_of_all(self._together)
-        except Exception as error:
-            self._together.failed(error)
             with ExitStack() as stack:
-                for trial in (one for one in self._trials if not one.ending):
+                for trial in (failed,) if alone else (failed, *others):
                     stack.enter_context(failing(trial.folder))
                 self._leave_trial()
+                raise error
+        except Exception:
+            if not alone:
                 raise
+        self._failed.append(failed.number)
+        self._trials = others
+        self._together = Together(self._engine, others, self._settings) if others else None
 
     def _begin_together(self) -> None:
         own = {"number": self._number, "values": self._values}
@@ -172,15 +194,28 @@ class Trial(tune.Trainable):
             report = trial.last
             assert report is not None
             judged = trial.watch.holds(report)
-            stops = judged and self._rules.stops(trial.folder.name, report.metrics, trial.seconds) and not report.final
-            together.judged(trial, self._rules.reasons[trial.folder.name] if stops else None)
             if judged:
                 trial.made.append(report.metrics)
+            counted = {**report.metrics, TRAINING_ITERATION: len(trial.made)}
+            stops = judged and self._rules.stops(trial.folder.name, counted, trial.seconds) and not report.final
+            together.judged(trial, self._rules.reasons[trial.folder.name] if stops else None)
+            if judged:
                 self._judged = {name: report.metrics[name] for name in (*_COUNTERS, *self._settings.metrics)}
-                return {**self._judged, REPORTED: trial.number, tune.result.DONE: False}
+                return self._result(trial.number, **{TRAINING_ITERATION: len(trial.made)})
         together.leave()
         self._together = None
-        return {**self._judged, REPORTED: None, tune.result.DONE: True}
+        return self._result(None)
+
+    def _result(self, number: int | None, **counts: int) -> dict[str, Any]:
+        """What Tune gets of a trial that shares this one's training; None for all of them when they are over."""
+        failed, self._failed = self._failed, []
+        return {**self._judged, **counts, REPORTED: number, FAILED: failed, tune.result.DONE: number is None}
+
+    def drop(self, number: int) -> None:
+        """The scheduler ends one of the trials that share this one's training, with the report that it has just made."""
+        trial = next((trial for trial in self._trials if trial.number == number), None)
+        if self._together and trial and not trial.ending:
+            self._together.judged(trial, BY_SCHEDULER)
 
     def _leave_trial(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""

@@ -69,9 +69,24 @@ def test_nothing_rides_where_training_may_depend_on_what_riders_change(fields: d
     assert said in reason
 
 
+@pytest.mark.parametrize(("sweep", "said"), [({"search": "optuna", "trials": 4}, "search: optuna chooses each trial"), ({"scheduler": "asha"}, "scheduler: asha ends")])
+def test_where_trials_are_judged_one_by_one_what_is_said_to_ride_rides_alone(sweep: dict[str, Any], said: str) -> None:
+    space = {"hooks.ema.decay": {"ride": [0.5, 0.9]}, "hooks.ema.interval": {"choice": [1, 2]}}
+    paths, reason = found(space, {"search": "random", "trials": 4, **sweep}, hooks={"ema": {}})
+    assert paths == ["hooks.ema.decay"]
+    assert reason.startswith(said)
+    assert reason.endswith("with ride: [...] all of a list share one training")
+
+
 def test_what_is_to_ride_and_cannot_is_refused_with_the_reason() -> None:
     ride = {"hooks.ema.decay": {"ride": [0.5, 0.9]}}
-    for sweep, said in (({"scheduler": "asha"}, "scheduler: asha ends trials one by one"), ({"search": "optuna", "trials": 4}, "which Optuna does not")):
+    optuna = {"search": "optuna", "trials": 4}
+    for sweep, said in (
+        ({"scheduler": "hyperband"}, "scheduler: hyperband has each trial pause .*; write grid"),
+        ({"scheduler": "pbt", "trials": 2}, "scheduler: pbt has trials take over weights and values of others"),
+        ({**optuna, "metric": ["val/loss", "val/accuracy"], "mode": ["min", "max"]}, "of several metrics none .* is the best.*; write choice"),
+        ({**optuna, "engine": "train"}, "engine: train makes each trial a job of its own; write choice"),
+    ):
         with pytest.raises(ConfigError, match=said):
             found(ride, sweep, hooks={"ema": {}})
     with pytest.raises(ConfigError, match="only hooks observe; write grid"):

@@ -42,6 +42,7 @@ NAMES = {
         f"{CONTROLLER}.{name}": (TUNE, "the death of a process between two trials")
         for name in ("_schedule_trial_task", "_set_trial_status", "_unstage_trial_with_resources", "_trial_task_failure")
     },
+    "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller": (TUNE, "ending one of the trials that share a training"),
     f"{CONTROLLER} _resetting_trials": (TUNE, "the death of a process between two trials"),
     "ray.tune:Trainable _iteration": (TUNE, "a trial that is taken up"),
     "ray.tune:Trainable _time_total": (TUNE, "a trial that is taken up"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import pytest
 import torch
+from ray.tune.schedulers import ASHAScheduler
 
 from hooks import Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
@@ -24,7 +28,7 @@ MEASURED = ("time", "attempt", "_per_s", "iteration_s", "_bytes")
 
 
 def searching(space: dict[str, Any], riders: Any = "auto", **fields: Any) -> Any:
-    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space, "riders": riders}
+    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space, "riders": riders, **fields.pop("sweep", {})}
     hooks = {"ema": {}, "checkpoint": {"best": "val/accuracy"}, **fields.pop("hooks", {})}
     task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True, "test": 9, **fields.pop("task_args", {})}
     return described(**{"epochs": 3, "task_args": task_args, "sweep": settings, "hooks": hooks, **fields})
@@ -83,6 +87,62 @@ def test_riders_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
     alone = sweep(searching(SPACE, False, hooks=STOPS, **LOOP), tmp_path / "alone", local=True)
     assert len({run.reports()[-1]["epoch"] for run in alone.runs}) > 1, "the case is to be one in which trials end apart"
     assert_the_same(riding, alone)
+
+
+def judged(riders: Any = "auto", **settings: Any) -> Any:
+    """Two learning rates, each with three decays: the low one follows the weights, the high ones stay at the first."""
+    decays = {"ride" if riders else "grid": [0.5, 0.999, 0.9999]}
+    space = {"hooks.ema.decay": decays, "optimizer.lr": {"choice": [0.02, 0.2]}}
+    return searching(space, riders, task_args={"test": 0}, sweep={"trials": 6, **settings})
+
+
+def test_a_scheduler_stops_single_riders_and_each_is_up_to_then_the_trial_alone(tmp_path: Path) -> None:
+    asha = {"type": "asha", "grace_period": 1, "reduction_factor": 2}
+    riding = sweep(judged(scheduler=asha), tmp_path / "riding", local=True)
+    alone = sweep(judged(riders=False), tmp_path / "alone", local=True)
+    made = [len(run.reports()) for run in riding.runs]
+    assert riding.trials["carrier"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
+    assert {run.status for run in riding.runs} == {"stopped", "finished"}
+    for one, other, count in zip(riding.runs, alone.runs, made, strict=True):
+        assert dict(one.folder.metadata().values) == dict(other.folder.metadata().values)
+        assert (one.status, one.folder.metadata().stopped) == (("finished", []) if count == 3 else ("stopped", ["the scheduler ended the trial"]))
+        assert reports(one) == reports(other)[:count]
+        columns = ["phase", "epoch", "iteration", "loss"]
+        expected = other.load_stats(columns).query(f"epoch < {count}").reset_index(drop=True)
+        assert one.load_stats(columns).equals(expected), one.name
+    # What Tune's own ASHA says of these reports, in the order in which they were made.
+    assert made == stopped_by_tune(alone, [range(3), range(3, 6)])
+
+
+def stopped_by_tune(alone: Sweep, trainings: Sequence[Sequence[int]]) -> list[int]:
+    """How many reports each trial makes under Tune's ASHA, where those of a training report in turn."""
+    asha = ASHAScheduler(metric="val/accuracy", mode="max", grace_period=1, reduction_factor=2, max_t=10**6)
+    made = [0] * len(alone.runs)
+    for training in trainings:
+        under_way = {number: SimpleNamespace(trial_id=str(number)) for number in training}
+        for trial in under_way.values():
+            asha.on_trial_add(None, trial)
+        for report in range(1, 4):
+            for number, trial in [*under_way.items()]:
+                made[number] += 1
+                result = {"training_iteration": report, "val/accuracy": alone.runs[number].reports()[report - 1]["val/accuracy"]}
+                if asha.on_trial_result(None, trial, result) == "STOP":
+                    asha.on_trial_complete(None, under_way.pop(number), result)
+        for number, trial in under_way.items():
+            asha.on_trial_complete(None, trial, {"training_iteration": 3, "val/accuracy": alone.runs[number].reports()[2]["val/accuracy"]})
+    return made
+
+
+def test_optuna_draws_the_rest_and_hears_the_best_of_its_riders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    from ray.tune.search.optuna import OptunaSearch
+
+    told: list[Any] = []
+    monkeypatch.setattr(OptunaSearch, "on_trial_complete", lambda self, name, result, error: told.append((name, result, error)))
+    done = sweep(judged(search="optuna"), tmp_path, local=True)
+    values = done.trials["val/accuracy"].tolist()
+    assert told == [("0", {"val/accuracy": max(values[:3])}, False), ("1", {"val/accuracy": max(values[3:])}, False)]
+    assert done.trials["carrier"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
 
 
 @dataclass

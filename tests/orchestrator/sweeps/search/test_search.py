@@ -172,15 +172,13 @@ def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_fa
 
 
 def test_repeats_that_end_out_of_order_are_told_with_their_own_suggestion() -> None:
-    """Four trials side by side, and Tune's own end of one that is paused: its last report counts."""
+    """Four trials side by side."""
     pytest.importorskip("optuna")
     search = make_search(sweep(search="optuna", trials=4, repeats=2), 0, {})
     numbers = [search.suggest(name)[TRIAL]["number"] for name in "abcd"]
-    search.on_trial_complete("d", {"val/score": 4.0})
-    search.on_trial_complete("a", {"val/score": 1.0})
-    search.on_trial_result("c", {"val/score": 2.0})
-    search.on_trial_complete("c")
-    search.on_trial_complete("b", error=True)
+    for number, score in ((3, 4.0), (0, 1.0), (2, 2.0)):
+        search.ended(number, {"val/score": score})
+    search.ended(1, None)
     assert numbers == [0, 1, 2, 3]
     assert [trial.value for trial in search._optuna._ot_study.trials] == [1.0, 3.0]
 
@@ -206,3 +204,42 @@ def test_what_is_left_of_repeats_keeps_its_numbers_values_and_seeds(search: str)
     assert [values["seed"] for values in found.values()] == [4, 3, 4, 3, 4]
     if search == "optuna":
         assert [trial.value for trial in draws.search._optuna._ot_study.trials] == [2.0, 3.0, 3.0]
+
+
+# What rides
+
+RIDING = {"hooks.ema.decay": {"ride": [0.5, 0.9]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
+
+
+def test_optuna_is_told_the_best_of_what_rides_on_a_suggestion_each_by_the_mean_of_its_seeds() -> None:
+    pytest.importorskip("optuna")
+    draws = Draws(sweep(search="optuna", trials=12, repeats=2, space=RIDING), 5)
+    scores = [1.0, 3.0, 6.0, None, math.nan, 1.0, 0.0, 2.0, None, None, None, None]
+    numbers = []
+    for trials in draws.together():
+        numbers.append([number for number, _ in trials])
+        assert [values["hooks.ema.decay"] for _, values in trials] == [0.5, 0.9]
+        assert len({(values["optimizer.lr"], values["seed"]) for _, values in trials}) == 1
+        for number, _ in trials:
+            draws.over(number, None if scores[number] is None else {"val/score": scores[number]})
+    assert numbers == [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11]]
+    study = draws.search._optuna._ot_study
+    assert [(trial.state.name, trial.value) for trial in study.trials] == [("COMPLETE", 6.0), ("COMPLETE", 1.0), ("FAIL", None)]
+    assert all(set(trial.params) == {"optimizer.lr"} for trial in study.trials)
+
+
+def test_what_is_left_of_an_optuna_search_with_riders_goes_on_where_it_was() -> None:
+    """Of the first draw one of three is over; the budget ends the sweep within the third."""
+    pytest.importorskip("optuna")
+    space = {**RIDING, "hooks.ema.decay": {"ride": [0.5, 0.9, 0.99]}}
+    settings = sweep(search="optuna", trials=9, space=space, budget={"trials": 8})
+    first = dict(next(Draws(settings, 0).together()))
+    previous = {number: PreviousTrial(first[number], over=number == 1, reports=({"val/score": 4.0},)) for number in range(3)}
+    draws, numbers = Draws(settings, 0, previous), []
+    for trials in draws.together():
+        numbers.append([number for number, _ in trials])
+        for number, values in trials:
+            assert number not in first or values == first[number]
+            draws.over(number, {"val/score": 2.0})
+    assert numbers == [[0, 2], [3, 4, 5], [6, 7]]
+    assert [trial.value for trial in draws.search._optuna._ot_study.trials] == [4.0, 2.0, None]

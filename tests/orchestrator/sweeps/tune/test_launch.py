@@ -33,7 +33,7 @@ class Hears:
 
 
 def watching(folder: Path, announcer: Hears) -> _TrialEvents:
-    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), announcer, StoppingRules(Sweep.model_validate(SETTINGS)), TrialIndex(RunFolder(folder), [("val/loss", "min")]))
+    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), announcer, StoppingRules(Sweep.model_validate(SETTINGS)), TrialIndex(RunFolder(folder), [("val/loss", "min")]), make_search(Sweep.model_validate(SETTINGS), 0, {}))
 
 
 @pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])

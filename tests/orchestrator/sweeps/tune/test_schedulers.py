@@ -197,10 +197,10 @@ def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
         for made, score in enumerate(curve, 1):
             result = {"val/score": score, TRAINING_ITERATION: made}
             stops = theirs.on_trial_result(Beside(), trial, result) == TrialScheduler.STOP
-            assert ours.stops({"val/score": score}, made) is stops
+            assert ours.stops(number, {"val/score": score}, made) is stops
             if stops:
                 break
-        ours.ended({"val/score": score}, made)
+        ours.ended(number, {"val/score": score}, made)
         theirs.on_trial_complete(Beside(), trial, result)
         ends.append(made)
     assert 1 < len(set(ends)) <= 12
