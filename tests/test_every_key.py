@@ -344,7 +344,7 @@ WALK: dict[str, dict[str, Key]] = {
     "nan_guard": of(None, breaking("nan", times=2), action="stop", patience=Key(0, {"action": "skip"}), interval=4, dumps=0),
     "output_mask": of(None, {"task_args": {"val": 3}}, target=2),
     "param_scheduler": of(
-        None, STEPPED, every="1 step", monitor=Key("val/loss", {}, {"scheduler": {"type": "ReduceLROnPlateau"}}), record_momentum=True, record_weight_decay=True
+        None, STEPPED, every="1 step", monitor=Key(None, {"monitor": "val/loss"}, {"scheduler": {"type": "ReduceLROnPlateau"}}), record_momentum=True, record_weight_decay=True
     ),
     "precise_batch_norm": of({"num_samples": 16}, {"task_args": {"batch_norm": True, "noisy": True}}, num_samples=32, cache_samples=True),
     "time_limit": of({"limit": 3600}, None, limit=0.01),

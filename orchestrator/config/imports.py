@@ -65,7 +65,7 @@ def _installed(group: str) -> EntryPoints:
 def _imported(name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]) -> Any:
     if not _IMPORT_PATH.match(name):
         known = f"one of {', '.join(sorted(table))}, or " if table else ""
-        message = f"there is no {base.__name__.lower()} '{name}'; allowed: {known}module:Class"
+        message = f"there is no {base.__name__.removeprefix('LR').lower()} '{name}'; allowed: {known}module:Class"
         near = did_you_mean(name, {*table, *others} - {name})
         raise _wrong(path, message, near or _as_import_path(name))
     module_name, _, class_name = name.partition(":")

@@ -60,6 +60,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     check_component(optimizer.type, arguments, Optimizer, OPTIMIZERS, _NoParameters(), path)
     problems: list[Problem] = []
     cls: Any = find_class(optimizer.type, Optimizer, OPTIMIZERS, f"{path}.type")
+    _refuse_closure(cls, f"{path}.type")
     for index, group in enumerate(groups):
         place, said = f"{path}.groups.{index}", arguments | settings_of(group)
         if group is None and "weight_decay" not in model_of_signature(cls).model_fields:
@@ -70,6 +71,14 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
         problems.append(Problem(f"{path}.params", f"is not said, and {task.__name__} has no method parameters()", suggestion="write patterns of names"))
     if problems:
         raise ConfigError([_meant_for_a_group(problem) for problem in problems])
+
+
+def _refuse_closure(cls: type[Optimizer], path: str) -> None:
+    """Raises ConfigError where a step needs a function that computes the loss anew, as that of LBFGS does."""
+    closure = inspect.signature(cls.step).parameters.get("closure")
+    if closure and closure.default is inspect.Parameter.empty:
+        message = f"is {cls.__name__}, whose step computes the loss several times, by a closure; the loop computes it once"
+        raise ConfigError([Problem(path, message, suggestion="a task's train(session) can")])
 
 
 def _meant_for_a_group(problem: Problem) -> Problem:
@@ -83,6 +92,10 @@ def build_optimizers(optimizations: Mapping[str, Optimization], task: Task, mode
     made = {name: build_optimizer(one, task, model) for name, one in optimizations.items()}
     if "" in made:
         return made
+    own = _parameters_by_name(task, model) if brings_its_own(type(task), "parameters") else {}
+    if other := [name for name in own if name not in made]:
+        message = f"{type(task).__name__}.parameters() gives {listed(other)}, and optimizers has {listed(list(made))}"
+        raise ConfigError([Problem("task", message)])
     trained = {parameter for optimizer in made.values() for group in optimizer.param_groups for parameter in group["params"]}
     left = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter not in trained]
     if left:
@@ -103,6 +116,7 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         return made
     own = task.optimizer(model, **optimizer.arguments)
     if isinstance(own, Optimizer):
+        _refuse_closure(type(own), "task")
         return own
     message = f"{type(task).__name__}.optimizer() gives {own!r}, and must give an optimizer"
     raise ConfigError([Problem("task", message, suggestion="leave the method out where the file says it")])
@@ -118,12 +132,22 @@ def _trained(optimization: Optimization, task: Task, model: nn.Module) -> dict[s
             return {name: named[name] for name in matched(optimization.patterns, named)}
         except ValueError as error:
             raise ConfigError([Problem(f"{optimization.path}.params", str(error))]) from None
-    given = set(task.parameters(model).get(optimization.name, ()))
+    given = set(_parameters_by_name(task, model).get(optimization.name, ()))
     found = {name: parameter for name, parameter in named.items() if parameter in given}
     if not found:
         message = f"is not said, and {type(task).__name__}.parameters() gives no parameters of the model for '{optimization.name}'"
         raise ConfigError([Problem(f"{optimization.path}.params", message)])
     return found
+
+
+def _parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any]]:
+    """What the task's `parameters` gives; raises ConfigError for anything but names and parameters."""
+    given: Any = task.parameters(model)
+    try:
+        return {str(name): list(those) for name, those in given.items()}
+    except (AttributeError, TypeError):
+        method = f"{type(task).__name__}.parameters()"
+        raise ConfigError([Problem("task", f"{method} gives {given!r}, and must give a mapping of optimizers' names to parameters")]) from None
 
 
 def _split(optimizer: Component, path: str) -> tuple[dict[str, Any], list[Group | None]]:

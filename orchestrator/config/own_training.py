@@ -33,6 +33,8 @@ def own_training_in_full(data: Mapping[str, Any], task: type[Task], problems: li
     usual, arguments = _usual(), declared(task)
     if not inspect.isgeneratorfunction(inspect.unwrap(task.train)):
         problems.append(Problem("task", f"{task.__name__}.train() is no generator: without a `yield` nothing is reported{place_of(task.train)}"))
+    if len(inspect.signature(task.train).parameters) < 2:
+        problems.append(Problem("task", f"{task.__name__}.train() takes no session{place_of(task.train)}", suggestion="write def train(self, session)"))
     offered = usual.keys() - _READ
     for name in arguments.keys() - offered:
         hint = did_you_mean(name, offered) or "make it a field of the task, which is written in task_args"

@@ -120,8 +120,22 @@ class Stage:
         """Refuses what could not be built, before there is an optimizer; raises ConfigError."""
         if self.kind == OWN:
             in_full_of_own(self.arguments, task, "scheduler")
-        else:
-            check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path)
+            return
+        problems = [Problem(f"{self.path}.{key}", message) for key, message in self._wrong_for_torch() if self.kind in SCHEDULERS]
+        if problems:
+            raise ConfigError(problems)
+        check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path)
+
+    def _wrong_for_torch(self) -> Iterator[tuple[str, str]]:
+        """What torch's own would refuse in words of its own, or with a step only: each key, and what is wrong."""
+        if self.kind in ("ChainedScheduler", "SequentialLR"):
+            yield "type", f"is {self.kind}, whose schedulers are a list here: each with its type, begin and end"
+        if self.arguments.get("last_epoch", -1) != -1:
+            yield "last_epoch", f"is for a script's own checkpoints, got {self.arguments['last_epoch']}; a run that goes on knows where it is"
+        for key in (*LENGTHS, "step_size"):
+            count = self.arguments.get(key)
+            if isinstance(count, int | float) and count <= 0:
+                yield key, f"must be greater than 0, got {count}"
 
     def _with_rate(self, rate: Any) -> dict[str, Any]:
         return {RATES[self.kind]: rate, **self.arguments} if self.kind in RATES else dict(self.arguments)
@@ -181,7 +195,7 @@ class Schedule:
 
 def _one(scheduler: Component, task: type[Task], course: Course | None, path: str) -> tuple[Stage, ...]:
     """A scheduler for the whole run, after a warm-up where that is said."""
-    arguments, ours = _split(scheduler, task, WarmUp)
+    arguments, ours = _split(scheduler, task, WarmUp, path)
     warm = check(WarmUp, ours, path)
     message = _wrong_warm_up(ours, warm, course)
     if not message and warm.warmup.count and _steps_by_a_metric(scheduler, path):
@@ -191,7 +205,7 @@ def _one(scheduler: Component, task: type[Task], course: Course | None, path: st
     if course is None:
         return (Stage(path, scheduler.type, arguments),)
     begin = course.count(warm.warmup) or 0
-    arguments = _with_length(scheduler.type, arguments, task, course.count(course.whole) or begin + 1)
+    arguments = _with_length(scheduler.type, arguments, task, course.count(course.whole) or begin + 1, path)
     if not begin:
         return (Stage(path, scheduler.type, arguments),)
     rising = Stage(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, Stretch(end=begin))
@@ -205,16 +219,16 @@ def _several(schedulers: Sequence[Component], task: type[Task], course: Course |
     over = 0
     for index, (scheduler, window) in enumerate(zip(schedulers, _windows(schedulers, task, path), strict=True)):
         place, whole = f"{path}.{index}", course.count(course.whole)
-        arguments, _ = _split(scheduler, task, Window)
+        arguments, _ = _split(scheduler, task, Window, place)
         begin, end, every = course.count(window.begin or Rhythm(0)), course.count(window.end) if window.end else whole, course.count(window.pace())
         if begin is None or end is None or every is None:  # before the data is there, any length will do to check the rest
-            yield Stage(place, scheduler.type, _with_length(scheduler.type, arguments, task, 1))
+            yield Stage(place, scheduler.type, _with_length(scheduler.type, arguments, task, 1, place))
             continue
         message = _wrong_window(window, (begin, end), over, whole, course)
         if message:
             raise ConfigError([Problem(place, message)])
         over = max(over, end)
-        arguments = _with_length(scheduler.type, arguments, task, -(-(end - begin) // every))
+        arguments = _with_length(scheduler.type, arguments, task, -(-(end - begin) // every), place)
         yield Stage(place, scheduler.type, arguments, Stretch(begin, end if window.end else None, every))
 
 
@@ -235,7 +249,7 @@ def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> li
     windows: list[Window] = []
     for index, scheduler in enumerate(schedulers):
         place = f"{path}.{index}"
-        window = check(Window, _split(scheduler, task, Window)[1], place)
+        window = check(Window, _split(scheduler, task, Window, place)[1], place)
         if window.every is not None and not window.every.count:
             raise ConfigError([Problem(f"{place}.every", "is 0, and so it would never step")])
         if _steps_by_a_metric(scheduler, place):
@@ -262,16 +276,16 @@ def pace_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhythm |
     return Rhythm(1, "steps" if in_steps else "epochs") if windows else None
 
 
-def _split(scheduler: Component, task: type[Task], ours: type[Model]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(scheduler: Component, task: type[Task], ours: type[Model], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a scheduler's class is given, and which of our keys stand beside it."""
-    arguments, names = scheduler.arguments, _names(scheduler.type, task)
+    arguments, names = scheduler.arguments, _names(scheduler.type, task, path)
     taken = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in names}
     return arguments, taken
 
 
-def _with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int) -> dict[str, Any]:
+def _with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str) -> dict[str, Any]:
     """The arguments of a scheduler with its length, where that is not written."""
-    names = _names(kind, task)
+    names = _names(kind, task, path)
     if {"epochs", "steps_per_epoch"} & arguments.keys():  # OneCycleLR's other way to say its length
         names = names - {"total_steps"}
     return arguments | {name: length for name in LENGTHS if name in names and arguments.get(name) is None}
@@ -344,11 +358,25 @@ def stepping_problems(optimizations: Sequence[Optimization], hooks: Mapping[str,
         return [Problem(f"hooks.{name}.{key}", message, suggestion="write scheduler, or leave it out") for key, is_said in said.items() if is_said]
     if hook.every.count == 0:
         return [Problem(f"hooks.{name}.every", "is 0, and so nothing steps the scheduler", suggestion="write scheduler: null for none")]
+    unmet = [problem for one in scheduled for problem in _monitor_problems(one, hook, name)]
+    if unmet:
+        return unmet
     pace = collect_problems([], pace_of, optimizations, task)
     if pace not in (None, hook.every):
         message = f"is {hook.every}, and schedulers of a list have each its own `every`, for which it is {pace}"
         return [Problem(f"hooks.{name}.every", message, suggestion="leave it out")]
     return []
+
+
+def _monitor_problems(one: Optimization, hook: ParamScheduler, name: str) -> list[Problem]:
+    """Where a scheduler of torch's steps by a metric that the hook does not name, or the hook names one for a scheduler that takes none."""
+    if not isinstance(one.scheduler, Component) or one.scheduler.type not in SCHEDULERS:
+        return []
+    kind = one.scheduler.type
+    if _steps_by_a_metric(one.scheduler, one.scheduler_path):
+        hint = f"write hooks.{name}.monitor, such as monitor: val/loss"
+        return [] if hook.monitor else [Problem(one.scheduler_path, f"is {kind}, which steps where a metric is there, and none is named", suggestion=hint)]
+    return [Problem(f"hooks.{name}.monitor", f"is read by nothing: {kind} takes no metric, got '{hook.monitor}'")] if hook.monitor else []
 
 
 def _wrong_warm_up(written: Mapping[str, Any], warm: WarmUp, course: Course | None) -> str | None:
@@ -365,9 +393,9 @@ def _wrong_warm_up(written: Mapping[str, Any], warm: WarmUp, course: Course | No
     return None
 
 
-def _names(kind: str, task: type[Task]) -> set[str]:
-    """The arguments that a scheduler takes by name."""
+def _names(kind: str, task: type[Task], path: str) -> set[str]:
+    """The arguments that a scheduler, which stands at `path`, takes by name."""
     if kind == OWN:
         return set(model_of_own(task, "scheduler").model_fields)
-    cls: Any = find_class(kind, LRScheduler, SCHEDULERS, "scheduler.type")
+    cls: Any = find_class(kind, LRScheduler, SCHEDULERS, f"{path}.type")
     return set(model_of_signature(cls).model_fields)

@@ -14,9 +14,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B")
 
 
 def _bytes(value: Any) -> Any:
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
+    if not isinstance(value, str):
         return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ValueError(f"must be bytes, or a size such as 8 GiB or 500 MB, got '{value}'")
     prefix = match[2] or ""
     return int(float(match[1]) * (1024 if prefix.endswith("i") else 1000) ** " KMGT".index(prefix[:1] or " "))
 

@@ -307,7 +307,10 @@ class Iterations:
         means, self.means = self.means, Means()
         values = means.reduce(world)
         for name, meter in (meters or {}).items():
-            values |= measured(name, meter)
+            numbers = measured(name, meter)
+            if twice := numbers.keys() & values.keys():
+                raise RunError(f"meters() gives '{name}', and {prefix}/{min(twice)} is there by loss(), metrics() or another meter; call one of them otherwise")
+            values |= numbers
         for name, value in values.items():
             if math.isnan(value):
                 logger.warning("%s/%s is not a number", prefix, name)

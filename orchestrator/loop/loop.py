@@ -20,7 +20,7 @@ from orchestrator.config.judged_metrics import phase_problems
 from orchestrator.config.optimizer import build_optimizers
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.config.source import Origin
-from orchestrator.errors import RunError
+from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop import initial_weights, weight_sources
 from orchestrator.loop.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.changes import Changes
@@ -206,14 +206,15 @@ class Loop(Rounds):
         self.evaluation.refuse_two_of_a_name()
 
     def _refuse_what_is_not_there(self) -> None:
-        """Raises RunError where a hook judges by a metric of a phase without data, as it would never judge, and where there is data to
+        """Raises ConfigError where a hook judges by a metric of a phase without data, as it would never judge, and where there is data to
         evaluate and no loss."""
         evaluated = [phase for phase in self.phases() if phase != "train"]
         if evaluated and type(self.task).loss is without_loss:
-            raise RunError(f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which that is evaluated; write loss(output, batch)")
+            message = f"data() of {type(self.task).__name__} gives {', '.join(evaluated)}, and it has no loss(), with which that is evaluated; write loss(output, batch)"
+            raise ConfigError([Problem("task", message)])
         problems = phase_problems({"hooks": self.state.config.get("hooks")}, self.data.loaders)
         if problems:
-            raise RunError("\n".join(map(str, problems)))
+            raise ConfigError(problems)
 
     def _close(self) -> None:
         hide_progress(self.task)

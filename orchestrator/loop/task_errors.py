@@ -31,7 +31,9 @@ def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
                 f"{method.__name__}() gives {described(part)} for its part '{name}', and must give one number, the mean over the batch's samples, as a "
                 f"tensor without dimensions{place_of(method)}"
             )
-        if not isinstance(name, str) or name in TAKEN:
+        if not isinstance(name, str) or not name:
+            raise RunError(f"{method.__name__}() calls a part {name!r}, and must call each by a text{place_of(method)}")
+        if name in TAKEN:
             raise RunError(f"{method.__name__}() calls a part {name!r}, which is what every row has; call it otherwise{place_of(method)}")
     return loss
 

@@ -10,7 +10,7 @@ import torch
 from hooks import Rhythm
 from hooks.parts.metric_names import PHASES, phases_of
 from orchestrator.config.components import NAME, WRONG_NAME
-from orchestrator.config.experiment import Experiment, Loader
+from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.kinds import PhaseData
@@ -86,12 +86,16 @@ def _refuse_unread(task: Task, experiment: Experiment, datasets: dict[str, Any])
     streams_alone = {"epoch_steps": experiment.epoch_steps is not None, "loader.when_dry": loader.when_dry != "wrap"}
     message = f"is read by nothing: the train data ({type(train).__name__}) is map-style, an epoch of which is each of its samples"
     _refuse(streams_alone if is_indexed(train) else {}, message)
-    names = ("batch_size", "loader.num_workers", "loader.pin_memory", "loader.drop_last")
-    said = [experiment.batch_size, loader.num_workers, loader.pin_memory, loader.drop_last]
-    message = f"is read by nothing: {type(task).__name__}.data() gives loaders of its own; say it there"
-    defaults = [Experiment.model_fields["batch_size"].default, *(Loader.model_fields[name.partition(".")[2]].default for name in names[1:])]
-    all_own = all(is_loader(dataset) and not hasattr(dataset, "made_by_engine") for dataset in datasets.values())
-    _refuse({name: all_own and one != default for name, one, default in zip(names, said, defaults, strict=True)}, message)
+    ours = {phase for phase, dataset in datasets.items() if not is_loader(dataset) or hasattr(dataset, "made_by_engine")}
+    evaluates = bool(ours - {"train"})
+    without_ours = {
+        "batch_size": "train" not in ours and (not evaluates or loader.eval_batch_size is not None) and experiment.batch_size != Experiment.model_fields["batch_size"].default,
+        "loader.num_workers": not ours and loader.num_workers != 0,
+        "loader.pin_memory": not ours and loader.pin_memory is not None,
+        "loader.drop_last": "train" not in ours and loader.drop_last,
+        "loader.eval_batch_size": len(datasets) > 1 and not evaluates and loader.eval_batch_size is not None,
+    }
+    _refuse(without_ours, f"is read by nothing: {type(task).__name__}.data() gives loaders of its own; say it there")
     default = Experiment.model_fields["validate_every"].default
     unread = {
         "validate_every": not phases_of("val", datasets) and experiment.validate_every not in (default, Rhythm(0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any
 
@@ -58,6 +58,8 @@ def _digest(order: list[int]) -> int:
 def _weighted(given: Iterable[float], samples: int, seed: int, where: str) -> Order:
     """As many samples as there are, drawn with replacement as torch's WeightedRandomSampler does."""
     try:
+        if isinstance(given, Mapping):
+            raise TypeError
         weights = torch.as_tensor(given if isinstance(given, Tensor) else list(given), dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise _wrong(where, f"gives a {type(given).__name__}, and may give a Sampler, a weight for each sample, or None") from error

@@ -142,7 +142,8 @@ class Stream:
                 gave = True
                 yield batch
             if not gave:
-                raise RunError(f"rank {self._world.rank} has no batch of the train stream: give it at least one for each rank")
+                again = f" as it begins again (pass {self._passes + 1}): let its __iter__ begin anew" if self._passes else ": give it at least one for each rank"
+                raise RunError(f"rank {self._world.rank} has no batch of the train stream{again}")
             self._passes += 1
             batches, gave = self._one_pass(), False
 

@@ -73,7 +73,7 @@ def test_memory_is_a_number_of_bytes_or_in_words(written: Any, size: int) -> Non
         ({"gpu": 1.5}, "workers.gpu"),
         ({"accelerator": "H100"}, "write gpu: true"),
         ({"resources": {"GPU": 1}}, "GPU have keys of their own"),
-        ({"memory": "8 gigs"}, "workers.memory"),
+        ({"memory": "8 gigs"}, "workers.memory: must be bytes, or a size such as 8 GiB or 500 MB, got '8 gigs'"),
         ({"memory": 0}, "workers.memory"),
         ({"resources": {"spot": 0}}, "workers.resources.spot"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from hooks import Hook, State
-from orchestrator import ConfigError, RunError, run
+from orchestrator import ConfigError, run
 from orchestrator.config.load import load_experiment, load_with_data
 from tests.orchestrator.config.samples import Line, problems
 from tests.tasks import described
@@ -106,6 +106,6 @@ def test_validate_sees_that_there_is_no_such_data(file: Path, best: str) -> None
 
 def test_a_run_sees_it_before_its_first_iteration(tmp_path: Path) -> None:
     judging = described(task_args={"val": 0}, hooks={"early_stopping": {"monitor": "val/accuracy"}})
-    with pytest.raises(RunError, match=r"early_stopping.monitor: val/accuracy is never measured, as data\(\) of the task gives train and no val"):
+    with pytest.raises(ConfigError, match=r"early_stopping.monitor: val/accuracy is never measured, as data\(\) of the task gives train and no val"):
         run(judging, tmp_path, local=True)
     assert not list(tmp_path.glob("points/stats/**/rows-*"))

@@ -27,6 +27,13 @@ class Own(Task):
         yield {"train/loss": float(batch_size)}
 
 
+class Alone(Task):
+    """Its loop asks for nothing."""
+
+    def train(self) -> Iterator[dict[str, float]]:  # type: ignore[override]
+        yield {"train/loss": 0.0}
+
+
 class Silent(Task):
     def train(self, session: TrainingSession) -> None:  # type: ignore[override]  # what is wrong with it
         """Yields nothing."""
@@ -82,6 +89,7 @@ hooks:
     ("fields", "said"),
     [
         ({"task": f"{HERE}:Silent"}, "Silent.train() is no generator"),
+        ({"task": f"{HERE}:Alone"}, "Alone.train() takes no session"),
         ({"task": f"{HERE}:Asks"}, "Asks.train() declares lerning_rate"),
         ({"task": f"{HERE}:Asks"}, "did you mean 'accumulate'?"),
         ({"hooks": {"checkpoint": {"save_on_exception": True}}}, "save_on_exception keeps a model"),

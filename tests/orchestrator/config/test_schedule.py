@@ -208,6 +208,13 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
     ("more", "said"),
     [
         ({"scheduler": {"type": "StepLr"}}, "did you mean 'StepLR'?"),
+        ({"scheduler": [{**COSINE, "end": 1}, {"type": "Cosine"}]}, "scheduler.1.type: there is no scheduler 'Cosine'"),
+        ({"scheduler": {"type": "SequentialLR", "schedulers": [COSINE], "milestones": [1]}}, "scheduler.type: is SequentialLR, whose schedulers are a list here"),
+        ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
+        ({"scheduler": {"type": "StepLR", "step_size": -1}}, "scheduler.step_size: must be greater than 0, got -1"),
+        ({"scheduler": {**COSINE, "last_epoch": 3}}, "scheduler.last_epoch: is for a script's own checkpoints, got 3"),
+        ({"scheduler": {"type": "ReduceLROnPlateau"}}, "scheduler: is ReduceLROnPlateau, which steps where a metric is there, and none is named (write hooks.param_scheduler.monitor"),
+        ({"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: is read by nothing: CosineAnnealingLR takes no metric"),
         ({"scheduler": {"type": "MultiStepLR", "milestones": 3}}, "scheduler.milestones: must be"),
         ({"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}}, "scheduler.milestones.1: must be a whole number"),
         ({"scheduler": {"type": "StepLR"}}, "scheduler.step_size: is missing"),

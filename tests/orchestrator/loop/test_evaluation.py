@@ -53,9 +53,10 @@ class Given(Points):
     """Has a meter of its own."""
 
     meter: Any = None
+    called: str = "f1"
 
     def meters(self) -> dict[str, Any]:
-        return {"f1": self.meter}
+        return {self.called: self.meter}
 
 
 def test_a_meter_of_several_values_gives_each_a_name() -> None:
@@ -74,6 +75,12 @@ def test_a_meter_that_gives_no_numbers_is_named() -> None:
     message = r"compute\(\) of the meter 'f1' gives values of shape \(3, 3\), and must give one number, a vector"
     with pytest.raises(RunError, match=message):
         list(Loop(Given(meter=MulticlassConfusionMatrix(3)), experiment(epochs=1), {}).run())
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_a_meter_called_as_another_value_is_refused(name: str) -> None:
+    with pytest.raises(RunError, match=rf"meters\(\) gives '{name}', and val/{name} is there by loss\(\), metrics\(\) or another meter"):
+        list(Loop(Given(meter=MulticlassF1Score(3), called=name), experiment(epochs=1), {}).run())
 
 
 @dataclass

@@ -181,7 +181,8 @@ def test_what_fits_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
     ("more", "told"),
     [
         ({"only": ["1.runing_*"]}, "init.only: pattern '1.runing_*' matches no parameter; did you mean 1.running_var"),
-        ({"except": ["haed.*"]}, "init.except: pattern 'haed.*' matches no parameter"),
+        ({"except": ["0.wieght"]}, "init.except: pattern '0.wieght' matches no parameter; did you mean 0.weight, 4.weight, 1.weight?"),
+        ({"only": ["0.*"], "except": ["*"]}, "init.except: leaves nothing of what is looked at, got *"),
         ({"rename": {"module.*": "*"}}, "init.rename: pattern 'module.*' matches no parameter"),
         ({"rename": {"0.*": "4.*"}}, "init.rename: makes one tensor, 4.weight, of two: 0.weight and 4.weight"),
         ({"rename": {"0.*": "a.*", "*.weight": "*.b"}}, "init.rename: '0.*' and '*.weight' both match 0.weight"),

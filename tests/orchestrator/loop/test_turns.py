@@ -320,6 +320,20 @@ def test_patterns_that_leave_parameters_out_are_told_as_the_run_begins(params: s
         loop_of(written(optimizers={**OPTIMIZERS, "d": {**OPTIMIZERS["d"], "params": params}}))
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], r"task: Gan\.parameters\(\) gives \[\], and must give a mapping of optimizers' names to parameters"),
+        ({"d": None}, r"task: Gan\.parameters\(\) gives \{'d': None\}, and must give a mapping"),
+        ({"critic": []}, r"task: Gan\.parameters\(\) gives critic, and optimizers has d, g"),
+    ],
+)
+def test_parameters_of_nobody_are_told_as_the_run_begins(given: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gan, "parameters", lambda self, model: given)
+    with pytest.raises(ConfigError, match=message):
+        loop_of(written())
+
+
 @pytest.mark.parametrize(("order", "message"), [("de", r"turns\(\) yields 'e', and optimizers has d, g"), ("", r"turns\(\) yields nothing")])
 def test_turns_of_nobody_are_told(order: str, message: str) -> None:
     loop, _ = loop_of(written(task_args={"order": order}))

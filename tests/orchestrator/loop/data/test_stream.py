@@ -231,7 +231,7 @@ class Given(Points):
 def test_what_a_stream_raises_is_told_with_its_phase_and_rank() -> None:
     with pytest.raises(RunError, match="the train stream fails on rank 0: OSError: no such shard"):
         list(Loop(Given(given=Failing(9)), experiment(steps=4), {}).run())
-    with pytest.raises(RunError, match="rank 0 has no batch of the train stream"):
+    with pytest.raises(RunError, match="rank 0 has no batch of the train stream: give it"):
         list(Loop(Given(given=Placed(PointSet(5, False, 0))), experiment(epochs=1, epoch_steps=3, loader={"drop_last": True}), {}).run())
 
 
@@ -262,6 +262,8 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
         (Streams(), {"steps": 2, "workers": {"count": [1, 2]}}, r"workers.count: is \[1, 2\], and the train data is a stream"),
         (Given(given=DataLoader(PointSet(9, False, 0))), {"steps": 2, "batch_size": 32}, r"its loader \(DataLoader\) has no state_dict"),
         (Given(given=LOADER), {"steps": 2}, "batch_size: is read by nothing: Given.data\\(\\) gives loaders of its own"),
+        (Given(given=LOADER, others={"val": PointSet(7, False, 1)}), {"steps": 2, "loader": {"drop_last": True}}, "loader.drop_last: is read by nothing"),
+        (Given(given=LOADER, others={"val": LOADER}), {"steps": 2, "batch_size": 32, "loader": {"eval_batch_size": 4}}, "loader.eval_batch_size: is read by nothing"),
         (Streams(kind="placed", train=5), {"epochs": 1, "loader": {"drop_last": True}}, "batch_size: is 8, and the train stream fills no batch"),
     ],
 )
