@@ -34,7 +34,7 @@ from orchestrator.config.model import Model
 from orchestrator.config.parameters import parameters
 from orchestrator.config.resolve import resolve
 from orchestrator.config.source import with_value
-from orchestrator.config.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
+from orchestrator.config.sweep import Asha, Budget, Median, Plateau, Race, Stop, Sweep
 from orchestrator.config.workers import Ddp, Workers
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.errors import ConfigError, UsageError
@@ -654,14 +654,14 @@ SWEEP: dict[str, Key] = {
     "grid.seed": Key(1, GRID),
 }
 SIDE_BY_SIDE = "needs trials side by side: tests/ray"
-SWEEP_NOT_SHOWN = {"max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py", "engine": "needs Ray: tests/ray/test_engines.py"}
+SWEEP_NOT_SHOWN = {"race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py", "max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py", "engine": "needs Ray: tests/ray/test_engines.py"}
 """The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one process."""
 
 
 def test_every_key_of_a_sweep_is_walked() -> None:
     known = {*keys_of(Sweep), *(f"stop.{name}" for name in keys_of(Stop)), *(f"budget.{name}" for name in keys_of(Budget))}
     known |= {f"stop.plateau.{name}" for name in keys_of(Plateau)} | {f"scheduler.{name}" for name in keys_of(Asha) if name != "type"}
-    known |= {f"median.{name}" for name in keys_of(Median) if name != "type"}
+    known |= {f"{kind}.{name}" for kind, keys in (("median", Median), ("race", Race)) for name in keys_of(keys) if name != "type"}
     assert known == SWEEP.keys() - {"grid.seed"} | SWEEP_NOT_SHOWN.keys()
 
 

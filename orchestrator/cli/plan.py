@@ -85,7 +85,7 @@ def _sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> d
     at_once = None if present is None else trials_at_once(sweep, trainings, experiment.workers, [present.amounts()])
     riders = {"trainings": trainings, "ride": [*rides.paths], "alone": {**rides.reasons}}
     of_riders = {"riders": riders} if rides.paths or rides.reasons else {}
-    return {"trials": trials, "repeats": sweep.repeats, "at_once": at_once, **of_riders}
+    return {"trials": trials, "repeats": sweep.repeats, "scheduler": sweep.scheduler.type, "at_once": at_once, **of_riders}
 
 
 def _print_hooks(order: dict[str, dict[str, list[str]]]) -> None:
@@ -114,6 +114,8 @@ def _lines(plan: dict[str, Any]) -> list[str]:
         riders = plan["sweep"].get("riders", {"ride": [], "alone": {}})
         sharing = f" in {riders['trainings']} trainings" if riders["ride"] else ""
         lines.append(f"trials    {plan['sweep']['trials']}{sharing}{seeds}{rate}")
+        if plan["sweep"]["scheduler"] == "race":
+            lines.append("race      all begin with the first seed; with the others those alone that may still win")
         lines += [f"rides     {path}" for path in riders["ride"]]
         lines += [f"alone     {f'{path}: ' if path else 'each trial trains: '}{reason}" for path, reason in riders["alone"].items()]
     return lines

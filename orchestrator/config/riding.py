@@ -13,7 +13,7 @@ from orchestrator.config.reader import join
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
 from orchestrator.config.space import surroundings
-from orchestrator.config.sweep import Fifo, HyperBand, Population, Sweep
+from orchestrator.config.sweep import Fifo, HyperBand, Population, Race, Sweep
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import trains_itself
 
@@ -84,6 +84,8 @@ def _of_the_sweep(sweep: Sweep) -> str:
         return f"scheduler: {sweep.scheduler.type} has trials take over weights and values of others"
     if isinstance(sweep.scheduler, HyperBand):
         return "scheduler: hyperband has each trial pause until others of its bracket have come as far, and a training cannot go on for some that it carries"
+    if isinstance(sweep.scheduler, Race):
+        return "scheduler: race begins the trials of each configuration one after the other"
     if len(sweep.metrics) > 1:
         return "of several metrics none of the trials on a training is the best, by which search: optuna would judge the draw"
     return ""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hooks.parts.metric_direction import Mode, directions
@@ -86,6 +86,14 @@ class Median(Model):
     """Other trials there must be to take a median of."""
 
 
+class Race(Model):
+    """Configurations race over seeds: all are run with the first, and one is left when paired differences say that it will not win."""
+
+    type: Literal["race"] = "race"
+    level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
+    """How likely it may be that the configuration which would win with all seeds is left."""
+
+
 class Population(Model):
     """What PBT and PB2 have in common: the worst trials go on from the weights of the best, with other values."""
 
@@ -118,8 +126,8 @@ class PB2(Population):
     type: Literal["pb2"] = "pb2"
 
 
-Scheduler = Annotated[Fifo | Asha | HyperBand | Median | PBT | PB2, Field(discriminator="type")]
-SchedulerName = Literal["fifo", "asha", "hyperband", "median", "pbt", "pb2"]
+Scheduler = Annotated[Fifo | Asha | HyperBand | Median | Race | PBT | PB2, Field(discriminator="type")]
+SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt", "pb2"]
 
 
 def _typed(value: Any) -> Any:
@@ -258,12 +266,18 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("scheduler", "search"), f"{kind} changes values itself; its population comes from search: random or grid"
     if population and sweep.repeats > 1:
         yield ("repeats", "scheduler"), f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials for a larger population"
+    if kind == "race" and sweep.repeats == 1:
+        yield ("repeats", "scheduler"), "race compares configurations over seeds, and repeats: 1 has one of each; write repeats: 5, say"
+    if kind == "race" and sweep.search == "optuna":
+        yield ("scheduler", "search"), "race begins with all configurations, and search: optuna chooses each by those before; write search: random or grid"
+    if kind == "race" and sweep.budget and sweep.budget.trials:
+        yield ("budget", "scheduler"), "budget.trials does not go with race, which begins the trials of all configurations seed by seed; write fewer trials"
     if sweep.max_concurrent is not None and synchronous:
         yield ("max_concurrent", "scheduler"), f"max_concurrent does not go with {kind}, whose trials wait for each other"
     if sweep.engine == "train" and synchronous:
         yield ("engine", "scheduler"), (
             f"engine: train does not go with {kind}, whose trials wait for each other: each time one goes on, a Ray Train job "
-            "would be started anew. Use engine: gang, or one of the schedulers fifo, asha and median"
+            "would be started anew. Use engine: gang, or one of the schedulers fifo, asha, median and race"
         )
     if sweep.points and sweep.search == "grid":
         yield ("points", "search"), "points do not go with search: grid, which has its own"

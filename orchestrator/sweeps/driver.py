@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import product
@@ -12,12 +12,14 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from hooks.state import Display
 from orchestrator.config.experiment import Experiment, chosen_name
 from orchestrator.config.load import checked_experiment, read_again, to_dict, to_yaml
 from orchestrator.config.python_objects import code_of_main
 from orchestrator.config.resolve import resolve
 from orchestrator.config.space import count_trials, trials_at_once
 from orchestrator.config.sweep import HyperBand, Population
+from orchestrator.config.sweep import Race as RaceSettings
 from orchestrator.config.sweep import Sweep as Settings
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.main_classes import with_classes_of_main
@@ -43,6 +45,7 @@ from orchestrator.runs.driver import experiment_to_resume, resume_command
 from orchestrator.stats.compaction import compact
 from orchestrator.stats.trial_index import TrialIndex, TrialRecord
 from orchestrator.storage import Storage
+from orchestrator.sweeps.race import Left, Race, RaceLog
 from orchestrator.sweeps.results.analysis import configurations_of
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.population_replay import replay
@@ -51,6 +54,7 @@ from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import trial_source
+from orchestrator.sweeps.under_way import SweepUnderWay
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.live_frame import LiveFrame
@@ -143,7 +147,7 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         experiment = _as_it_stands(folder, accept_changes)
         settings = experiment.sweep
         assert settings is not None
-        previous = previous_trials(folder, settings, failed_again=failed)
+        previous = previous_trials(folder, settings, failed_again=failed, unbegun=_left_trials(folder, settings))
     if not remaining_trials(settings, previous):
         if metadata.status in ("running", "interrupted"):
             say(f"All {len(previous)} trials of {folder} are over; nothing is left but to write that down.")
@@ -229,16 +233,18 @@ def _carry_out(
 
         announcer, index = TrialAnnouncer(display, settings, previous), TrialIndex(folder, settings.objectives)
         ranks = 1 if metadata.local else experiment.workers.most
-        rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast)
+        race = _race(folder, settings, previous, announcer, display, lambda: rules.sweep_is_over())
+        rules = StoppingRules(settings, ranks, asked=asked, fail_fast=metadata.fail_fast, race=race)
         standstills = StandstillTeller(
             lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()], display, lambda: interrupts.asked
         )
         rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous))
+        under_way = SweepUnderWay(experiment, settings, folder, previous, rules, announcer, index)
         if metadata.local:
             from orchestrator.sweeps.in_process import TrialsInTurn
 
             with standstills:
-                TrialsInTurn(experiment, settings, folder, previous, rules, announcer, index, interrupts.fail).run()
+                TrialsInTurn(under_way, interrupts.fail).run()
         else:
             display.line(connection_line(address))
             with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
@@ -248,12 +254,40 @@ def _carry_out(
                 left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
                 display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
                 with standstills:
-                    launch(experiment, settings, folder, previous, rules, announcer, index, at_once)
+                    launch(under_way, at_once)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
         if rules.metric_missing:
             raise MetricMissing(rules.metric_missing)
     return _concluded(folder, experiment, interrupts.asked)
+
+
+def _race(
+    folder: RunFolder, settings: Settings, previous: Mapping[int, PreviousTrial], announcer: TrialAnnouncer, display: Display, is_over: Callable[[], bool]
+) -> Race | None:
+    """The race of a sweep that has one; what it leaves is said and written down."""
+    if not isinstance(settings.scheduler, RaceSettings):
+        return None
+    log = RaceLog(folder)
+
+    def leaves(left: Left) -> None:
+        log.append(left)
+        display.line(str(left))
+        expect()
+
+    def expect() -> None:
+        folder.update(sweep={**_described(settings), "trials": race.most})
+        announcer.expect(race.most)
+
+    race = Race(settings, previous, log.read(), leaves=leaves, is_over=is_over)
+    expect()
+    return race
+
+
+def _left_trials(folder: RunFolder, settings: Settings) -> Iterator[int]:
+    """The trials of configurations that a race has left."""
+    for left in RaceLog(folder).read():
+        yield from range(left.configuration * settings.repeats, (left.configuration + 1) * settings.repeats)
 
 
 def _concluded(folder: RunFolder, experiment: Experiment, interrupted: bool = False) -> Sweep:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.experiment import Experiment
+from ray.tune.search import Searcher
+
 from orchestrator.config.riding import riding
-from orchestrator.config.sweep import Fifo, Sweep
+from orchestrator.config.sweep import Fifo, Race, Sweep
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import failing
 from orchestrator.engines.rank_failures import lost_gpu
@@ -15,13 +16,12 @@ from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.sweep_folder import end_trial, trial_name
-from orchestrator.stats.trial_index import TrialIndex
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, make_search
-from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
+from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
 from orchestrator.sweeps.together import Together, TrialUnderWay
-from orchestrator.sweeps.trial_announcer import TrialAnnouncer
+from orchestrator.sweeps.under_way import SweepUnderWay
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
@@ -30,22 +30,13 @@ if TYPE_CHECKING:
 class TrialsInTurn:
     """Runs the trials of a sweep in turn; those that share a training at once. Driver."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        settings: Sweep,
-        sweep: RunFolder,
-        previous: Mapping[int, PreviousTrial],
-        rules: StoppingRules,
-        announcer: TrialAnnouncer,
-        index: TrialIndex,
-        end_standing: Callable[[str], None] | None = None,
-    ) -> None:
-        self._experiment, self._settings, self._location = experiment, settings, sweep.location
-        self._rules, self._announcer, self._index = rules, announcer, index
-        self._engine = InProcess(experiment.workers, stop_asked=rules.asked, end_standing=end_standing)
-        self._scheduler = _scheduler(settings, sweep, previous)
-        self._search = make_search(settings, experiment.seed, previous, riding(experiment.source, settings))
+    def __init__(self, sweep: SweepUnderWay, end_standing: Callable[[str], None] | None = None) -> None:
+        self._experiment, self._settings, self._location = sweep.experiment, sweep.settings, sweep.folder.location
+        self._rules, self._announcer, self._index = sweep.rules, sweep.announcer, sweep.index
+        self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_standing=end_standing)
+        self._scheduler = _scheduler(sweep.settings, sweep.folder, sweep.previous)
+        rides = riding(sweep.experiment.source, sweep.settings)
+        self._search = make_search(sweep.settings, sweep.experiment.seed, sweep.previous, rides, sweep.rules.race)
 
     def run(self) -> None:
         """Until all are over or the budget is used up; one that fails is written down and the others go on, unless the
@@ -53,7 +44,10 @@ class TrialsInTurn:
         for trial_id in map(str, range(self._search.count)):
             if self._rules.sweep_is_over():
                 return
-            chosen = self._search.suggest(trial_id)[TRIAL]
+            config = self._search.suggest(trial_id)
+            if config == Searcher.FINISHED:
+                return
+            chosen = config[TRIAL]
             begun = [self._begin(one["number"], one["values"]) for one in (chosen, *chosen["riders"])]
             self._train([trial for trial in begun if trial])
 
@@ -129,7 +123,7 @@ class TrialsInTurn:
 
 def _scheduler(settings: Sweep, sweep: RunFolder, previous: Mapping[int, PreviousTrial]) -> SequentialScheduler | None:
     """The sweep's scheduler, where it has one: Ray Tune's own, which takes a second to import."""
-    if isinstance(settings.scheduler, Fifo):
+    if isinstance(settings.scheduler, Fifo | Race):
         return None
     set_environment(None)
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler

@@ -14,6 +14,7 @@ from ray.tune.search import Searcher
 from orchestrator.config.riding import Riding
 from orchestrator.config.space import count_trainings, count_trials, ride_points
 from orchestrator.config.sweep import Sweep
+from orchestrator.sweeps.race import Race
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeated, suggested
 
@@ -31,8 +32,13 @@ def trial_config(number: int, values: Mapping[str, Any], riders: Sequence[Mappin
     return {TRIAL: {"number": number, "values": dict(values), "riders": [*riders]}}
 
 
-def make_search(settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY) -> Search:
-    """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of first repeats."""
+def make_search(
+    settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], riding: Riding = NOBODY, race: Race | None = None
+) -> Search:
+    """The search that the settings name, which knows what an earlier life of the sweep has left; `seed` is that of first repeats. A
+    `race` says in which order."""
+    if race is not None:
+        return RacedTrials(settings, seed, previous, race)
     if settings.search == "optuna":
         return OptunaTrials(settings, seed, previous, riding)
     return DrawnTrials(settings, seed, previous, riding)
@@ -49,8 +55,8 @@ class Search(Searcher):
         self.count = 0
         """How many trainings are left: as many as trials, where none share one."""
 
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        """The next trial's config."""
+    def suggest(self, trial_id: str) -> Any:
+        """The next trial's config; None where none can begin yet, and Searcher.FINISHED where none is left."""
         return self._waiting.popleft()
 
     def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
@@ -79,6 +85,28 @@ class DrawnTrials(Search):
         drawn = drawn_trials(settings, seed)
         self._hand_out({number: previous[number].values if number in previous else drawn[number] for number in remaining_trials(settings, previous)})
         self.count = len(self._waiting)
+
+
+class RacedTrials(Search):
+    """The trials of a grid or random search, in the order of a race, which leaves some of them."""
+
+    def __init__(self, settings: Sweep, seed: int, previous: Mapping[int, PreviousTrial], race: Race) -> None:
+        super().__init__(settings, NOBODY)
+        self._values = drawn_trials(settings, seed)
+        self._begun = {number: trial.values for number, trial in previous.items()}
+        self._race = race
+        self.count = len(remaining_trials(settings, previous))
+
+    def suggest(self, trial_id: str) -> Any:
+        """As of any search."""
+        number = self._race.next_trial()
+        if number is None:
+            return Searcher.FINISHED if self._race.is_through else None
+        return trial_config(number, self._begun[number] if number in self._begun else self._values[number])
+
+    def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
+        """A trial is over."""
+        self._race.ended(number, failed=last is None)
 
 
 class OptunaTrials(Search):
@@ -137,7 +165,8 @@ class OptunaTrials(Search):
         """The next trial's config."""
         if not self._waiting:
             self._hand_out({number: values for number, values in self._next() if number < count_trials(self._settings)})
-        return super().suggest(trial_id)
+        config: dict[str, Any] = super().suggest(trial_id)
+        return config
 
     def ended(self, number: int, last: Mapping[str, Any] | None) -> None:
         """A trial is over: what it has reached is kept, and Optuna is told when it is the last one of its suggestion."""

@@ -11,9 +11,8 @@ from typing import Any
 from ray import tune
 from ray.tune.result import TIME_TOTAL_S
 
-from orchestrator.config.experiment import Experiment
 from orchestrator.config.riding import riding
-from orchestrator.config.sweep import HyperBand, Population, Sweep
+from orchestrator.config.sweep import HyperBand, Population
 from orchestrator.engines.engine import ENGINES
 from orchestrator.engines.main_classes import with_classes_of_main
 from orchestrator.engines.rank_failures import RankFailed
@@ -22,52 +21,44 @@ from orchestrator.errors import ConfigError
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
-from orchestrator.stats.trial_index import TrialIndex, TrialRecord
+from orchestrator.stats.trial_index import TrialRecord
 from orchestrator.sweeps.results.population_history import History
-from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import REPORTED, TRIAL, DrawnTrials, Search, make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import FAILED, Trial
+from orchestrator.sweeps.under_way import SweepUnderWay
 
 
-def launch(
-    experiment: Experiment,
-    settings: Sweep,
-    sweep: RunFolder,
-    previous: Mapping[int, PreviousTrial],
-    rules: StoppingRules,
-    announcer: TrialAnnouncer,
-    index: TrialIndex,
-    at_once: int,
-) -> None:
+def launch(under_way: SweepUnderWay, at_once: int) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
-    search = make_search(settings, experiment.seed, previous, riding(experiment.source, settings))
+    experiment, settings, sweep, rules = under_way.experiment, under_way.settings, under_way.folder, under_way.rules
+    search = make_search(settings, experiment.seed, under_way.previous, riding(experiment.source, settings), rules.race)
     given = {"source": with_classes_of_main(experiment.source), "settings": settings, "workers": experiment.workers, "location": sweep.location}
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(Trial, **given), tune.PlacementGroupFactory(bundles, strategy="PACK")),
         # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
         param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
-        tune_config=_tune_config(settings, search, sweep, previous, at_once),
-        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(sweep, experiment, announcer, rules, index, search), experiment.max_failures),
+        tune_config=_tune_config(under_way, search, at_once),
+        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(under_way, search), experiment.max_failures),
     )
     # The announcer reports a trial that fails, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
-        with seeded(settings.seed + len(previous)), forgetting_trials():
+        with seeded(settings.seed + len(under_way.previous)), forgetting_trials():
             tuner.fit()
     finally:
         sweep.storage.delete(SCRATCH)
-    for name, record in index.records().items():
+    for name, record in under_way.index.records().items():
         if isinstance(record, TrialRecord) and not record.is_over:
             end_trial(RunFolder(sweep.storage / "trials", name), *rules.ending(name))
 
 
-def _tune_config(settings: Sweep, search: Search, sweep: RunFolder, previous: Mapping[int, PreviousTrial], at_once: int) -> tune.TuneConfig:
-    scheduler = make_scheduler(settings, History(sweep), previous, lambda number: _is_mistake(trial_folder(sweep.location, number)))
+def _tune_config(under_way: SweepUnderWay, search: Search, at_once: int) -> tune.TuneConfig:
+    settings, sweep = under_way.settings, under_way.folder
+    scheduler = make_scheduler(settings, History(sweep), under_way.previous, lambda number: _is_mistake(trial_folder(sweep.location, number)))
     # Here and not through Tune, which knows one metric; the search has its own, of which there may be several.
     scheduler.set_search_properties(*settings.objectives[0])
     drawn = isinstance(search, DrawnTrials)
@@ -135,11 +126,9 @@ class _Stopper(_OfThisDriver, tune.Stopper):
 class _TrialEvents(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the announcer, and writes down how those ended that Tune stopped."""
 
-    def __init__(
-        self, sweep: RunFolder, experiment: Experiment, announcer: TrialAnnouncer, rules: StoppingRules, index: TrialIndex, search: Search
-    ) -> None:
-        self._sweep, self._experiment, self._announcer, self._rules, self._index = sweep, experiment, announcer, rules, index
-        self._search = search
+    def __init__(self, under_way: SweepUnderWay, search: Search) -> None:
+        self._sweep, self._experiment, self._search = under_way.folder, under_way.experiment, search
+        self._announcer, self._rules, self._index = under_way.announcer, under_way.rules, under_way.index
         self._last: dict[int, Mapping[str, Any]] = {}
         """The last report of each trial that is under way; Tune has none for one that is ended while it is paused."""
         self._failed_before: set[int] = set()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -75,8 +77,9 @@ class _TrialStandIn:
 
 
 class _ReplayingScheduler(FIFOScheduler):
-    """What every scheduler of a sweep does beside its own rule: learns what was reported before, lets rest what would fail again, and
-    judges each of the trials that share a training by itself, of which Tune knows one."""
+    """What every scheduler of a sweep does beside its own rule: learns what was reported before, lets rest what would fail again, judges each
+    of the trials that share a training by itself, of which Tune knows one, and sees of trials that repeat each other the mean of those that
+    have come as far."""
 
     @classmethod
     def extending(cls, base: Any) -> Any:
@@ -87,6 +90,8 @@ class _ReplayingScheduler(FIFOScheduler):
         super().__init__(**options)
         self._settings, self._previous, self._is_mistake = settings, dict(previous), is_mistake
         self._sharing: dict[int, _TrialStandIn] = {}
+        self._repeated: defaultdict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        """Configuration and number of a report to what each trial has reported there."""
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """A trial is new, or is to be started anew after a failure."""
@@ -105,17 +110,17 @@ class _ReplayingScheduler(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """A trial has reported, or one of those that share a training: that one alone is stopped."""
         if REPORTED not in result:
-            return str(super().on_trial_result(tune_controller, trial, result))
+            return str(super().on_trial_result(tune_controller, trial, self._of_the_group(trial, result)))
         judged = self._sharing[result[REPORTED]]
         judged.last = result
-        if super().on_trial_result(judged, judged, result) == TrialScheduler.STOP:
+        if super().on_trial_result(judged, judged, self._of_the_group(judged, result)) == TrialScheduler.STOP:
             ask_before_next_step(tune_controller, trial, "drop", result[REPORTED])
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """A trial is over, or all of those that share a training."""
         for judged in self._judged(trial):
-            super().on_trial_complete(tune_controller, judged, result if judged is trial else judged.last)
+            super().on_trial_complete(tune_controller, judged, self._of_the_group(judged, result if judged is trial else judged.last))
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         """A trial that waits is given up, or all of those that share a training."""
@@ -129,10 +134,21 @@ class _ReplayingScheduler(FIFOScheduler):
             return [trial]
         return [self._sharing.setdefault(one["number"], _TrialStandIn(one["number"])) for one in (chosen, *chosen["riders"])]
 
+    def _of_the_group(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
+        """A trial's result with the mean of its configuration in place of its metric."""
+        metric, repeats = self._settings.metrics[0], self._settings.repeats
+        if repeats == 1 or metric not in result:
+            return result
+        number = trial.config[TRIAL]["number"]
+        there = self._repeated[number // repeats, result[TRAINING_ITERATION]]
+        there[number] = result[metric]
+        return {**result, metric: fmean(there.values())}
+
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""
         if isinstance(self, Halving | Median):
-            self.replay_results(trial, [{**report, TRAINING_ITERATION: made} for made, report in enumerate(previous.reports, 1)])
+            results = [{**report, TRAINING_ITERATION: made} for made, report in enumerate(previous.reports, 1)]
+            self.replay_results(trial, [self._of_the_group(trial, result) for result in results])
 
 
 class _Population(_ReplayingScheduler, Exploiting):

@@ -53,10 +53,10 @@ def test_what_it_asks_for() -> None:
 def test_the_trials_of_a_sweep() -> None:
     cpus = os.cpu_count() or 1
     swept = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus})
-    assert plan_of(swept, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "at_once": 1}
+    assert plan_of(swept, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 1}
     wide = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus + 1})
-    assert plan_of(wide, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "at_once": 0}
-    assert plan_of(wide, "runs", None, "auto")["sweep"] == {"trials": 6, "repeats": 1, "at_once": None}
+    assert plan_of(wide, "runs", None)["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": 0}
+    assert plan_of(wide, "runs", None, "auto")["sweep"] == {"trials": 6, "repeats": 1, "scheduler": "fifo", "at_once": None}
 
 
 def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

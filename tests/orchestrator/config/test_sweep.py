@@ -38,7 +38,7 @@ def test_a_scheduler_is_a_name_or_a_type_with_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "said"),
     [
-        ("ashaa", "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'pbt', 'pb2'"),
+        ("ashaa", "sweep.scheduler: must have one of the types 'fifo', 'asha', 'hyperband', 'median', 'race', 'pbt', 'pb2'"),
         ({"type": "asha", "grace_perod": 2}, "sweep.scheduler.grace_perod: unknown key (did you mean 'grace_period'?)"),
         ({"type": "hyperband", "grace_period": 2}, "sweep.scheduler.grace_period: unknown key"),
         ({"type": "asha", "grace_period": 0}, "sweep.scheduler.grace_period: must be at least 1, got 0"),

@@ -17,6 +17,7 @@ from orchestrator.stats.trial_index import TrialIndex
 from orchestrator.sweeps.search.search import make_search, trial_config
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.tune.launch import _TrialEvents, _tune_config
+from orchestrator.sweeps.under_way import SweepUnderWay
 from tests.orchestrator.config.samples import TEXT
 
 SETTINGS = {"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uniform": [0, 1]}}}
@@ -32,8 +33,14 @@ class Hears:
         self.ends.append(trial)
 
 
+def under_way(folder: Path, settings: dict[str, Any], announcer: Any = None) -> SweepUnderWay:
+    experiment = experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": settings})
+    sweep, run = Sweep.model_validate(settings), RunFolder(folder)
+    return SweepUnderWay(experiment, sweep, run, {}, StoppingRules(sweep), announcer, TrialIndex(run, [("val/loss", "min")]))
+
+
 def watching(folder: Path, announcer: Hears) -> _TrialEvents:
-    return _TrialEvents(RunFolder(folder), experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": SETTINGS}), announcer, StoppingRules(Sweep.model_validate(SETTINGS)), TrialIndex(RunFolder(folder), [("val/loss", "min")]), make_search(Sweep.model_validate(SETTINGS), 0, {}))
+    return _TrialEvents(under_way(folder, SETTINGS, announcer), make_search(Sweep.model_validate(SETTINGS), 0, {}))
 
 
 @pytest.mark.parametrize(("lr", "error"), [(0.1, "the trial's process died"), (-1.0, "SGD refuses this: Invalid learning rate: -1.0")])
@@ -49,6 +56,6 @@ def test_a_trial_that_tune_gives_up_before_it_began_is_a_failed_one(tmp_path: Pa
 
 @pytest.mark.parametrize(("scheduler", "at_once"), [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)])
 def test_schedulers_whose_trials_wait_for_each_other_have_them_all_at_once(tmp_path: Path, scheduler: str, at_once: int | None) -> None:
-    settings = Sweep.model_validate({**SETTINGS, "search": "random", "scheduler": scheduler, "trials": 3})
-    config = _tune_config(settings, make_search(settings, 0, {}), RunFolder(tmp_path), {}, 2)
+    sweep = under_way(tmp_path, {**SETTINGS, "search": "random", "scheduler": scheduler, "trials": 3})
+    config = _tune_config(sweep, make_search(sweep.settings, 0, {}), 2)
     assert (config.search_alg, config.num_samples, config.max_concurrent_trials) == (None, 3, at_once)
