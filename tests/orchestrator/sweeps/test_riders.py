@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +16,17 @@ from ray.tune.schedulers import ASHAScheduler
 
 from hooks import Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
+from orchestrator.checkpoint.shard_placeholders import has_shards
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.config.load import to_yaml
 from orchestrator.engines.carriage import Carriage
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
-from tests.ranks import on_ranks
+from tests.orchestrator.engines import test_killed
+from tests.ranks import on_ranks, until_killed
 from tests.tasks import described
 
 MEASURED = ("time", "attempt", "_per_s", "iteration_s", "_bytes")
@@ -46,8 +51,8 @@ def stored(trial: Any, label: str) -> dict[str, Any]:
     store = CheckpointStore(getattr(trial, "folder", trial).checkpoints(), trial.name)
     name = store.resolve(label)
     manifest = store.manifest(name)
-    files = manifest["files"]
-    return {"name": name, "position": manifest["position"], **{file: plain(store.load(name, file)) for file in files}}
+    whole = {file: store.with_shards(name, store.load(name, file)) for file in manifest["files"] if not has_shards(file)}
+    return {"name": name, "position": manifest["position"], **plain(whole)}
 
 
 def plain(tree: Any) -> Any:
@@ -169,27 +174,46 @@ def test_after_a_failure_they_go_on_together_from_the_newest_checkpoint_that_all
     assert_the_same(riding, sweep(searching(space, False, hooks=hooks, epochs=2), tmp_path / "alone", local=True))
 
 
-def of_two_ranks(rank: int, world_size: int, place: str) -> list[Any]:
-    """What two decays come to on one training and by themselves, with accumulation and BatchNorm."""
+def assignments(place: Path, strategy: str) -> list[Assignment]:
+    """Two decays, with accumulation and BatchNorm, on two ranks: 14 iterations, and checkpoints after 6, 7, 11 and 14."""
     task_args = {"dropout": 0.2, "batch_norm": True, "noisy": True}
-    hooks = ({"ema": {"decay": decay, "buffers": "ema"}, "checkpoint": {"every": "2 steps"}} for decay in (0.5, 0.9))
-    sources = [described(epochs=2, accumulate=2, task_args=task_args, hooks=one, workers={"count": 2}).source for one in hooks]
-    world, found = World(rank=rank, world_size=world_size), []
-    first, second = (Assignment(source, f"{place}/riding/trial-{number}") for number, source in enumerate(sources))
-    for session in (
-        Carriage(replace(first, riders=(second,)), world, end_standing=None),
-        *(Session(Assignment(source, f"{place}/alone/trial-{number}"), world, end_standing=None) for number, source in enumerate(sources)),
-    ):
-        assert len(list(session.reports())) == (4 if isinstance(session, Carriage) else 2)
-    for name in ("riding", "alone"):
-        folders = [RunFolder(f"{place}/{name}/trial-{number}") for number in range(2)]
-        found.append([(reports(folder), stored(folder, "last")) for folder in folders])
-    return found
+    fields = {"epochs": 2, "batch_size": 4, "accumulate": 2, "task_args": task_args, "workers": {"count": 2, "strategy": strategy}}
+    others = {"checkpoint": {"every": "3 steps", "best": "val/accuracy"}, "dies": {"type": f"{test_killed.__name__}:Dies"}}
+    experiments = [described(hooks={"ema": {"decay": decay, "buffers": "ema"}, **others}, **fields) for decay in (0.5, 0.9)]
+    folders = (RunFolder.create(place, f"trial-{number}", to_yaml(one)) for number, one in enumerate(experiments))
+    return [Assignment(one.source, str(folder)) for one, folder in zip(experiments, folders, strict=True)]
 
 
-def test_on_two_ranks_too(tmp_path: Path) -> None:
-    for riding, alone in on_ranks(of_two_ranks, 2, str(tmp_path)):
-        assert riding == alone
+def together(rank: int, world_size: int, given: Sequence[Assignment]) -> None:
+    """One training to its end, or its processes'."""
+    first, *riders = given
+    list(Carriage(replace(first, riders=tuple(riders)), World(rank=rank, world_size=world_size), end_standing=None).reports())
+
+
+def all_of_two_ranks(rank: int, world_size: int, riding: Sequence[Sequence[Assignment]], alone: Sequence[Assignment]) -> None:
+    for given in riding:
+        together(rank, world_size, given)
+    for one in alone:
+        list(Session(one, World(rank=rank, world_size=world_size), end_standing=None).reports())
+
+
+def come_to(given: Sequence[Assignment]) -> list[Any]:
+    """Rows, reports and checkpoints of runs."""
+    columns = ["rank", "phase", "epoch", "iteration", "step", "loss", "seen"]
+    runs = [Run(RunFolder(one.location)) for one in given]
+    rows = (run.load_stats(columns).astype({"phase": str}).fillna(-1).sort_values(columns).values.tolist() for run in runs)
+    return [(of_one, reports(run), stored(run, "best"), stored(run, "last")) for of_one, run in zip(rows, runs, strict=True)]
+
+
+def test_on_two_ranks_too_sharded_and_after_a_kill(tmp_path: Path) -> None:
+    killed = assignments(tmp_path / "killed", "fsdp")
+    assert -signal.SIGKILL in until_killed(together, 2, [replace(one, source=one.source.with_values({"hooks.dies.iteration": 13})) for one in killed])
+    riding, alone = ([assignments(tmp_path / f"{strategy}-{name}", strategy) for strategy in ("ddp", "fsdp")] for name in ("riding", "alone"))
+    on_ranks(all_of_two_ranks, 2, [*riding, killed], [one for of_strategy in alone for one in of_strategy])
+    for shared, expected in zip([*riding, killed], [*alone, alone[1]], strict=True):
+        assert come_to(shared) == come_to(expected)
+    attempts = [RunFolder(one.location).attempts() for one in killed]
+    assert [[attempt.checkpoint for attempt in of_one] for of_one in attempts] == [[None, "step-00000006"]] * 2
 
 
 def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
