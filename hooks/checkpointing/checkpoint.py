@@ -119,8 +119,12 @@ class Checkpoint(Hook):
         self._run = state.name
 
     def on_step(self, state: State) -> None:
-        if self.every.unit == "steps" and self.every.due(state, self.begin):
+        if self.every.due(state, self.begin):
             self._request(state, "rhythm")
+
+    def handles(self, event: str) -> bool:
+        """A step only where it counts steps."""
+        return (event != "on_step" or self.every.unit == "steps") and super().handles(event)
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train":
