@@ -273,15 +273,12 @@ def _race(
     def leaves(left: Left) -> None:
         log.append(left)
         display.line(str(left))
-        expect()
 
-    def expect() -> None:
-        folder.update(sweep={**_described(settings), "trials": race.most})
-        announcer.expect(race.most)
+    def expects(trials: int) -> None:
+        folder.update(sweep={**_described(settings), "trials": trials})
+        announcer.expect(trials)
 
-    race = Race(settings, previous, log.read(), leaves=leaves, is_over=is_over)
-    expect()
-    return race
+    return Race(settings, previous, log.read(), leaves=leaves, expects=expects, is_over=is_over)
 
 
 def _left_trials(folder: RunFolder, settings: Settings) -> Iterator[int]:

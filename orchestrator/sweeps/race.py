@@ -80,7 +80,7 @@ def _left(line: Any) -> Left:
 class Race:
     """Hears of each trial when it reports and ends, and says which one begins next.
 
-    `leaves` hears of each configuration that is left, and `is_over` tells when trials end as the whole sweep does, which says nothing of them.
+    `leaves` hears of each configuration that is left, `expects` how many trials there are to be, and `is_over` tells when trials end as the whole sweep does, which says nothing of them.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class Race:
         left: Sequence[Left] = (),
         *,
         leaves: Callable[[Left], None] = lambda left: None,
+        expects: Callable[[int], None] = lambda trials: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         assert isinstance(settings.scheduler, RaceSettings)
@@ -97,7 +98,7 @@ class Race:
         self._level = settings.scheduler.level / max(1, self._count - 1)
         metric, mode = settings.objectives[0]
         self._metric, self._sign = metric, 1 if mode == "max" else -1
-        self._leaves, self._is_over = leaves, is_over
+        self._leaves, self._expects, self._is_over = leaves, expects, is_over
         self.left = {one.configuration: one for one in left}
         self._reached: dict[int, float] = {}
         """The best of each trial so far, more is better."""
@@ -112,6 +113,8 @@ class Race:
             if trial.over and trial.begun:
                 self._begun.add(number)
                 self._count_end(number, failed=trial.failed)
+        self._expected = self._to_begin = 0
+        self._expect()
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: it belongs to the living driver, and Tune's saved state of the search leaves it out."""
@@ -119,8 +122,8 @@ class Race:
 
     @property
     def most(self) -> int:
-        """How many trials there may be yet, with those begun."""
-        return len(self._begun.union(*(self._trials_of(one) for one in range(self._count) if one not in self.left)))
+        """How many trials there may be yet, with those begun, as far as is known by now."""
+        return len(self._begun.union(*map(self._trials_of, self._contenders())))
 
     def next_trial(self) -> int | None:
         """The trial that begins now; None where it takes others that are under way to tell, or all is told."""
@@ -148,6 +151,13 @@ class Race:
         for left in self._that_will_not_win():
             self.left[left.configuration] = left
             self._leaves(left)
+        self._expect()
+
+    def _expect(self) -> None:
+        """Says how many trials there are to be where that is another number than before."""
+        if self.most != self._expected:
+            self._expected = self.most
+            self._expects(self._expected)
 
     def reason_to_stop(self, number: int) -> str | None:
         """Why a trial that is under way is not worth its end."""
@@ -170,9 +180,12 @@ class Race:
         if not seeds:
             return None
         seed, under_way = min(seeds.values()), [number for number in self._under_way() if number // self._repeats in contenders]
-        # Half of them at a time, so that the worse half is judged by the better one before it begins.
-        if seed and (any(number % self._repeats < seed for number in under_way) or len(under_way) >= math.ceil(len(contenders) / 2)):
+        if not under_way:
+            # Half of them, so that the worse half is judged by the better one before it begins.
+            self._to_begin = math.ceil(len(contenders) / 2)
+        if seed and (any(number % self._repeats < seed for number in under_way) or not self._to_begin):
             return None
+        self._to_begin = max(0, self._to_begin - 1)
         return to_come[min((one for one in seeds if seeds[one] == seed), key=lambda one: (-self._mean(one), one))]
 
     def _contenders(self) -> list[int]:

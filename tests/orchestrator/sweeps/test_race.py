@@ -75,14 +75,21 @@ def test_side_by_side_the_worse_half_waits_for_the_better() -> None:
     begun = run_through(Race(settings(5), {}), LOSSES, at_once=8)
     assert begun[:2] == [[0, 5, 10, 15, 20], [6, 11, 21]]
     race = Race(settings(5), {})
-    for _ in range(5):
-        race.next_trial()
+    run_through_first = [race.next_trial() for _ in range(5)]
     assert race.next_trial() is None, "a second seed waits for the first one of all"
     assert not race.is_through
+    for number in run_through_first:
+        race.reported(number or 0, {"val/loss": LOSSES.ravel()[number]})
+        race.ended(number or 0, failed=False)
+    assert [race.next_trial(), race.next_trial()] == [6, 11]
+    race.reported(6, {"val/loss": 0.63})
+    race.ended(6, failed=False)
+    assert [race.next_trial(), race.next_trial()] == [21, None], "a place that is free is not taken by the worse half"
 
 
 def test_a_trial_under_way_of_a_configuration_that_is_left_is_stopped_and_a_failed_one_is_out() -> None:
-    race = Race(settings(3), {}, [Left(1, 0, 1, 0.5, 0.001)])
+    expected: list[int] = []
+    race = Race(settings(3), {}, [Left(1, 0, 1, 0.5, 0.001)], expects=expected.append)
     assert "configuration 1 will not win: 0.5 behind configuration 0 over 1 seed" in str(race.reason_to_stop(7))
     assert race.reason_to_stop(4) is None
     assert [race.next_trial(), race.next_trial(), race.next_trial()] == [0, 10, None]
@@ -93,6 +100,7 @@ def test_a_trial_under_way_of_a_configuration_that_is_left_is_stopped_and_a_fail
     assert race.next_trial() == 11
     race.ended(11, failed=True)
     assert [race.next_trial(), race.next_trial()] == [1, None], "the first after all, as one trial of each has failed"
+    assert expected == [10, 6, 10]
 
 
 def test_what_an_earlier_life_has_left_counts_and_an_ending_sweep_says_nothing() -> None:
@@ -101,7 +109,7 @@ def test_what_an_earlier_life_has_left_counts_and_an_ending_sweep_says_nothing()
     never = {number: PreviousTrial({}, True, begun=False) for number in (16, 17, 18, 19)}
     race = Race(settings(5), {**begun, **again, **never}, [Left(3, 1, 1, 2.5, 0.001)])
     assert race.most == 21
-    assert [race.next_trial(), race.next_trial(), race.next_trial()] == [11, 21, None]
+    assert [race.next_trial(), race.next_trial()] == [11, None], "what goes on is waited for"
     ending = Race(settings(5), {}, is_over=lambda: True)
     run = [ending.next_trial() for _ in range(5)]
     ending.ended(0, failed=False)
