@@ -149,7 +149,7 @@ class Hook:
         """A checkpoint is about to be written, on every rank; what is put into it is saved (by the master)."""
 
     def on_saved(self, state: State, path: str) -> None:
-        """The checkpoint at `path` is written and verified."""
+        """The checkpoint at `path` is written and verified; where that is done in the background, training may have gone on since `on_save`."""
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         """Just before `metrics` are handed up to whoever drives the loop."""

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
 _WARM = [
-    *("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "torchmetrics", "torchdata.stateful_dataloader"),
+    *("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.checkpoint.staging", "torch._dynamo", "torchmetrics", "torchdata.stateful_dataloader"),
     *("pydantic", "pandas", "pyarrow.dataset", "pytest", "hooks", "orchestrator.loop.loop", "orchestrator.engines.session"),
 ]
 """Imported once, and not by each rank."""

@@ -396,6 +396,7 @@ NOT_SHOWN = {
     "profiler.activities": CUDA,
     "tensorboard.flush_s": "is seconds until points are on disk",
     "export.tolerance": "decides when an export is wrong, which torch's is not",
+    "checkpoint.background": "says when files are written, which then hold the same: tests/orchestrator/loop/test_checkpoint_writes.py",
     "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/engines/test_in_process.py",
     **{f"mlflow.{name}": SERVICE for name in parameters(HOOKS["mlflow"])},
     **{f"wandb.{name}": SERVICE for name in parameters(HOOKS["wandb"])},

@@ -99,6 +99,17 @@ class Numbers(Resident):
         return functional.mse_loss(output, batch[1])
 
 
+@dataclass
+class Wide(Numbers):
+    """Few layers with many weights, of which a CPU makes a step in a tenth of a second."""
+
+    def model(self) -> nn.Module:
+        return perceptron(1024, 12)
+
+    def make_batch(self, size: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(size, 1024), torch.randn(size, 1024)
+
+
 class Bytes(Dataset[Any]):
     """Pictures as bytes, which cost a process little to give."""
 

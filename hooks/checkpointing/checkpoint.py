@@ -44,6 +44,16 @@ class _Best:
 
 
 @dataclass
+class _Taken:
+    """What is known of a checkpoint that is being written: the step it is of, whether this hook asked for it, and the metrics it is the
+    best of."""
+
+    step: int
+    asked: bool
+    metrics: list[str]
+
+
+@dataclass
 class Checkpoint(Hook):
     """Asks for checkpoints at a rhythm, at the end and where a metric is best, and says which are kept.
 
@@ -70,6 +80,9 @@ class Checkpoint(Hook):
     """MMEngine's word for `mode`: `greater` is `max`, `less` is `min`."""
     begin: Annotated[int, Ge(0)] = 0
     """The first epoch or step (in the unit of `every`) that may have one."""
+    background: bool = False
+    """Training waits only until what is saved is copied to this host's memory, which takes as much of it once more; files are written and
+    verified beside. The checkpoint is there once those of all ranks are; one is written at a time. Read by the run."""
     out_dir: str | None = None
     """Another folder for the run's checkpoints; read by the run, not by this hook."""
     publish: Annotated[list[str], MinLen(1)] | None = None
@@ -90,7 +103,7 @@ class Checkpoint(Hook):
         if self.every.count == 0:
             refuse_unread(self, "checkpoints at a rhythm, and every is 0", "keep", "begin")
         if self.every.count == 0 and not (self.save_last or self.best):
-            refuse_unread(self, "every, save_last or best", "publish", "out_dir")
+            refuse_unread(self, "every, save_last or best", "publish", "background", "out_dir")
         metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
         if "auto" in metrics and len(metrics) > 1:
             raise ValueError(f"best is {metrics}: auto stands alone, or name every metric")
@@ -103,6 +116,7 @@ class Checkpoint(Hook):
         self._names: list[str] = []
         self._requested = False
         self._pending: list[str] = []
+        self._taken: _Taken | None = None
         self._saved: tuple[int, str] | None = None
         self._restored: str | None = None
         self._run: str | None = None
@@ -131,14 +145,19 @@ class Checkpoint(Hook):
             self._after_training(state)
         self._judge(state)
 
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
+        self._taken = _Taken(state.step, self._requested, self._pending)
+        self._requested, self._pending = False, []
+
     def on_saved(self, state: State, path: str) -> None:
+        """Training may have gone on since it was taken, and another may be asked for."""
+        assert self._taken is not None
+        taken, self._taken = self._taken, None
         name = path.rstrip("/").rpartition("/")[2]
-        self._saved = (state.step, name)
-        if self._requested:
+        self._saved = (taken.step, name)
+        if taken.asked:
             self._names = [*(known for known in self._names if known != name), name]
-            self._requested = False
-        self._crown(state, name, self._pending)
-        self._pending = []
+        self._crown(state, name, taken.metrics)
         self._retain(state)
 
     def on_end(self, state: State) -> None:
@@ -154,8 +173,11 @@ class Checkpoint(Hook):
         return "save_on_exception keeps a model and an optimizer, which are the task's own there" if self.save_on_exception else ""
 
     def misfit(self, hooks: Mapping[str, Hook]) -> str:
-        if self.out_dir is not None and hooks.get("checkpoint") is not self:
-            return "out_dir is read of the hook called checkpoint alone; all checkpoints of a run lie in one folder"
+        if hooks.get("checkpoint") is not self:
+            if self.out_dir is not None:
+                return "out_dir is read of the hook called checkpoint alone; all checkpoints of a run lie in one folder"
+            if self.background:
+                return "background is read of the hook called checkpoint alone; all checkpoints of a run are written in one way"
         known = ["model", "raw_model", "optimizer", "hooks", *(name for name, hook in hooks.items() if hook.keeps_record)]
         unknown = [key for key in self.publish or () if _part(key) not in known]
         return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}" if unknown else ""
@@ -197,7 +219,7 @@ class Checkpoint(Hook):
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
             self._request(state, "rhythm")
-        elif self.save_last and state.finished and not self._saved_at(state):
+        elif self.save_last and state.finished and not (self._taken_at(state) or self._saved_at(state)):
             self._request(state, "last")
 
     def _judge(self, state: State) -> None:
@@ -205,13 +227,15 @@ class Checkpoint(Hook):
         if self._told_later and not self._bests and kind_of(state.phase) == "val":
             self._choose_metric(state)
         better = [best for best in self._bests.values() if best.improved_by(_value(best, state))]
-        saved = self._saved_at(state)
-        if not better or not (saved or self.best):
+        taken, saved = self._taken_at(state), self._saved_at(state)
+        if not better or not (taken or saved or self.best):
             return
         for best in better:
             best.score = state.metrics[best.metric]
         metrics = [best.metric for best in better]
-        if saved:
+        if taken:
+            taken.metrics += metrics
+        elif saved:
             self._crown(state, saved, metrics)
             self._retain(state)
         else:
@@ -227,6 +251,10 @@ class Checkpoint(Hook):
     def _judge_by(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
         modes = directions(metrics, self.mode, self.rule, declared)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
+
+    def _taken_at(self, state: State) -> _Taken | None:
+        """The checkpoint of the present step where it is still being written."""
+        return self._taken if self._taken and self._taken.step == state.step else None
 
     def _saved_at(self, state: State) -> str | None:
         """The checkpoint this life of the run made at the present step."""

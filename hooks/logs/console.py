@@ -81,7 +81,7 @@ class Console(Hook):
         state.show("  ".join([f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]))
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._remaining.saving()
+        self._remaining.saving(state)
 
     def on_saved(self, state: State, path: str) -> None:
         self._remaining.saved(state)

@@ -6,7 +6,7 @@ for each rank, and `shards.pt` says which part of a tensor lies where. Worker pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -16,38 +16,22 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_shards
 
 from orchestrator.checkpoint.shard_placeholders import INDEX, shard_file
-from orchestrator.errors import CheckpointError
 
 
 class Files(Protocol):
     """The files of checkpoints, as CheckpointStore keeps them."""
 
-    def path(self, name: str) -> str: ...
-
     def load(self, name: str, file: str) -> Any: ...
 
-    def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]: ...
 
-
-def write(
-    store: Files, name: str, tensors: Mapping[str, DTensor], rank: int, world_size: int, gather: Callable[[Any], list[Any]]
-) -> dict[str, dict[str, Any]]:
-    """Writes this rank's shards into the unfinished checkpoint `name`; collective. `gather` gives each rank's value on every
-    rank. Returns the manifest's entries for what this rank wrote; raises CheckpointError on every rank where one could not."""
+def files_of(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
+    """What this rank writes of sharded tensors, by file: copies on the CPU; collective."""
     local = [tensor.redistribute(placements=[Shard(0)]).to_local() for tensor in tensors.values()]
     # A shard is a view of a padded one, and all of what a view is of would be saved.
-    files: dict[str, Any] = {shard_file(rank): [shard.detach().cpu().clone() for shard in local]}
+    files: dict[str, Any] = {shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]}
     if rank == 0:
         files[INDEX] = {key: _description(tensor, number, world_size) for number, (key, tensor) in enumerate(tensors.items())}
-    entries, failure = {}, ""
-    try:
-        entries = store.write_files(name, files)
-    except Exception as error:  # whatever it is, the other ranks must not wait for this one
-        failure = f"rank {rank}: {error}"
-    failures = [reason for reason in gather(failure) if reason]
-    if failures:
-        raise CheckpointError(f"the shards of {store.path(name)} cannot be written: {'; '.join(failures)}")
-    return entries
+    return files
 
 
 def read(store: Files, name: str, keys: Iterable[str], mesh: DeviceMesh | None = None) -> dict[str, Tensor]:

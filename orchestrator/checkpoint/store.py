@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from io import BytesIO
 from itertools import chain, count
 from pickle import UnpicklingError
@@ -49,17 +50,20 @@ class CheckpointStore:
 
     def __init__(self, storage: Storage, run_name: str = "run", master: bool = True) -> None:
         self.storage, self.run_name, self.master = storage, run_name, master
+        self.defer: Callable[[Callable[[], None]], object] = lambda call: call()
+        """Does what nobody has to wait for, as a checkpoint that is given up is deleted."""
 
     # Writing, in three acts: every rank writes its files, the master commits, everybody goes on.
 
-    def _staging(self, name: str) -> str:
+    def staging(self, name: str) -> str:
+        """Where the files of a checkpoint lie until it is committed."""
         return f".{name}.partial" if self.storage.local else name
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them."""
         entries = {}
         for file, content in files.items():
-            with self.storage.create(f"{self._staging(name)}/{file}") as stream:
+            with self.storage.create(f"{self.staging(name)}/{file}") as stream:
                 writer = HashingWriter(stream)
                 try:
                     torch.save(content, cast(IO[bytes], writer))  # of which it wants `write` and `flush` alone
@@ -68,7 +72,7 @@ class CheckpointStore:
                         raise writer.failure from None
                     raise
             entries[file] = writer.entry()
-        refuse_unlike(self.storage, self._staging(name), entries)
+        refuse_unlike(self.storage, self.staging(name), entries)
         return entries
 
     def free_name(self, name: str) -> str:
@@ -81,7 +85,7 @@ class CheckpointStore:
     def discard_unfinished(self, name: str) -> None:
         """Clears what an interrupted save left behind."""
         if self.master:
-            self.storage.delete(self._staging(name))
+            self.storage.delete(self.staging(name))
 
     def commit(self, name: str, entries: Mapping[str, dict[str, Any]], position: Position, details: Mapping[str, Any]) -> None:
         """Sees that the files of all ranks are there, each verified by its own, writes the manifest and puts the checkpoint in
@@ -98,7 +102,7 @@ class CheckpointStore:
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
         """Sees that what was written of a checkpoint is there, writes its manifest and puts it in its place."""
-        staging = self._staging(name)
+        staging = self.staging(name)
         self._refuse_damage(staging, manifest["files"], hashed=False)
         self.storage.write(f"{staging}/{MANIFEST}", sealed(json.dumps(manifest, indent=1)))
         if staging == name:
@@ -136,7 +140,7 @@ class CheckpointStore:
         self.discard_unfinished(name)
 
         def copy(file: str) -> None:
-            with self.storage.create(f"{self._staging(name)}/{file}") as stream:
+            with self.storage.create(f"{self.staging(name)}/{file}") as stream:
                 writer = HashingWriter(stream)
                 for piece in source.storage.pieces(f"{name}/{file}"):
                     writer.write(piece)
@@ -144,7 +148,7 @@ class CheckpointStore:
                 raise CheckpointError(f"checkpoint {source.path(name)}: {file} is damaged ({writer.size} bytes, {manifest['files'][file]['bytes']} were written)")
 
         self.storage.each(copy, manifest["files"])
-        refuse_unlike(self.storage, self._staging(name), manifest["files"])
+        refuse_unlike(self.storage, self.staging(name), manifest["files"])
         self._finish(name, manifest)
 
     def recover(self) -> None:
@@ -358,7 +362,7 @@ class CheckpointStore:
         index["labels"] = {label: name for label, name in index["labels"].items() if name not in given_up - wanted}
         self._write_index(index)
         for name in sorted(given_up - wanted):
-            self.storage.delete(name)
+            self.defer(partial(self.storage.delete, name))
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
         """Points labels at a stored checkpoint, which is the best of a metric where one is said."""

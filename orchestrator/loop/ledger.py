@@ -15,11 +15,11 @@ class Ledger:
 
     def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: TrainingCursor) -> None:
         self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor
-        self._saves: list[float] = []
+        self._own: dict[str, list[float]] = {}
 
-    def charge_save(self, seconds: float) -> None:
-        """Adds what a checkpoint took."""
-        self._saves.append(seconds)
+    def charge(self, event: str, seconds: float) -> None:
+        """Adds what the loop itself took: `save` is what a checkpoint kept training waiting, `write` what went on beside it."""
+        self._own.setdefault(event, []).append(seconds)
 
     def flush(self) -> None:
         """Puts on disk the rows that there are, and what was spent since the last time."""
@@ -37,6 +37,6 @@ class Ledger:
 
     def _drain(self) -> list[dict[str, Any]]:
         """Rows of hook, event, calls, seconds: of each hook at each event, and of the loop's own saving."""
-        saves, self._saves = self._saves, []
-        own = [{"hook": "(loop)", "event": "save", "calls": len(saves), "seconds": sum(saves)}] if saves else []
+        charged, self._own = self._own, {}
+        own = [{"hook": "(loop)", "event": event, "calls": len(took), "seconds": sum(took)} for event, took in charged.items()]
         return self._plan.drain_costs() + own

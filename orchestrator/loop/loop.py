@@ -281,8 +281,10 @@ class Loop(Rounds):
                 continue
             if state.checkpoint_reasons:
                 self._save_if_asked()
-            if state.iteration >= self.stopping.next_check and self._stop_in_phase():
-                return
+            if state.iteration >= self.stopping.next_check:
+                self._finish_if_written()
+                if self._stop_in_phase():
+                    return
             if self.changes.coming:
                 self.changes.advance()
         self._end_train_phase()
@@ -320,7 +322,7 @@ class Loop(Rounds):
             return False
         self.stopping.agree()
         if self.stopping.reasons:
-            self.saving.save(self.state.milestone)
+            self._save()
         return bool(self.stopping.reasons)
 
 

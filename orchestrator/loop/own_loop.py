@@ -95,12 +95,12 @@ class OwnLoop(Rounds):
     def phases(self) -> tuple[str, ...]:
         return PHASES  # which of them it has, only its reports tell
 
-    def save(self) -> str | None:
+    def _save(self) -> None:
         """As any loop's; raises RunError where the task has not said what a checkpoint holds."""
         if self.parts.are_named:
-            return super().save()
+            return super()._save()
         if self.saving.last_step == self.state.step:
-            return self.saving.last_path
+            return None
         raise RunError(f"a checkpoint is asked for, and train() has not said what it holds: call session.restore(){place_of(self.task.train)}")
 
     # Rounds
@@ -231,9 +231,14 @@ class OwnLoop(Rounds):
         """Writes a checkpoint in the middle of a round, or where nothing was recorded since the last report, as that is over."""
         began = perf_counter()
         self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
-        self.save()
+        self._save()
         self.cursor.stage = Stage.TRAIN
         self._ended += perf_counter() - began  # it is no part of an iteration
+
+    def _finish_if_written(self) -> None:
+        began = perf_counter()
+        super()._finish_if_written()
+        self._ended += perf_counter() - began
 
     def stop_asked(self) -> bool:
         """Whether training is to end, agreed over ranks: where there are several, they ask each other at some of these calls."""
@@ -243,6 +248,7 @@ class OwnLoop(Rounds):
         self.clock.iteration_s, self._asked_at = now - self._asked_at, now
         self._asks_to_come -= 1
         if self._asks_to_come <= 0:
+            self._finish_if_written()
             self._stops = self.stopping.asked()
             self._asks_to_come = self.stopping.next_check - state.iteration
         return self._stops

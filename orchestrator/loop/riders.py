@@ -64,6 +64,7 @@ class Carrier(Loop):
     def leave(self) -> None:
         """This run is over, and its training may go on for the others."""
         self.is_over = True
+        self.saving.finish_alone()
         own = [call for call in self.plan.calls["on_end"] if self.is_own(call)]
         self.plan.with_calls({"on_end": own}).fire("on_end", self.state)
         self.plan = self.plan.with_calls({event: [call for call in calls if not self.is_own(call)] for event, calls in self.plan.calls.items()})
@@ -134,6 +135,11 @@ class Carrier(Loop):
             for rider in self.riders if self.cursor.stage is Stage.TRAIN else ():
                 rider.save_within()
         super()._save_if_asked()
+
+    def _finish_if_written(self) -> None:
+        for rider in self.riders:
+            rider.finish_within()
+        super()._finish_if_written()
 
     def _report(self, *, last: bool = False) -> Report:
         report = super()._report(last=last)
@@ -211,6 +217,12 @@ class Rider(Loop):
         self.cursor.follow(self.carrier.cursor, Stage.TRAIN)
         super()._save_if_asked()
 
+    def finish_within(self) -> None:
+        """Puts a checkpoint that was written meanwhile in its place, where the carrier does."""
+        if self.saving.is_writing:
+            self.follow(self.carrier.state)
+            self._finish_if_written()
+
     def _begin(self) -> None:
         """It has begun with the carrier."""
 
@@ -256,7 +268,7 @@ class Rider(Loop):
         if self.cursor.stage is not Stage.TRAIN:
             return self._save_if_asked()
         self.stopping.reasons, self.stopping.interrupted = carrier.stopped, carrier.interrupted
-        self.saving.save(state.milestone)
+        self._save()
         return None
 
     def _report(self, *, last: bool = False) -> Report:

@@ -54,7 +54,9 @@ class Rounds(ABC):
 
     def save(self) -> str | None:
         """Writes a checkpoint between two reports; call it on every rank. Returns its path."""
-        return self.saving.save(self.state.milestone)
+        self._save()
+        self.saving.finish()
+        return self.saving.last_path
 
     def run(self) -> Generator[Report, None, None]:
         """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
@@ -65,14 +67,19 @@ class Rounds(ABC):
                 is_left = True
                 yield report
                 is_left = False
+            self.saving.finish()
             self._end()
         except BaseException as error:
             if is_left and isinstance(error, GeneratorExit):
-                self._end()
+                # Others may have failed meanwhile.
+                try:
+                    self.saving.finish_alone()
+                finally:
+                    self._end()
                 raise
             self._tell_hooks_of(error)
             self._close()
-            self._close_ledger_quietly()
+            self._close_files_quietly()
             raise
 
     def _tell_hooks_of(self, error: BaseException) -> None:
@@ -94,13 +101,15 @@ class Rounds(ABC):
     def _end(self) -> None:
         self.plan.fire("on_end", self.state)
         self._close()
+        self.saving.close()
         self.ledger.close()
 
-    def _close_ledger_quietly(self) -> None:
-        try:
-            self.ledger.close()
-        except Exception as error:  # the failure that led here is the one to be told
-            logger.warning("rows of rank %d could not be flushed: %s", self.world.rank, error)
+    def _close_files_quietly(self) -> None:
+        for files, close in (("a checkpoint", self.saving.abandon), ("earlier checkpoints", self.saving.close), ("rows", self.ledger.close)):
+            try:
+                close()
+            except Exception as error:  # the failure that led here is the one to be told
+                logger.warning("%s of rank %d could not be finished: %s", files, self.world.rank, error)
         if self.recorder.rows_left_out:
             logger.warning("the last %d rows of rank %d lack what its device had still to compute", self.recorder.rows_left_out, self.world.rank)
 
@@ -130,6 +139,9 @@ class Rounds(ABC):
 
     def _report(self, *, last: bool = False) -> Report:
         state, cursor, stopping = self.state, self.cursor, self.stopping
+        if stopping.reasons or self._finished():
+            self.saving.finish()
+        self.saving.finish_if_written()
         metrics: dict[str, Any] = {
             "epoch": cursor.epoch_label,
             "step": state.step,
@@ -152,14 +164,27 @@ class Rounds(ABC):
             return
         self.state.checkpoint_reasons.clear()
         began = perf_counter()
-        self.saving.save(self.state.milestone)
+        self._save()
         self.clock.checkpoint_s += perf_counter() - began
+
+    def _save(self) -> None:
+        self.saving.save(self.state.milestone)
+
+    def _finish_if_written(self) -> None:
+        """Puts a checkpoint that was written meanwhile in its place; call it where all ranks do."""
+        if not self.saving.is_writing:
+            return
+        began = perf_counter()
+        if self.saving.finish_if_written():
+            self.clock.checkpoint_s += perf_counter() - began
+        elif self.world.world_size > 1:
+            self.clock.waiting_s += perf_counter() - began
 
     def _agree_on_stop(self) -> None:
         """Whether the run ends at the end of this round, agreed over ranks; saves what is needed to go on."""
         self.stopping.agree()
         if self.stopping.interrupted and self.saving.last_step != self.state.step:
-            self.saving.save(self.state.milestone)
+            self._save()
 
     # What differs
 

@@ -13,6 +13,7 @@ from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.manifest import position_in
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.errors import CheckpointError
+from orchestrator.loop.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite, Write
 from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.randomness import random_state, restore_random_state
 from orchestrator.loop.training_cursor import TrainingCursor
@@ -50,6 +51,7 @@ class Contents(Protocol):
 class Saving:
     """Writes and restores checkpoints, every rank taking part. Worker process.
 
+    Where the hook `checkpoint` says `background` training goes on once all is copied, and one checkpoint at a time is written meanwhile.
     `send_artifacts` carries what hooks wrote to where the run lies.
     """
 
@@ -72,11 +74,18 @@ class Saving:
         self.last_step = -1
         """The step at which it was made."""
         self._random_state: dict[str, Any] | None = None
+        in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
+        self._background = Background(world.device, store) if store and in_background else None
+        self._unpublished: tuple[str, Write] | None = None
+        """The checkpoint whose files are being written, or just were, and which nobody sees yet."""
+        self._paused_s = 0.0
 
-    def save(self, name: str) -> str | None:
-        """Writes checkpoint `name`; collective. Returns its path, or None where the loop has no store."""
+    def save(self, name: str) -> None:
+        """Takes checkpoint `name` down and writes it, or has it written in the background; collective. Nothing where the loop has no store."""
         if self.store is None:
-            return None
+            return
+        self.finish()
+        self.close()
         state, store, world = self._state, self.store, self._world
         name = world.broadcast(partial(store.free_name, name))
         begun = perf_counter()
@@ -89,31 +98,97 @@ class Saving:
         self._send_artifacts()
         store.discard_unfinished(name)
         world.barrier()
-        files = {f"rank-{world.rank:04d}.pt": self._gather_rank()}
+        files, described = {f"rank-{world.rank:04d}.pt": self._gather_rank()}, {}
         if world.is_master:
             files |= {f"{key}.pt": value for key, value in checkpoint.items()}
-        entries = store.write_files(name, files)
+            described = self._described()
+        if self._background:
+            files, described = self._background.copied((files, described))
         if sharded:
             from orchestrator.checkpoint import sharded_tensors as shards
 
-            entries |= shards.write(store, name, sharded, world.rank, world.world_size, world.gather)
-        written = world.gather(entries)
+            files |= shards.files_of(sharded, world.rank, world.world_size)
+        commit = partial(store.commit, name, position=self._cursor.position(), details=described)
+        self.last_step = state.step
+        if self._background:
+            self._unpublished = name, BackgroundWrite(self._background.thread, store, name, files, world, commit)
+            self._paused_s = perf_counter() - begun
+            return
+        self._unpublished = name, ForegroundWrite(store, name, files, commit)
+        self._paused_s = perf_counter() - begun
+        self.finish()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written in the background, by whichever rank."""
+        return self._unpublished is not None
+
+    def finish(self) -> None:
+        """Waits until what is being written is whole, and puts it in its place; collective. Raises on every rank what kept one from
+        writing its files."""
+        if self.store is None or self._unpublished is None:
+            return
+        (name, write), self._unpublished = self._unpublished, None
+        begun, world = perf_counter(), self._world
+        failure = write.failure()
+        told = world.gather((write.entries, failure and f"rank {world.rank}: {failure}"))
+        failures = [words for _, words in told if words]
+        if failure:
+            raise failure
+        if failures:
+            write.end(others_s=0)
+            raise CheckpointError(f"checkpoint {self.store.path(name)} cannot be written: {'; '.join(failures)}")
         if world.is_master:
-            entries = {file: entry for one in written for file, entry in one.items()}
-            described = {
-                "world_size": world.world_size,
-                "metrics": state.metrics,
-                "judged_by": state.judged_by,
-                "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
-                **self._contents.described(),
-            }
-            store.commit(name, entries, self._cursor.position(), described)
+            write.publish({file: entry for entries, _ in told for file, entry in entries.items()})
         world.barrier()
-        self.last_path, self.last_step = store.path(name), state.step
-        store.retain("run", [name])
-        self._ledger.charge_save(perf_counter() - begun)
-        self._plan.fire("on_saved", state, self.last_path)
-        return self.last_path
+        self._tell_stored(name, write, begun)
+
+    def finish_if_written(self) -> bool:
+        """As `finish`, where nobody has to wait for it, and whether that was so; collective where something is being written."""
+        if self._unpublished is None:
+            return False
+        _, write = self._unpublished
+        under_way, failed = self._world.maximum([float(write.is_under_way), float(write.has_failed)])
+        if under_way and not failed:
+            return False
+        self.finish()
+        return True
+
+    def finish_alone(self) -> None:
+        """As `finish`, where other ranks may be gone, and asks none. What these have not written in time never was."""
+        begun, unpublished = perf_counter(), self._unpublished
+        if unpublished and self.abandon():
+            self._tell_stored(*unpublished, begun)
+
+    def abandon(self) -> bool:
+        """As `finish_alone`, and tells nobody, as after a failure; whether the checkpoint is there."""
+        unpublished, self._unpublished = self._unpublished, None
+        return unpublished is not None and unpublished[1].end()
+
+    def close(self) -> None:
+        """Waits until earlier ones are deleted that nobody wants; raises what kept one from it."""
+        if self._background:
+            self._background.finish_deletions()
+
+    def _tell_stored(self, name: str, write: Write, begun: float) -> None:
+        assert self.store is not None
+        self.last_path = self.store.path(name)
+        self.store.retain("run", [name])
+        self._ledger.charge("save", self._paused_s + perf_counter() - begun)
+        if write.seconds:
+            self._ledger.charge("write", write.seconds)
+        self._plan.fire("on_saved", self._state, self.last_path)
+
+    def _described(self) -> dict[str, Any]:
+        """What the manifest says beside the position."""
+        state = self._state
+        return {
+            "world_size": state.world_size,
+            "metrics": state.metrics,
+            "judged_by": state.judged_by,
+            "evaluations": {label: weights.lender for label, weights in state.evaluations.items()},
+            **self._contents.described(),
+        }
 
     def _gather_rank(self) -> dict[str, Any]:
         """What is this rank's own."""

@@ -51,7 +51,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(device: torch.device
     task = Points(batch_norm=True, dropout=0.4, noisy=True)
 
     def trained(restore: str | None = None) -> Any:
-        hooks = {"ema": EMA(decay=0.7), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
+        hooks = {"ema": EMA(decay=0.7), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None, background=precision == "bf16")}
         loop = loop_on(device, task, hooks, store=CheckpointStore(Storage(tmp_path)), precision=precision)
         if restore:
             loop.restore(restore)
@@ -62,12 +62,12 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(device: torch.device
     assert trained("step-00000003") == whole
 
 
-@pytest.mark.parametrize(("source", "target"), [("device", "cpu"), ("cpu", "device")])
-def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu_and_the_other_way(device: torch.device, source: str, target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "target", "background"), [("device", "cpu", False), ("device", "cpu", True), ("cpu", "device", False)])
+def test_a_checkpoint_of_a_gpu_is_read_on_a_cpu_and_the_other_way(device: torch.device, source: str, target: str, background: bool, tmp_path: Path) -> None:
     places = {"device": device, "cpu": torch.device("cpu")}
 
     def loop(place: str) -> Any:
-        hooks = {"ema": EMA(decay=0.7), "checkpoint": Checkpoint()}
+        hooks = {"ema": EMA(decay=0.7), "checkpoint": Checkpoint(background=background)}
         return loop_on(places[place], Points(batch_norm=True), hooks, store=CheckpointStore(Storage(tmp_path)), epochs=1)
 
     first, second = loop(source), loop(target)

@@ -53,20 +53,21 @@ class Remaining:
 
     def __init__(self) -> None:
         self._validation, self._checkpoint = _Pause(), _Pause()
+        self._saving_at: int | None = None
         self._sample: deque[float] = deque(maxlen=_SAMPLE)
 
     def phase_began(self, state: State) -> None:
-        self._validation.began = perf_counter()
+        self._validation.began, self._saving_at = perf_counter(), None
 
     def phase_ended(self, state: State) -> None:
         if kind_of(state.phase) == "val" and state.iteration:
             self._validation.over(state.iteration)
 
-    def saving(self) -> None:
-        self._checkpoint.began = perf_counter()
+    def saving(self, state: State) -> None:
+        self._checkpoint.began, self._saving_at = perf_counter(), state.iteration
 
     def saved(self, state: State) -> None:
-        if state.iteration:
+        if state.iteration and state.iteration == self._saving_at:  # else it was written beside the training
             self._checkpoint.over(state.iteration)
 
     def seconds(self, state: State) -> float | None:

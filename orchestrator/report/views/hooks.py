@@ -13,7 +13,7 @@ def hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
     """Calls and seconds of each hook, the costliest first. `costs` is the run's hook_costs, `all_s` the time of all iterations."""
     note = (
         "Seconds of all ranks on the host's clock; the share is of all iterations' time. "
-        "What saving took between phases is (loop) at save."
+        "What saving took between phases is (loop) at save, what was written beside the training (loop) at write."
     )
     if not len(costs):
         return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")

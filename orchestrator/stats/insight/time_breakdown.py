@@ -71,6 +71,7 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
     """Hooks that take much of a rank's time, by hook and event, and what saving takes at the end of phases."""
     if "step_s" not in found or not len(costs):
         return
+    costs = costs[costs["event"] != "write"]  # in the background
     costs = costs.assign(share=costs["seconds"] / costs["rank"].map(found["all_s"].fillna(0.0)))
     groups: Any = costs.groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:

@@ -91,6 +91,7 @@ class Life:
         name = f"epoch-{state.epoch:04d}" if state.epoch_completed else f"step-{state.step:08d}"
         self.store.save(name, {hook.name: hook.state_dict() for hook in self.hooks})
         for hook in self.hooks:
+            hook.on_save(state, {})
             hook.on_saved(state, f"s3://bucket/run/checkpoints/{name}")
 
     def phase(self, phase: str, iterations: int, length: int | None = None, **metrics: float) -> None:
@@ -487,6 +488,10 @@ def test_another_folder_is_said_by_the_hook_called_checkpoint() -> None:
     described(hooks={"checkpoint": {"out_dir": "elsewhere"}})
     with pytest.raises(ConfigError, match=r"hooks\.slow: out_dir is read of the hook called checkpoint alone"):
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
+    with pytest.raises(ConfigError, match=r"hooks\.slow: background is read of the hook called checkpoint alone"):
+        described(hooks={"slow": {"type": "checkpoint", "background": True}})
+    with pytest.raises(ConfigError, match=r"background: is read by nothing, got True: it needs every, save_last or best"):
+        described(hooks={"checkpoint": {"every": 0, "save_last": False, "background": True}})
 
 
 def test_what_can_be_published_is_accepted_at_load() -> None:

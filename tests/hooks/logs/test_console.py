@@ -143,6 +143,19 @@ def test_remaining_time_has_the_checkpoints_to_come(ticks: Ticks) -> None:
     assert _eta(line) == "0:00:46"
 
 
+def test_a_checkpoint_that_is_written_beside_the_training_holds_nothing_up(ticks: Ticks) -> None:
+    """As above, but stored after five steps more: 25 x 1 s remain."""
+    screen, hook = Screen(), Console(interval=5)
+    state, clock = State(display=screen, max_steps=40), _clock(ticks)
+    run_phase(hook, state, "train", loss_rows(*[1.0] * 10), length=40, work=_passes(ticks, 1), close=clock)
+    hook.on_save(state, {})
+    run_phase(hook, state, "train", loss_rows(*[1.0] * 4), length=40, work=_passes(ticks, 1), close=clock)
+    hook.on_saved(state, "")
+    run_phase(hook, state, "train", loss_rows(1.0), length=40, work=_passes(ticks, 1), close=clock)
+    line = next(line for line in screen.lines if line.startswith("train  epoch 0  15/40"))
+    assert _eta(line) == "0:00:25"
+
+
 def test_what_pauses_cost_is_known_after_a_resume(ticks: Ticks) -> None:
     """As above, but the second epoch is a process of its own, whose first three iterations say nothing yet."""
     first, second = Console(interval=5), Console(interval=5)

@@ -487,7 +487,7 @@ def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(store: Ch
         patch.setattr(Storage, "pieces", None)
         save(store, "epoch-0001", 10)
         cut = store.write_files("epoch-0002", {"model.pt": weights(1.0)})
-    store.storage.write(f"{store._staging('epoch-0002')}/model.pt", b"cut")
+    store.storage.write(f"{store.staging('epoch-0002')}/model.pt", b"cut")
     with pytest.raises(CheckpointError, match=r"model\.pt is damaged \(3 bytes"):
         store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
     tree = Storage.tree

@@ -90,6 +90,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "weights": (f"{HERE}:Weighted", {}, {}),
     "parts": (f"{HERE}:Parts", {}, {}),
     "turns": (f"{HERE}:Gan", {}, TURNS),
+    "background": ("tests.tasks:Points", {}, {"hooks.checkpoint.background": True}),
     "init": ("tests.tasks:Points", {}, {"init": {"from": "weights.pt", "except": ["4.*"]}}),
     "stream": (STREAM, {}, {"epoch_steps": 4}),
     "stream with places": (STREAM, {"kind": "placed", "train": 53}, {"accumulate": 2}),
@@ -118,6 +119,8 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
         torch.manual_seed(3)
         torch.save(Points(batch_norm=True).model().state_dict(), root / "weights.pt")
         written["init"] = {**fields["init"], "from": str(root / "weights.pt")}
+    background = written.pop("hooks.checkpoint.background", False)
+    written["hooks"]["checkpoint"]["background"] = background
     experiment = experiment_from_dict({name: value for name, value in written.items() if value is not None})
     folder = RunFolder.create(root, kind.replace(" ", "-"), to_yaml(experiment), init=find_for(experiment))
     return Assignment(experiment.source, str(folder))

@@ -22,7 +22,6 @@ from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.workers import Workers
-from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
@@ -95,18 +94,18 @@ def losses(strategy: str, world: World, norm_type: float = 2.0, **fields: Any) -
     }
 
 
-def keeping(every: str) -> dict[str, Hook]:
+def keeping(every: str, background: bool) -> dict[str, Hook]:
     return {
         "sampler_seed": DistSamplerSeed(),
         "ema": EMA(decay=0.7),
-        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None, publish=["model", "raw_model", "ema"]),
+        "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None, publish=["model", "raw_model", "ema"], background=background),
         "seen": Seen(),
     }
 
 
-def kept(root: Path, world: World, every: str = "3 steps", restore: str | None = None, run: bool = True) -> dict[str, Any]:
+def kept(root: Path, world: World, every: str = "3 steps", restore: str | None = None, run: bool = True, background: bool = False) -> dict[str, Any]:
     """A life of a run, from a checkpoint on if one is given: what it saw and what it came to."""
-    hooks, rows = keeping(every), Rows()
+    hooks, rows = keeping(every, background), Rows()
     store = CheckpointStore(Storage(root), "points", master=world.is_master)
     loop = Loop(TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, world=world, store=store, recorder=rows)
     if restore:
@@ -152,7 +151,7 @@ def _on_four(rank: int, world_size: int, root: str) -> dict[str, Any]:
 
 def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, Any]:
     world, fields = World(rank, world_size, rank), {"steps": 6, "accumulate": 2}
-    undisturbed = kept(Path(root, "whole"), world)
+    undisturbed = kept(Path(root, "whole"), world, background=True)
     again = Path(root, "again")
     if world.is_master:
         shutil.copytree(Path(root, "whole"), again)
@@ -165,27 +164,8 @@ def _on_two(rank: int, world_size: int, root: str, of_four: str) -> dict[str, An
         "bf16": losses("fsdp", world, steps=6, precision="bf16")["loss"],
         "whole": undisturbed,
         "resumed": kept(again, world, restore="step-00000003"),
-        "failed": written_where_rank_1_cannot(Path(root), world),
         "restored": kept(Path(of_four), world, restore="epoch-0002", run=False),
     }
-
-
-def written_where_rank_1_cannot(root: Path, world: World) -> str:
-    """What each rank says of it."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    from orchestrator.checkpoint import sharded_tensors as shards
-
-    class Full(CheckpointStore):
-        def write_files(self, name: str, files: Any) -> Any:
-            raise OSError("no space left on device")
-
-    store = (CheckpointStore, Full)[world.rank](Storage(root / "full"))
-    tensor = distribute_tensor(torch.arange(4.0), init_device_mesh("cpu", (2,)), [Shard(0)])
-    with pytest.raises(CheckpointError) as error:
-        shards.write(store, "epoch-0001", {"model/weight": tensor}, world.rank, world.world_size, world.gather)
-    return str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -257,12 +237,6 @@ def test_resumed_in_mid_epoch_it_goes_on_bit_for_bit(two: list[dict[str, Any]]) 
         assert resumed["seen"] == undisturbed["seen"][3:]
         later = [row for row in undisturbed["rows"] if row[0] == "val" or row[1] > 3]
         assert resumed["rows"] == later
-
-
-def test_a_rank_that_cannot_write_its_shards_is_every_rank_s_failure(two: list[dict[str, Any]]) -> None:
-    for found in two:
-        assert "full/epoch-0001 cannot be written: rank 1: " in found["failed"]
-        assert "no space left on device" in found["failed"]
 
 
 PARTS = ("model", "optimizer", "averages")
