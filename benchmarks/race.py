@@ -3,8 +3,8 @@
 The claim: the same winner in at least 95 of 100 sweeps, for half of the steps or less. Full training runs each configuration with each seed to its end;
 its winner has the best mean. Families of curves are drawn by a fixed seed: how good a configuration becomes, how fast, and what differs from seed to
 seed. Of the digits a pool of trainings is made once, with plain torch, and each sweep is some of its configurations with some of its seeds. Race and ASHA are
-those that a sweep has (`orchestrator.sweeps.race`, Ray Tune's ASHA as `--local` asks it), and are handed the curves report by report. ASHA judges
-each trial by itself; its winner has the best mean of what its trials reached.
+those that a sweep has (`orchestrator.sweeps.race`, Ray Tune's ASHA as `--local` asks it), and are handed the curves report by report. ASHA is told
+the mean of repeats; its winner has the best mean of what its trials reached.
 
     python -m benchmarks.race [sweeps]
 """
