@@ -26,15 +26,15 @@ class Layers:
     """The same over other bases: those that its sweep chooses among, by `key_of`."""
 
 
-def read_layers(path: Path, chosen: Any = None) -> Layers:
-    """Reads a file and its bases, or those `chosen` instead, and those that its sweep chooses among; raises ConfigError for one
-    that cannot be read or is its own base."""
+def read_layers(path: Path, chosen: Sequence[Any] = ()) -> Layers:
+    """Reads a file and its bases, or the last of those `chosen` instead, which may be null for none, and those that its sweep chooses
+    among; raises ConfigError for one that cannot be read or is its own base."""
     reader = _Reader()
     document = reader.read(path, chosen)
-    layers = Layers(document, reader.folders, {} if chosen is None else {key_of(chosen): document.data})
+    layers = Layers(document, reader.folders, {key_of(base): document.data for base in chosen[-1:]})
     for base in _swept(document.data):
         try:
-            layers.alternatives[key_of(base)] = _as_a_trial_of(document.data, reader.read(path, base).data)
+            layers.alternatives[key_of(base)] = _as_a_trial_of(document.data, reader.read(path, [base]).data)
         except ConfigError as error:
             raise ConfigError([document.locate(Problem(SWEPT, problem.message)) for problem in error.problems]) from None
     return layers
@@ -57,19 +57,19 @@ class _Reader:
         self.folders: list[Path] = []
         self._count = 0
 
-    def read(self, path: Path, base: Any = None, above: Sequence[Path] = ()) -> Document:
-        """The file laid over its bases, or over `base` instead; `above` are the files that are laid over it."""
+    def read(self, path: Path, chosen: Sequence[Any] = (), above: Sequence[Path] = ()) -> Document:
+        """The file laid over its bases, or over the last of those `chosen` instead; `above` are the files that are laid over it."""
         self._count += 1
         if self._count > MOST_FILES:
             raise ConfigError([Problem("base", f"there are more than {MOST_FILES} files below {above[0]}")])
         document = read_yaml(path)
         own = document.data.pop("base", None)
-        place = "base" if base is None else SWEPT
+        place = SWEPT if chosen else "base"
         folder = path.resolve().parent
         if folder not in self.folders:
             self.folders.append(folder)
         below: Document | None = None
-        for name in _names(own if base is None else base, place, document):
+        for name in _names(chosen[-1] if chosen else own, place, document):
             layer = self._read_base(path.parent / name, place, document, [*above, path])
             below = layer if below is None else _over(below, layer)
         return document if below is None else _over(below, document)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.bases import read_layers
+from orchestrator.config.bases import SWEPT, Layers, read_layers
 from orchestrator.config.bounds import FILLED_IN
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.judged_metrics import data_problems
@@ -16,7 +16,7 @@ from orchestrator.config.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.config.resolve import resolve
 from orchestrator.config.source import ExperimentSource, plain_copy
 from orchestrator.config.sweep_check import sweep_problems
-from orchestrator.errors import ConfigError, UsageError, collect_problems
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -42,8 +42,8 @@ def _written(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Do
     overrides = list(overrides)
     layers = read_layers(path)
     values = read_overrides(layers.document, overrides)
-    if "base" in dict(values):
-        layers = read_layers(path, dict(values)["base"])
+    if chosen := _chosen_bases(values):
+        layers = _over_chosen(path, chosen, layers.document)
         values = read_overrides(layers.document, overrides)
     document = layers.document
     folders = [*layers.folders, Path.cwd()]
@@ -51,10 +51,22 @@ def _written(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Do
     return source, document
 
 
+def _chosen_bases(values: Iterable[tuple[str, Any]]) -> list[Any]:
+    return [value for path, value in values if path == "base"]
+
+
+def _over_chosen(path: Path, chosen: Sequence[Any], overridden: Document) -> Layers:
+    """The file over a base that an override names; what is wrong with that is told there."""
+    try:
+        return read_layers(path, chosen)
+    except ConfigError as error:
+        raise ConfigError([overridden.locate(Problem("base", one.message)) if one.path == SWEPT else one for one in error.problems]) from None
+
+
 def read_again(source: ExperimentSource) -> Experiment:
     """What the file of a source says now, under the same values; raises ConfigError."""
     assert source.file is not None
-    layers = read_layers(Path(source.file), dict(source.values).get("base"))
+    layers = read_layers(Path(source.file), _chosen_bases(source.values))
     written, over = plain_copy(layers.document.data), plain_copy(layers.alternatives)
     return _checked(replace(source, written=written, over=over), layers.document)
 

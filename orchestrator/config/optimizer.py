@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
@@ -114,12 +114,15 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         parameters: Any = parameter_groups(named, groups, cls, arguments, path) if groups else list(dict.fromkeys(named.values()))
         made: Optimizer = made_of(cls, parameters, optimizer.type, arguments, path)
         return made
-    own = task.optimizer(model, **optimizer.arguments)
-    if isinstance(own, Optimizer):
-        _refuse_closure(type(own), "task")
-        return own
-    message = f"{type(task).__name__}.optimizer() gives {own!r}, and must give an optimizer"
-    raise ConfigError([Problem("task", message, suggestion="leave the method out where the file says it")])
+    own, method = task.optimizer(model, **optimizer.arguments), f"{type(task).__name__}.optimizer()"
+    if not isinstance(own, Optimizer):
+        hint = "for several write turns(), and optimizers in the file" if isinstance(own, Collection) else "leave the method out where the file says it"
+        given = "None" if own is None else f"a {type(own).__name__}"
+        raise ConfigError([Problem("task", f"{method} gives {given}, and must give an optimizer", suggestion=hint)])
+    _refuse_closure(type(own), "task")
+    if not set(model.parameters()).intersection(one for group in own.param_groups for one in group["params"]):
+        raise ConfigError([Problem("task", f"{method} gives an optimizer that has none of the model's parameters", suggestion="make it of model.parameters()")])
+    return own
 
 
 def _trained(optimization: Optimization, task: Task, model: nn.Module) -> dict[str, nn.Parameter]:

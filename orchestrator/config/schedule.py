@@ -132,7 +132,7 @@ class Stage:
             yield "type", f"is {self.kind}, whose schedulers are a list here: each with its type, begin and end"
         if self.arguments.get("last_epoch", -1) != -1:
             yield "last_epoch", f"is for a script's own checkpoints, got {self.arguments['last_epoch']}; a run that goes on knows where it is"
-        for key in (*LENGTHS, "step_size"):
+        for key in (*LENGTHS, "step_size", "step_size_up", "step_size_down"):
             count = self.arguments.get(key)
             if isinstance(count, int | float) and count <= 0:
                 yield key, f"must be greater than 0, got {count}"
@@ -144,7 +144,7 @@ class Stage:
         """The scheduler, None where the task's method gives none; raises ConfigError."""
         if self.kind == OWN:
             made = task.scheduler(optimizer, **self.arguments)
-            if made is None or callable(getattr(made, "step", None)):
+            if made is None or (callable(getattr(made, "step", None)) and not isinstance(made, type)):
                 return made
             message = f"{type(task).__name__}.scheduler() gives {made!r}, and must give a scheduler, or None"
             raise ConfigError([Problem(self.path, f"{message}{place_of(task.scheduler)}")])

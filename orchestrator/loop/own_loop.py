@@ -36,7 +36,7 @@ from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
-_OF_THE_ROW = TAKEN - {"loss", "lr"}
+_OF_THE_ROW = TAKEN - {"loss", "lr", "split"}
 """Columns that a row has by itself."""
 
 

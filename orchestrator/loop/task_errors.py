@@ -14,8 +14,8 @@ from orchestrator.stats.spans import TIMES
 
 R = TypeVar("R")
 
-TAKEN = frozenset({"loss", "lr", "phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", *TIMES})
-"""Columns that every row has, so that no part of a loss is called so."""
+TAKEN = frozenset({"loss", "lr", "phase", "epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt", "node", "split", *TIMES})
+"""Columns that every row has, or may have, so that no part of a loss is called so."""
 
 
 def loss_parts(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:

@@ -140,7 +140,7 @@ def _of_file(path: str, weights: str | None) -> dict[str, Any]:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # what no torch.save has written may end in any
-            why = next((line for line in str(error).splitlines() if "Unsupported" in line), type(error).__name__)
+            why = next((line.partition(". Please")[0] for line in str(error).splitlines() if "Unsupported" in line), type(error).__name__)
             raise CheckpointError(f"{path} is no file of torch.save, or holds more than tensors and plain data, which is not read: {why.strip()}") from None
     return _chosen(content, weights, path)
 

@@ -240,6 +240,11 @@ def test_a_base_is_chosen_on_the_command_line_and_by_a_sweep(file: Path) -> None
     }
     assert all(one.sweep is None for one in chosen.values())
     assert load_experiment(other, ["base=slow.yaml", "epochs=2"]).name == "slow"
+    assert load_experiment(folder / "line.yaml", ["base=null"]).name == "line"
+    with pytest.raises(ConfigError, match=r"other\.yaml:1: task: is missing"):
+        load_experiment(other, ["base=null"])
+    with pytest.raises(ConfigError, match=r"override 'base=\[line.yaml, no.yaml\]': base: .*no\.yaml cannot be read"):
+        load_experiment(other, ["base=[line.yaml, no.yaml]"])
     again = ExperimentSource.from_record(json.loads(json.dumps(asdict(chosen["slow.yaml"].source))))
     assert resolve(again).experiment.optimizer.arguments["momentum"] == 0.25
 

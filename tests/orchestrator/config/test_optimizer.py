@@ -15,7 +15,6 @@ from orchestrator.config.load import experiment_from_dict, load_experiment, to_d
 from orchestrator.config.optimizer import build_optimizer, check_optimizer
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
-from orchestrator.task import Task
 from tests.orchestrator.config.samples import HERE, Line, Own
 
 
@@ -153,11 +152,24 @@ def test_a_task_as_an_axis_decides_whose_optimizer_it_is() -> None:
 
 
 class Forgetful(Own):
+    given: Any = None
+
     def optimizer(self, model: nn.Module, lr: float = 0.1) -> Any:
-        return None
+        return self.given
 
 
-def test_a_method_that_gives_none_is_told() -> None:
-    task: Task = Forgetful()
-    with pytest.raises(ConfigError, match=r"task: Forgetful\.optimizer\(\) gives None, and must give an optimizer"):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "gives None, and must give an optimizer"),
+        ({"d": None}, "gives a dict, and must give an optimizer (for several write turns(), and optimizers in the file)"),
+        (torch.optim.SGD([nn.Parameter(torch.ones(1))]), "gives an optimizer that has none of the model's parameters"),
+        (torch.optim.LBFGS([nn.Parameter(torch.ones(1))]), "is LBFGS, whose step computes the loss several times"),
+    ],
+)
+def test_a_method_that_gives_none_is_told(given: Any, said: str) -> None:
+    task = Forgetful()
+    task.given = given
+    with pytest.raises(ConfigError) as caught:
         build_optimizer(Optimization("", Component(type="task")), task, task.model())
+    assert said in str(caught.value)

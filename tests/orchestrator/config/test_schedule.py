@@ -212,6 +212,7 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
         ({"scheduler": {"type": "SequentialLR", "schedulers": [COSINE], "milestones": [1]}}, "scheduler.type: is SequentialLR, whose schedulers are a list here"),
         ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
         ({"scheduler": {"type": "StepLR", "step_size": -1}}, "scheduler.step_size: must be greater than 0, got -1"),
+        ({"scheduler": {"type": "CyclicLR", "max_lr": 1, "step_size_up": 0}}, "scheduler.step_size_up: must be greater than 0, got 0"),
         ({"scheduler": {**COSINE, "last_epoch": 3}}, "scheduler.last_epoch: is for a script's own checkpoints, got 3"),
         ({"scheduler": {"type": "ReduceLROnPlateau"}}, "scheduler: is ReduceLROnPlateau, which steps where a metric is there, and none is named (write hooks.param_scheduler.monitor"),
         ({"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}}, "hooks.param_scheduler.monitor: is read by nothing: CosineAnnealingLR takes no metric"),
