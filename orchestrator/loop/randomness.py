@@ -33,10 +33,17 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def restore_random_state(state: dict[str, Any]) -> None:
-    """Puts back what `random_state` gave."""
+def storable_random_state() -> dict[str, Any]:
+    """As `random_state`, of few objects: `torch.save` goes through each of a list."""
+    state = random_state()
     version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
+    return {**state, "python": [version, torch.tensor(words), gauss]}
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Puts back what `random_state` or `storable_random_state` gave."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist() if isinstance(words, torch.Tensor) else words), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
     numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])

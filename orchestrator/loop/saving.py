@@ -15,7 +15,7 @@ from orchestrator.checkpoint.store import CheckpointStore, shared_files
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite, Write
 from orchestrator.loop.ledger import Ledger
-from orchestrator.loop.randomness import random_state, restore_random_state
+from orchestrator.loop.randomness import restore_random_state, storable_random_state
 from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.world import World
 
@@ -194,7 +194,7 @@ class Saving:
         """What is this rank's own."""
         hooks = {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()}
         evaluated = [dict(self._cursor.eval_iterations), self._cursor.val_iterations]
-        return {"random": random_state(), "hooks": hooks, "evaluated": evaluated, **self._contents.of_rank()}
+        return {"random": storable_random_state(), "hooks": hooks, "evaluated": evaluated, **self._contents.of_rank()}
 
     def restore(self, name: str) -> None:
         """Puts checkpoint `name` back on this rank and fires `on_load`; raises CheckpointError where it does not fit."""
