@@ -48,7 +48,7 @@ class Background:
             copy = self._stager.stage(tree)
         except torch.AcceleratorError:
             raise
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
             raise CheckpointError(f"what a checkpoint holds cannot be copied to this host's memory: {error}. Say hooks.checkpoint.background: false") from error
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the stager waits for the current device, which may be another

@@ -98,16 +98,7 @@ class Saving:
         self._send_artifacts()
         store.discard_unfinished(name)
         world.barrier()
-        files, described = {f"rank-{world.rank:04d}.pt": self._gather_rank()}, {}
-        if world.is_master:
-            files |= {f"{key}.pt": value for key, value in checkpoint.items()}
-            described = self._described()
-        if self._background:
-            files, described = self._background.copied((files, described))
-        if sharded:
-            from orchestrator.checkpoint import sharded_tensors as shards
-
-            files |= shards.files_of(sharded, world.rank, world.world_size)
+        files, described = self._files(checkpoint, sharded)
         commit = partial(store.commit, name, position=self._cursor.position(), details=described)
         self.last_step = state.step
         if self._background:
@@ -178,6 +169,21 @@ class Saving:
         if write.seconds:
             self._ledger.charge("write", write.seconds)
         self._plan.fire("on_saved", self._state, self.last_path)
+
+    def _files(self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What this rank writes, by file, and what the manifest says of it; copies where training goes on meanwhile. Collective."""
+        world = self._world
+        files, described = {f"rank-{world.rank:04d}.pt": self._gather_rank()}, {}
+        if world.is_master:
+            files |= {f"{key}.pt": value for key, value in checkpoint.items()}
+            described = self._described()
+        if self._background:
+            files, described = self._background.copied((files, described))
+        if sharded:
+            from orchestrator.checkpoint import sharded_tensors as shards
+
+            files |= shards.files_of(sharded, world.rank, world.world_size)
+        return files, described
 
     def _described(self) -> dict[str, Any]:
         """What the manifest says beside the position."""

@@ -129,6 +129,21 @@ def test_tensors_that_share_memory_share_it_in_the_file(tmp_path: Path) -> None:
         assert found["part"].untyped_storage().data_ptr() == found["one"].untyped_storage().data_ptr()
 
 
+def test_what_cannot_be_copied_is_refused_with_what_to_say(tmp_path: Path) -> None:
+    class Sparse(Hook):
+        def rank_state_dict(self) -> dict[str, Any]:
+            return {"sparse": torch.eye(3).to_sparse()}
+
+    for background in (False, True):
+        hooks = {"checkpoint": Checkpoint(background=background), "sparse": Sparse()}
+        run = Loop(TASK, experiment(steps=2), hooks, store=CheckpointStore(Storage(tmp_path))).run()
+        if not background:
+            assert len(list(run)) == 1
+            continue
+        with pytest.raises(CheckpointError, match=r"cannot be copied to this host's memory: .*\. Say hooks\.checkpoint\.background: false"):
+            list(run)
+
+
 @pytest.mark.parametrize(("failing", "told_at"), [("step-00000003", 6), ("epoch-0001", 8)])
 def test_what_could_not_be_written_is_told_at_the_next_checkpoint_or_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, told_at: int
