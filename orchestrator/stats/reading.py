@@ -123,6 +123,16 @@ def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
     return pa.array(column.to_numpy()) if is_plain and not column.null_count else cast(pa.Array, column.combine_chunks())
 
 
+def read_recorded(storage: Storage, table: str) -> pa.Table:
+    """Every row recorded for a run, those that were done again too; no column where nothing is recorded.
+
+    `storage` is the run's folder, `table` is `rows` or `costs`.
+    """
+    files = recorded_files(storage, table)
+    found = [pa.table({}), *recorded_tables(storage, files, described(storage, files)[0])]
+    return pa.concat_tables(found, promote_options="permissive")
+
+
 def recorded_tables(storage: Storage, files: RecordedFiles, schema: pa.Schema, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows, where: Any = None) -> Iterator[pa.Table]:
     """What `keep` leaves of the rows of each file, in the columns of `schema`, a few files at a time. `where` is an expression of
     columns that are in every file, which all rows that are kept meet: row groups that hold none such are not read."""

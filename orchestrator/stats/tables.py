@@ -102,16 +102,6 @@ def _check_room(storage: Storage, rows: int, size_bytes: int, times: int) -> Non
         )
 
 
-def read_recorded(storage: Storage, table: str) -> pa.Table:
-    """Every row recorded for a run, those that were done again too; no column where nothing is recorded.
-
-    `storage` is the run's folder, `table` is `rows` or `costs`.
-    """
-    files = recorded_files(storage, table)
-    found = [pa.table({}), *recorded_tables(storage, files, described(storage, files)[0])]
-    return pa.concat_tables(found, promote_options="permissive")
-
-
 def in_order(rows: pa.Table) -> pa.Table:
     """Rows by phase as they are run, then by epoch, iteration and rank; one that was done again before the other."""
     rows = rows.combine_chunks()

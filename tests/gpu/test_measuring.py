@@ -19,9 +19,9 @@ from hooks.stats.memory_snapshot import MemorySnapshot
 from hooks.stats.memory_stats import MemoryStats
 from hooks.stats.perf_stats import PerfStats
 from orchestrator.loop.transfer import mover
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.spans import SPANS
-from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
 from tests.tasks import Points, Rows

@@ -23,8 +23,8 @@ from orchestrator.loop import rounds
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.strategy import sharded
 from orchestrator.loop.world import World
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
 from tests.ranks import on_ranks, until_killed

@@ -24,8 +24,8 @@ from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.checkpoint_writes import BackgroundWrite
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
 from tests.orchestrator.checkpoint.test_store import ended_at, weights
 from tests.ranks import on_ranks

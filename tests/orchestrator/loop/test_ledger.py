@@ -11,8 +11,8 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import loop as loop_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import CudaClock
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.tasks import Points, Seen, experiment

@@ -24,8 +24,8 @@ from orchestrator.config.experiment import Component
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers

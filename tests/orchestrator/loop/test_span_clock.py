@@ -20,9 +20,9 @@ from orchestrator.loop import rounds
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark, clock_for
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.spans import SPANS
-from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.tasks import Points, Rows, experiment

@@ -12,8 +12,7 @@ from orchestrator.errors import DamagedFile
 from orchestrator.stats.checksums import END, schema_in, whole_batches
 from orchestrator.stats.compaction import compact
 from orchestrator.stats.rank_files import RankFiles
-from orchestrator.stats.reading import read_batches
-from orchestrator.stats.tables import read_recorded
+from orchestrator.stats.reading import read_batches, read_recorded
 from orchestrator.storage import Storage
 
 

@@ -17,7 +17,8 @@ import pytest
 from orchestrator.checkpoint.position import Stage
 from orchestrator.stats import compaction, rank_files
 from orchestrator.stats.compaction import compact
-from orchestrator.stats.tables import load, load_costs, read_recorded
+from orchestrator.stats.reading import read_recorded
+from orchestrator.stats.tables import load, load_costs
 from orchestrator.storage import Storage
 from tests.orchestrator.stats.test_tables import ATTEMPTS, ROWS, attempt, keys, record, row
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from orchestrator.stats import device_values
 from orchestrator.stats.device_values import DeviceValues
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
-from orchestrator.stats.tables import read_recorded
 from orchestrator.storage import Storage
 
 

@@ -17,8 +17,7 @@ from orchestrator.errors import StorageError
 from orchestrator.stats import rank_files
 from orchestrator.stats.checksums import END
 from orchestrator.stats.rank_files import RankFiles
-from orchestrator.stats.reading import read_batches
-from orchestrator.stats.tables import read_recorded
+from orchestrator.stats.reading import read_batches, read_recorded
 from orchestrator.storage import Storage
 from tests.told_time import ToldTime
 

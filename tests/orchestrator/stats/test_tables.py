@@ -14,10 +14,11 @@ from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.compaction import compact
+from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorded_files import recorded_files
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.segments import pack
-from orchestrator.stats.tables import costs_table, load, read_recorded, stats_table
+from orchestrator.stats.tables import costs_table, load, stats_table
 from orchestrator.storage import Storage
 
 FRESH = Attempt(0)
