@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from hooks.call import DEAR_S, Call
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.parts.error_text import named_text
-from hooks.rhythm import Rhythm, under_way
+from hooks.rhythm import Rhythm, SteeredPace, under_way
 from hooks.state import State
+from hooks.steering import Budgets
 
 logger = logging.getLogger("hookyard")
 
@@ -26,28 +27,6 @@ class HookError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.hook, self.event, self.rank, self.cause)
-
-DEAR_S = 5e-6
-"""A call that gives a device work, or waits for it, takes the host longer: giving it one operation does."""
-
-
-@dataclass
-class Call:
-    """One hook at one event, with what it has cost so far."""
-
-    name: str
-    event: str
-    run: Callable[..., None]
-    best_effort: bool = False
-    pace: Rhythm | int | None = None
-    """How often it is called; None is always."""
-    priority: int = Priority.NORMAL
-    calls: int = 0
-    seconds: Any = 0.0
-    """A number, or what becomes one by `float` once a device has told it."""
-    made: int = 0
-    host_s: float = 200 * DEAR_S
-    """Of all calls ever made, on the host; the first 200 count as dear."""
 
 
 def runs_on(hook: Hook, rank: int, local_rank: int) -> bool:
@@ -78,22 +57,33 @@ class Plan:
         self.rank, self._mark = rank, mark
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
+        self.budgets = Budgets(dict(in_order(hooks)))
         for name, hook in in_order(hooks):
             hook.name = name
             if runs_on(hook, rank, local_rank):
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
-                Call(name, event, getattr(hook, event), hook.best_effort, hook.pace(event), hook.priority)
+                Call(name, event, getattr(hook, event), hook.best_effort, self._pace(hook, event), hook.priority)
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
+        self.budgets.watch(self.calls)
+        for event, run in (("on_phase_start", self.budgets.begin), ("on_step", self.budgets.note)):
+            if self.budgets.all:
+                self.calls[event] += (Call("(budgets)", event, run, priority=Priority.LOWEST + 1),)
         self._resolve_paces()
+
+    def _pace(self, hook: Hook, event: str) -> Rhythm | SteeredPace | int | None:
+        """The pace of an event: what its field holds, or where the hook has a budget what is steered in its place."""
+        steered = self.budgets.all.get(hook.name)
+        field = getattr(getattr(type(hook), event), "paced_by", "")
+        return steered.paces[field] if steered and field in steered.paces else hook.pace(event)
 
     def _resolve_paces(self) -> None:
         self._paces = {event: tuple({call.pace for call in calls if call.pace is not None}) for event, calls in self.calls.items()}
         self._unpaced = {event: tuple(call for call in calls if call.pace is None) for event, calls in self.calls.items()}
-        self._due: dict[tuple[str, tuple[Rhythm | int, ...]], tuple[Call, ...]] = {}
+        self._due: dict[tuple[str, tuple[Rhythm | SteeredPace | int, ...]], tuple[Call, ...]] = {}
 
     def with_calls(self, calls: Mapping[str, Iterable[Call]]) -> Plan:
         """The same hooks with other calls of some events, in the order of their hooks' priorities."""
@@ -110,7 +100,7 @@ class Plan:
             return
         setattr(hook, field, value)
         for call in (call for calls in self.calls.values() for call in calls if call.name == name):
-            call.pace = hook.pace(call.event)
+            call.pace = self._pace(hook, call.event)
         self._resolve_paces()
 
     def fire(self, event: str, *arguments: Any) -> None:
@@ -129,6 +119,8 @@ class Plan:
             except (Exception, SystemExit, GeneratorExit) as error:
                 self._failed(call, error)
             now = perf_counter()
+            call.made += 1
+            call.host_s += now - last
             call.calls += 1
             call.seconds += now - last
             last = now
@@ -151,7 +143,7 @@ class Plan:
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Asks once for each pace, not for each hook, so that many idle hooks cost what one does."""
         counted = event == "on_step"
-        due: tuple[Rhythm | int, ...] = ()
+        due: tuple[Rhythm | SteeredPace | int, ...] = ()
         for pace in self._paces[event]:
             if under_way(pace, state, counted=counted):
                 due += (pace,)
@@ -187,7 +179,7 @@ class Plan:
 
     def table(self) -> dict[str, list[str]]:
         """Event to hook names in order, for printing; events without hooks are left out."""
-        return {event: [call.name for call in calls] for event, calls in self.calls.items() if calls}
+        return {event: names for event, calls in self.calls.items() if (names := [call.name for call in calls if call.name in self.hooks])}
 
 
 def priority_label(value: int) -> str:

@@ -82,6 +82,40 @@ class Rhythm:
         }
 
 
+@dataclass(eq=False)
+class SteeredPace:
+    """A pace that is chosen while the run goes on: one of training, and one of val and test; 0 is never. It is due `place` steps or
+    iterations before each multiple."""
+
+    in_steps: bool
+    place: int = 0
+    times: int = 1
+    """How many times as long as the shortest of its hook's paces it is."""
+    _training: int = 0
+    _evaluating: int = 0
+
+    def set(self, trains: bool, count: int) -> None:
+        """Takes another pace of training, or of val and test."""
+        if trains:
+            self._training = count
+        else:
+            self._evaluating = count
+
+    def under_way(self, state: State, *, counted: bool) -> bool:
+        """As the function `under_way`."""
+        trains = state.phase == "train"
+        count = self._training if trains else self._evaluating
+        if not count:
+            return False
+        if not self.in_steps:
+            done = state.iterations_before + state.phase_iteration
+        elif trains and (state.stepped or not counted):
+            done = state.step
+        else:
+            return False
+        return (done + (not counted) + self.place) % count == 0
+
+
 def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     """Makes an event within an iteration reach its hook only at the pace in one of the hook's fields.
 
@@ -98,8 +132,10 @@ def paced_by(field: str) -> Callable[[_Handler], _Handler]:
     return mark
 
 
-def under_way(pace: Rhythm | int, state: State, *, counted: bool) -> bool:
+def under_way(pace: Rhythm | SteeredPace | int, state: State, *, counted: bool) -> bool:
     """Whether the present iteration is one of a pace; `counted` says if the counters include it already."""
+    if isinstance(pace, SteeredPace):
+        return pace.under_way(state, counted=counted)
     if isinstance(pace, int):
         return (state.iterations_before + state.phase_iteration + (not counted)) % pace == 0
     if pace.unit == "epochs" or pace.count == 0 or state.phase != "train":

@@ -35,6 +35,8 @@ class LayerTable:
     """
 
     def __init__(self, name: str, state: State) -> None:
+        import pyarrow.parquet  # noqa: F401  # a third of a second, here and not in the middle of training
+
         self._name = name
         self._folder = state.artifacts / name / f"rank={state.rank}"
         self._pending: list[tuple[Mapping[str, int], Sequence[str], Sequence[str], Tensor]] = []

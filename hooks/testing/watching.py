@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook
-from hooks.plan import Call, Plan
+from hooks.plan import Plan
 from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.rhythm import Rhythm, under_way
 from hooks.state import State
@@ -94,7 +95,7 @@ class Watch:
         """Columns of training, and how many rows have each."""
         for calls in plan.calls.values():
             for call in calls:
-                if plan.hooks[call.name] is hook:
+                if plan.hooks.get(call.name) is hook:
                     call.run = self._around(call, call.run)
 
     def _around(self, call: Call, run: Callable[..., None]) -> Callable[..., None]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hooks import HOOKS, Hook, ParamScheduler
+from hooks import HOOKS, Budget, Hook, ParamScheduler
 from hooks.parts.metric_names import phase_of
+from orchestrator.config.components import OF_THE_PLAN
 from orchestrator.config.reader import join
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.config.source import ExperimentSource
@@ -21,8 +22,6 @@ _IN_TRAINING_ALONE = frozenset((
     "on_load", "on_start", "on_backward", "on_gradients", "on_update", "on_save", "on_saved", "on_end", "on_exception",
 ))  # fmt: skip
 """Events that do not depend on how often a run validates, or what comes of that."""
-_OF_THE_PLAN = ("type", "priority", "level")
-"""Entries of a hook that say what it is, and when it is called among others."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _tried(source: ExperimentSource, sweep: Sweep, path: str) -> list[ResolvedEx
 
 def _why_not(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
     _, name, *rest = path.split(".")
-    if rest and rest[0] in _OF_THE_PLAN:
+    if rest and rest[0] in OF_THE_PLAN:
         return f"it says what hooks.{name} is, or when it is called"
     if any(path != other and other.startswith(f"hooks.{name}.type") for other in sweep.space):
         return f"hooks.{name}.type is swept too"
@@ -134,6 +133,8 @@ def _of_the_training(resolved: ResolvedExperiment) -> Iterator[str]:
         yield "accumulate: auto cuts batches by the memory there is, of which the hooks of riders take some"
     for name, hook in resolved.hooks.items():
         if hook.observes:
+            if isinstance(hook.budget, Budget):
+                yield f"hooks.{name} has a budget, and would be there once for each: what it costs is told in a training of its own"
             continue
         if isinstance(hook, ParamScheduler):
             monitor = hook.monitor

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.config.bounds import MOST_TRIALS
+from orchestrator.config.components import OF_THE_PLAN
 from orchestrator.config.domain import Domain
 from orchestrator.config.experiment import number_of_optimizer
 from orchestrator.config.reader import join
@@ -130,7 +131,7 @@ def _not_for_pb2(sweep: Sweep) -> Iterator[Problem]:
 
 def _may_mutate(name: str) -> bool:
     keys = name.split(".")
-    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in ("type", "priority", "level")) or number_of_optimizer(name) is not None
+    return (keys[0] == "hooks" and len(keys) >= 3 and keys[2] not in OF_THE_PLAN) or number_of_optimizer(name) is not None
 
 
 def mutated_paths(sweep: Sweep) -> list[str]:

@@ -12,9 +12,10 @@ from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.config.changes import unchangeable, with_number
+from orchestrator.config.components import OF_THE_PLAN
 from orchestrator.config.experiment import Change, Component, Experiment, Optimization, number_of_optimizer
 from orchestrator.config.optimizer import build_optimizer
-from orchestrator.config.parameters import construct
+from orchestrator.config.parameters import construct, parameters
 from orchestrator.errors import CheckpointError, ConfigError, Problem
 from orchestrator.task import Task
 
@@ -106,7 +107,7 @@ class Changes:
         hook = self._plan.hooks.get(name)
         if hook is None:
             return
-        settings = {key: value for key, value in entry.items() if key not in ("type", "priority")}
+        settings = {key: value for key, value in entry.items() if key != "type" and (key not in OF_THE_PLAN or key in parameters(type(hook)))}
         made, _ = construct(type(hook), settings, f"hooks.{name}")
         self._plan.change(name, field, getattr(made, field))
 

@@ -113,7 +113,7 @@ class Loop(Rounds):
         task, experiment, state = self.task, self.experiment, self.state
         self.schedules = schedules
         self.cursor = TrainingCursor(experiment, state, self.data.train, self.world)
-        self.stopping = Stopping(state, self.world, self.clock, stop_asked)
+        self.stopping = Stopping(state, self.world, self.clock, stop_asked, self.plan.budgets)
         self.changes = Changes(experiment, task, self.plan, state)
         self.iterations = _kind_of_iterations(task, experiment)(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)

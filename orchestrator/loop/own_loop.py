@@ -82,7 +82,7 @@ class OwnLoop(Rounds):
         )
         show_progress(task, state)
         self.cursor = TrainingCursor(experiment, state, _Unmeasured(), world)
-        self.stopping = Stopping(state, world, self.clock, stop_asked)
+        self.stopping = Stopping(state, world, self.clock, stop_asked, self.plan.budgets)
         self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
         world.when_aborted.append(self.recorder.lose_device)
         self.parts = KeptParts(world)

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook, Priority
-from hooks.plan import Call, Plan
+from hooks.plan import Plan
 from hooks.state import Display, State, Weights
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
@@ -59,7 +60,7 @@ class Carrier(Loop):
 
     def is_own(self, call: Call) -> bool:
         """Whether a call is of this run's, and not of the training's."""
-        return self.plan.hooks[call.name].observes
+        return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
 
     def leave(self) -> None:
         """This run is over, and its training may go on for the others."""

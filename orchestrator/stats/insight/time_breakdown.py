@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hooks.hook import WITHIN_ITERATION
 from orchestrator.stats import quantities
 from orchestrator.stats.blocks import total
 from orchestrator.stats.insight.gradient_syncs import rank_of_most
@@ -23,13 +24,13 @@ SUM_ERROR = 0.05
 
 
 def times(rows: Rows) -> pd.DataFrame:
-    """Seconds of each rank, which is the index: `all_s` in all iterations, and in training `step_s` and each span; `named_s` and
+    """Seconds of each rank, which is the index: `all_s` in all iterations, and in training, of so many `iterations`, `step_s` and each span; `named_s` and
     `unnamed_s` are those of blocks with every span, in the spans and beside them."""
     spans = [name for name in SPANS if name in rows.columns]
     if "step_s" not in rows.columns:
         return rows.aggregate({}, ["rank"])
     sums = {name: f"{total(name)} filter ({TRAINING})" for name in ("step_s", *spans)}
-    found = rows.aggregate({"all_s": total("step_s"), **sums}, ["rank"], of=rows.blocks)
+    found = rows.aggregate({"all_s": total("step_s"), "iterations": f"sum(rows) filter ({TRAINING})", **sums}, ["rank"], of=rows.blocks)
     recorded = [name for name in spans if found[name].notna().any()]
     if not recorded:
         return found.assign(named_s=np.nan, unnamed_s=np.nan)
@@ -95,9 +96,16 @@ def hook_costs(found: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Verdict]:
                 "seconds_by_rank": {int(row["rank"]): float(row["seconds"]) for _, row in rows.iterrows()},
             },
             "hookyard stats RUN --by hook",
-            "save less often, or to faster storage" if saving else "call it less often (its `every` or `interval`), or leave it out",
+            "save less often, or to faster storage" if saving else _less_of(str(hook), str(event), worst["calls"] / found["iterations"].get(worst["rank"], 1)),
             float(worst["share"]),
         )
+
+
+def _less_of(hook: str, event: str, often: float) -> str:
+    """What to do about a hook that is called so many times an iteration: one that is called now and then has a pace, which a budget can choose."""
+    paced = event in WITHIN_ITERATION and often <= 0.5
+    budget = f"let a share of the time choose when (hooks.{hook}.budget: 1%), " if paced else ""
+    return f"call it less often (its `every` or `interval`), {budget}or leave it out"
 
 
 def saving_stalls(rows: Rows, found: pd.DataFrame) -> Iterator[Verdict]:

@@ -317,6 +317,19 @@ class Records(Hook):
         state.record(seen=1)
 
 
+@dataclass
+class Nudges(Hook):
+    """Changes weights now and then, so that training depends on its pace."""
+
+    every: Rhythm = Rhythm(100, "steps")
+
+    @paced_by("every")
+    @torch.no_grad()
+    def on_update(self, state: State) -> None:
+        for parameter in state.module.parameters():
+            parameter.mul_(0.5)
+
+
 BROKEN: list[tuple[type[Hook], str, str]] = [
     (Forgets, "resumed", "the row of train iteration 5: ['updates'] is 1, not 5, as undisturbed"),
     (ForgetsWeights, "resumed", "at report 2 of 4 metrics['train/loss'] is "),
@@ -341,6 +354,7 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Bare, "class", "put @dataclass above the class"),
     (Draws, "observes", "at report 1 ['random numbers']['torch'] is"),
     (Records, "observes", "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook"),
+    (Nudges, "pace", "acting every 2, at report 1 parameters['0.weight'] is"),
     (Mutable, "class", "mutable names decay, which is no field"),
 ]
 

@@ -48,6 +48,14 @@ def test_a_hook_that_costs_is_named_with_its_event_and_costliest_rank() -> None:
     assert "(10 ms each of 200 times)" in verdict.sentence
 
 
+def test_a_budget_is_proposed_for_a_hook_that_is_called_now_and_then() -> None:
+    """Of 200 iterations; a hook that acts in each, and one that acts once a phase, have no pace."""
+    ledger = costs((0, "often", "on_step", 200, 2.0), (0, "layers", "on_forward", 20, 2.0), (0, "ends", "on_phase_end", 2, 2.0))
+    advice = {verdict.numbers["hook"]: verdict.advice for verdict in hook_costs(asked(training(1))[1], ledger)}
+    assert {hook: "budget" in text for hook, text in advice.items()} == {"often": False, "layers": True, "ends": False}
+    assert "hooks.layers.budget: 1%" in advice["layers"]
+
+
 def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
     (verdict,) = hook_costs(asked(training(1))[1], costs((0, "(loop)", "save", 4, 6.0)))
     assert verdict.kind == "checkpoint"

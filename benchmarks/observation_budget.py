@@ -1,0 +1,141 @@
+"""What observing costs at a hook's default pace, and with a budget: while the pace settles, after it, and after a change of load.
+
+Every hook that ships and has a pace, on a small and on a larger model. In the first half of a run the model is gone through three times a step,
+in the second once, so that the same look is a larger share. All is judged by processor time, as other work on the machine makes wall time long: what paces
+are steered by, and what is reported, by how much steps with a look are longer than the mean of those without, over all of the time. Shares are of the
+four parts of a run: the first quarter of each half, and the rest of it.
+
+    python -m benchmarks.observation_budget [hook ...]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from time import process_time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset
+
+from benchmarks.timing import print_table
+from hooks import HOOKS, Budget, Hook, Priority, Rhythm, State, plan, steering
+from hooks.steering import replaced_fields, steered_paces
+from orchestrator import Experiment, Task
+from orchestrator.config.experiment import Component
+from orchestrator.loop.loop import Loop
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "empty_cache": {"after_iter": True},
+    "tensorboard": {"histograms": Rhythm(500, "steps")},
+    "wandb": {"mode": "offline"},
+    "mlflow": {"tracking_uri": "sqlite:///{folder}/mlflow.db"},
+}
+"""What a hook needs beside its defaults to have something to do."""
+BUDGETS = (None, "1%", "5%")
+EPOCH_STEPS = 200
+
+
+@dataclass
+class Load(Task):
+    """Layers of one width, gone through several times in the first half."""
+
+    width: int = 64
+    layers: int = 2
+    half: int = 0
+    """The step from which on they are gone through once."""
+
+    def model(self) -> nn.Module:
+        self.steps = 0
+        return nn.Sequential(*(part for _ in range(self.layers) for part in (nn.Linear(self.width, self.width), nn.ReLU())))
+
+    def data(self) -> Mapping[str, Dataset[Any]]:
+        return {"train": TensorDataset(torch.randn(EPOCH_STEPS * 32, self.width))}
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        self.steps += 1
+        output: Tensor = model(batch[0])
+        for _ in range(0 if self.steps > self.half else 2):
+            output = model(output)
+        return output
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        return functional.mse_loss(output, batch[0])
+
+
+MODELS: Mapping[str, Mapping[str, int]] = {"small": {"width": 64, "layers": 2}, "larger": {"width": 512, "layers": 4}}
+STEPS = {"small": 16_000, "larger": 1_000}
+
+
+class Probe(Hook):
+    """Notes the processor's time at the end of each step, and how often a hook was called so far."""
+
+    priority = Priority.LOWEST
+
+    def __init__(self, hook: str) -> None:
+        self.hook, self.noted = hook, []  # type: ignore[var-annotated]
+        self.loop: Loop | None = None
+
+    def on_step(self, state: State) -> None:
+        assert self.loop is not None
+        calls = sum(call.calls for some in self.loop.plan.calls.values() for call in some if call.name == self.hook and call.pace is not None)
+        self.noted.append((process_time(), calls))
+
+
+class Shares(NamedTuple):
+    """What a hook took of the processor's time in each part of a run, how often it looked, and its pace at the end."""
+
+    parts: tuple[float, ...]
+    calls: int
+    every: int
+
+
+def run(name: str, model: str, budget: str | None, steps: int) -> Shares:
+    """One run with one hook."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {key: value.format(folder=folder) if isinstance(value, str) else value for key, value in SETTINGS.get(name, {}).items()}
+        hook = HOOKS[name](**settings)
+        hook.budget = Budget.parse(budget) if budget else None
+        probe = Probe(name)
+        experiment = Experiment(name="load", task="benchmarks.observation_budget:Load", steps=steps, batch_size=32, optimizer=Component(type="SGD", lr=0.01))
+        probe.loop = loop = Loop(Load(**MODELS[model], half=steps // 2), experiment, {name: hook, "probe": probe}, artifacts=Path(folder))
+        for _ in loop.run():
+            pass
+        pace = next(iter(steered_paces(hook).values()))
+        return Shares(tuple(_shares(probe.noted, steps)), probe.noted[-1][1], pace.count if isinstance(pace, Rhythm) else pace)
+
+
+def _shares(noted: list[tuple[float, int]], steps: int) -> Iterator[float]:
+    """The share in each part, as looks are seen in the number of calls and epochs begin every so many steps."""
+    half = steps // 2
+    for begin, end in ((1, half // 4), (half // 4, half), (half, half + half // 4), (half + half // 4, steps)):
+        spent = [(noted[at][0] - noted[at - 1][0], noted[at][1] > noted[at - 1][1], at % EPOCH_STEPS == 0) for at in range(begin, end)]
+        usual = {first: mean([seconds for seconds, looked, begins in spent if not looked and begins == first] or [0.0]) for first in (False, True)}
+        usual[True] = usual[True] or usual[False]
+        longer = sum(seconds - usual[begins] for seconds, looked, begins in spent if looked)
+        yield longer / (noted[end - 1][0] - noted[begin - 1][0])
+
+
+def main(*names: str) -> None:
+    torch.manual_seed(0)
+    plan.perf_counter = steering.perf_counter = process_time
+    paced = [name for name, cls in sorted(HOOKS.items()) if replaced_fields(cls)]
+    for model, steps in STEPS.items():
+        run("memory_stats", model, None, 2 * EPOCH_STEPS)
+        rows = []
+        for name, budget in product(names or paced, BUDGETS):
+            shares = run(name, model, budget, steps)
+            rows.append((f"{name}, {budget or 'default'}", shares.calls, shares.every, *(f"{100 * share:.2f}" for share in shares.parts)))
+        columns = ["hook", "calls", "pace at the end", "% settling", "% settled", "% after the change", "% later"]
+        print_table(f"{model} model, {steps} steps", columns, rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
