@@ -85,7 +85,7 @@ class Probe(Hook):
 
     def on_step(self, state: State) -> None:
         assert self.loop is not None
-        calls = sum(call.calls for some in self.loop.plan.calls.values() for call in some if call.name == self.hook and call.pace is not None)
+        calls = sum(call.made for some in self.loop.plan.calls.values() for call in some if call.name == self.hook and call.pace is not None)
         self.noted.append((process_time(), calls))
 
 
