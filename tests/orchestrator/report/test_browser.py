@@ -62,6 +62,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     metadata = RunMetadata("s", "finished", "2026-11-21T09:00:00Z")
     monkeypatch.setattr(sweeps, "mean_spans", lambda sweep, names: finished[["step_s"]].rename(columns={"step_s": "forward_s"}))
     told: Any = SimpleNamespace(
+        repeats=1,
         name="s",
         path="s",
         status="finished",

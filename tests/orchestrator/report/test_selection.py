@@ -52,6 +52,7 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(count: int, columns: in
     storage = SimpleNamespace(read_appended=no_file, exists=lambda name: False, each=lambda call, things: [*map(call, things)])
     told: Any = SimpleNamespace(
         name="s",
+        repeats=1,
         path="runs/s",
         status="finished",
         folder=SimpleNamespace(storage=storage, experiment_text=str, metadata=lambda: RunMetadata("s", "finished", "2026-11-21T09:00:00Z")),
