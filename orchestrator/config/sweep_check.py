@@ -129,6 +129,9 @@ def _wrong_point(point: Mapping[str, Any], path: str, tries: _Tries, known: Sequ
             hint = did_you_mean(name, sweep.space)
             problems.append(Problem(join(path, name), "is no path of the space", suggestion=hint))
             continue
+        if sweep.space[name].kind == "ride":
+            problems.append(Problem(join(path, name), "is no point's: every value that rides is tried with each draw of the rest; leave it out"))
+            continue
         if value not in sweep.space[name]:
             problems.append(Problem(join(path, name), f"is not in its domain {shortened(str(sweep.space[name].model_dump()))}, got {shortened(repr(value))}"))
             continue

@@ -165,6 +165,9 @@ def test_a_wrong_domain_hides_no_other_mistake() -> None:
 def test_points_are_of_the_space_and_of_their_domains() -> None:
     space = {"hooks.shadow.decay": {"uniform": [0.5, 0.9]}, "task_args.width": {"choice": [1, 2]}}
     points = [{"hooks.shadow.decay": 0.95}, {"task_args.widht": 1}, {"task_args.width": 3}]
+    riding = {**space, "hooks.shadow.decay": {"ride": [0.5, 0.9]}}
+    rides = "is no point's: every value that rides is tried with each draw of the rest; leave it out"
+    assert problems(space=riding, points=[{"hooks.shadow.decay": 0.9}], trials=2) == [f"sweep.points.0.hooks.shadow.decay: {rides}"]
     assert problems(space=space, points=points) == [
         "sweep.points.0.hooks.shadow.decay: is not in its domain {'uniform': [0.5, 0.9]}, got 0.95",
         "sweep.points.1.task_args.widht: is no path of the space (did you mean 'task_args.width'?)",
