@@ -58,8 +58,9 @@ test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached 
 	$(BIN)/pytest -rs -m cluster tests/cluster
 
 DEVICE ?= cuda
-test-gpu: ## tests for a GPU, by PYTHON as it is (benchmarks/gpu/wheels.txt); DEVICE=cpu runs what of them a CPU can
-	$(PYTHON) -m pytest tests/gpu -m gpu -rs --device $(DEVICE)
+GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(BIN)/python) $(PYTHON)),$(PYTHON))
+test-gpu: ## tests for a GPU, by PYTHON, or .venv where there is one (benchmarks/gpu/wheels.txt says what it needs); DEVICE=cpu runs what of them a CPU can
+	$(GPU_PYTHON) -m pytest tests/gpu -m gpu -rs --device $(DEVICE)
 
 .venv-oldest/.ready: CONSTRAINTS := constraints-oldest.txt
 .venv-oldest/.ready: PACKAGES = -e ".[demo,dev]"
