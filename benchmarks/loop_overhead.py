@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -211,6 +212,21 @@ def contestants(folder: Path) -> dict[str, Callable[[Dataset[Any], int, Pause], 
         "MMEngine, default hooks": with_folder(mmengine, "mmengine"),
         "MMEngine, default hooks, EMA, clipping, TensorBoard": with_folder(mmengine, "mmengine-full", full=True),
     }
+
+
+def print_beside_raw(title: str, raw: Callable[[Pause], None], hooked: Callable[..., None], rounds: int, iterations: int) -> None:
+    """Times our loop without hooks and with the default ones beside a raw loop, so many iterations a round; `hooked` takes `folder` and `hooks`."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = take_turns(
+            {
+                "raw": raw,
+                "Hookyard, no hooks": partial(hooked, folder=f"{folder}/bare", hooks=NO_HOOKS),
+                "Hookyard, default hooks": partial(hooked, folder=f"{folder}/default", hooks=IDLE),
+            },
+            rounds,
+        )
+    rows = [(name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}") for name, times in seconds.items()]
+    print_table(f"{title} ({rounds} rounds of {iterations} each, in turns)", ["loop", "us", "to raw"], rows)
 
 
 def main(rounds: int = 15) -> None:

@@ -26,8 +26,8 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from benchmarks.timing import print_table
-from hooks import HOOKS, Budget, Hook, Priority, Rhythm, State, plan, steering
-from hooks.steering import replaced_fields, steered_paces
+from hooks import HOOKS, Budget, Hook, Priority, Rhythm, State, budget_control, plan
+from hooks.budget_control import replaced_fields, steered_paces
 from orchestrator import Experiment, Task
 from orchestrator.config.experiment import Component
 from orchestrator.loop.loop import Loop
@@ -80,7 +80,8 @@ class Probe(Hook):
     priority = Priority.LOWEST
 
     def __init__(self, hook: str) -> None:
-        self.hook, self.noted = hook, []  # type: ignore[var-annotated]
+        self.hook = hook
+        self.noted: list[tuple[float, int]] = []
         self.loop: Loop | None = None
 
     def on_step(self, state: State) -> None:
@@ -125,7 +126,7 @@ def _shares(noted: list[tuple[float, int]], steps: int) -> Iterator[float]:
 
 def main(*names: str) -> None:
     torch.manual_seed(0)
-    plan.perf_counter = steering.perf_counter = process_time
+    plan.perf_counter = budget_control.perf_counter = process_time
     paced = [name for name, cls in sorted(HOOKS.items()) if replaced_fields(cls)]
     for model, steps in STEPS.items():
         run("memory_stats", model, None, 2 * EPOCH_STEPS)

@@ -9,11 +9,9 @@ A turn is one pass. The claim: with the default hooks an iteration takes at most
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,9 +19,9 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from benchmarks.loop_overhead import BATCH, IDLE, LR, NO_HOOKS, hookyard
+from benchmarks.loop_overhead import BATCH, LR, hookyard, print_beside_raw
 from benchmarks.perceptron import Perceptron, make_data, make_model
-from benchmarks.timing import Pause, print_table, ratio, take_turns
+from benchmarks.timing import Pause
 
 data_once = cache(make_data)
 
@@ -80,16 +78,8 @@ def raw(rounds: int, pause: Pause) -> None:
 def main(rounds: int = 9) -> None:
     torch.set_num_threads(1)
     iterations = -(-len(data_once()) // BATCH)
-    with tempfile.TemporaryDirectory() as folder:
-        hooked = partial(hookyard, data_once(), rounds + 1, task="benchmarks.stream_overhead:Streamed")
-        contestants = {
-            "raw": partial(raw, rounds + 1),
-            "Hookyard, no hooks": partial(hooked, folder=f"{folder}/bare", hooks=NO_HOOKS),
-            "Hookyard, default hooks": partial(hooked, folder=f"{folder}/default", hooks=IDLE),
-        }
-        seconds = take_turns(contestants, rounds)
-    rows = [(name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}") for name, times in seconds.items()]
-    print_table(f"One training iteration on a stream ({rounds} passes of {iterations} each, in turns)", ["loop", "us", "to raw"], rows)
+    hooked = partial(hookyard, data_once(), rounds + 1, task="benchmarks.stream_overhead:Streamed")
+    print_beside_raw("One training iteration on a stream", partial(raw, rounds + 1), hooked, rounds, iterations)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,9 @@ default hooks an iteration takes at most 1.05 times the raw one.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.utils.data import Dataset
 
-from benchmarks.loop_overhead import IDLE, LR, NO_HOOKS, hookyard, make_loader
+from benchmarks.loop_overhead import LR, hookyard, make_loader, print_beside_raw
 from benchmarks.perceptron import make_data
-from benchmarks.timing import Pause, print_table, ratio, take_turns
+from benchmarks.timing import Pause
 from orchestrator import Task
 
 NOISE = 16
@@ -79,16 +77,8 @@ def main(rounds: int = 9) -> None:
     torch.set_num_threads(1)
     data = make_data()
     iterations = len(make_loader(data))
-    with tempfile.TemporaryDirectory() as folder:
-        hooked = partial(hookyard, data, rounds + 1, task="benchmarks.turns_overhead:Gan", optimizers=OPTIMIZERS)
-        contestants = {
-            "raw": partial(raw, data, rounds + 1),
-            "Hookyard, no hooks": partial(hooked, folder=f"{folder}/bare", hooks=NO_HOOKS),
-            "Hookyard, default hooks": partial(hooked, folder=f"{folder}/default", hooks=IDLE),
-        }
-        seconds = take_turns(contestants, rounds)
-    rows = [(name, f"{median(times) / iterations * 1e6:.0f}", f"{ratio(times, seconds['raw']):.2f}") for name, times in seconds.items()]
-    print_table(f"One training iteration of two turns ({rounds} epochs of {iterations} each, in turns)", ["loop", "us", "to raw"], rows)
+    hooked = partial(hookyard, data, rounds + 1, task="benchmarks.turns_overhead:Gan", optimizers=OPTIMIZERS)
+    print_beside_raw("One training iteration of two turns", partial(raw, data, rounds + 1), hooked, rounds, iterations)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ from copy import copy
 from time import perf_counter
 from typing import Any
 
+from hooks.budget_control import Budgets
 from hooks.call import DEAR_S, Call
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 from hooks.parts.error_text import named_text
 from hooks.rhythm import Rhythm, SteeredPace, under_way
 from hooks.state import State
-from hooks.steering import Budgets
 
 logger = logging.getLogger("hookyard")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,21 @@ class PointSet(Dataset[Any]):
         if self.noisy:
             point = point + 0.1 * (random.random() + np.random.rand() + torch.rand(()).item())
         return point, self.labels[index], index
+
+
+class Blocks(nn.Module):
+    """Three blocks of eight features between two layers; each is called with `named`."""
+
+    def __init__(self, block: Callable[[], nn.Module], **named: Any) -> None:
+        super().__init__()
+        self.first, self.blocks, self.last = nn.Linear(5, 8), nn.ModuleList(block() for _ in range(3)), nn.Linear(8, 3)
+        self.named = named
+
+    def forward(self, points: Tensor) -> Tensor:
+        points = self.first(points)
+        for block in self.blocks:
+            points = block(points, **self.named)
+        return self.last(points)
 
 
 @dataclass

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hooks.budget_control import steered_paces
 from hooks.hook import EVENTS, WITHIN_ITERATION, Hook
 from hooks.rhythm import Rhythm
-from hooks.steering import steered_paces
 from hooks.testing.failure import CheckStopped, Failure, HookCheckFailed
 from hooks.testing.fields import for_each, hypothesis, values_of
 from hooks.testing.lives import NAME, Life, Lives, Moment, Refused, Situation, difference

@@ -16,8 +16,8 @@ from hooks.parts import batch_norm_statistics as batch_statistics
 from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
 from hooks.parts import sharded_tensors as shards
+from hooks.parts.average_snapshots import Snapshots
 from hooks.parts.averaged_parameters import AveragedParameters, restore_average, wide_copy
-from hooks.parts.snapshots import Snapshots
 from hooks.parts.unread_fields import refuse_unread
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State, Weights

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Budget, Hook, Priority
-from hooks.steering import replaced_fields, steered_paces
+from hooks.budget_control import replaced_fields, steered_paces
 from orchestrator.config.bounds import MOST_HOOKS
 from orchestrator.config.imports import find_class
 from orchestrator.config.parameters import construct, parameters

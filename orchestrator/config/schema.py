@@ -12,7 +12,7 @@ from pydantic_core import PydanticOmit
 
 from hooks import HOOKS, Hook, Priority
 from hooks.budget import PERCENTAGE
-from hooks.steering import replaced_fields
+from hooks.budget_control import replaced_fields
 from orchestrator.config.components import IMIX_LEVELS
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.parameter_groups import Groups

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
+from hooks.budget_control import Budgets
 from hooks.state import State
-from hooks.steering import Budgets
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.world import World
 

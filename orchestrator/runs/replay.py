@@ -117,7 +117,7 @@ class _Way:
             return
         except HookyardError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever user code raises, it is told with its rank
             raise RankFailed.from_error(world.rank, error) from error
         raise UsageError(f"{folder} is over before iteration {self.iteration}")
 

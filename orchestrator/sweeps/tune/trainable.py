@@ -97,7 +97,7 @@ class Trial(tune.Trainable):
         try:
             with failing(life.folder):
                 return self._next(life)
-        except Exception:
+        except Exception:  # whatever user code raises: the next try begins anew
             self._life = None
             raise
 
@@ -150,7 +150,7 @@ class Trial(tune.Trainable):
             assert self._together is not None
             try:
                 return self._next_of_all(self._together)
-            except Exception as error:
+            except Exception as error:  # whatever user code raises, it is one trial's
                 self._one_failed(self._together.failed(error), error)
                 if not self._trials:
                     return self._result(None)
@@ -165,8 +165,8 @@ class Trial(tune.Trainable):
                 for trial in (failed,) if alone else (failed, *others):
                     stack.enter_context(failing(trial.folder))
                 self._leave_trial()
-                raise error
-        except Exception:
+                raise error  # each folder says it
+        except Exception:  # Tune hears of it where it is not one trial's alone
             if not alone:
                 raise
         self._failed.append(failed.number)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hooks import Budget, Hook, Rhythm, State, paced_by, steering
+from hooks import Budget, Hook, Rhythm, State, budget_control, paced_by
 from hooks import plan as plan_module
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.stats.activation_stats import ActivationStats
@@ -23,7 +23,7 @@ from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers
 from tests.told_time import ToldTime
 
-TIMED: tuple[Any, ...] = (plan_module, steering, span_clock, stopping)
+TIMED: tuple[Any, ...] = (plan_module, budget_control, span_clock, stopping)
 
 
 def told() -> ToldTime:

@@ -13,7 +13,7 @@ from orchestrator.loop import meta_device
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
-from tests.tasks import Points, Rows, experiment
+from tests.tasks import Blocks, Points, Rows, experiment
 
 
 class Block(nn.Module):
@@ -29,22 +29,10 @@ class Block(nn.Module):
         return points + self.norm(self.attention(around, around, around)[0][:, 0]) * self.scale
 
 
-class Blocks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.blocks, self.last = nn.Linear(5, 8), nn.ModuleList(Block() for _ in range(3)), nn.Linear(8, 3)
-
-    def forward(self, points: Tensor) -> Tensor:
-        points = self.first(points)
-        for block in self.blocks:
-            points = block(points)
-        return self.last(points)
-
-
 @dataclass
 class Deep(Points):
     def model(self) -> nn.Module:
-        return Blocks()
+        return Blocks(Block)
 
 
 @dataclass
@@ -52,7 +40,7 @@ class Otherwise(Points):
     """What `reset_parameters` does not say: other values for a layer, a parameter of no layer, a weight of two."""
 
     def model(self) -> nn.Module:
-        model: Any = Blocks()
+        model: Any = Blocks(Block)
         model.last.weight.data.normal_(std=0.02)
         model.scale = nn.Parameter(torch.ones(3))
         model.twice = nn.Linear(5, 8)

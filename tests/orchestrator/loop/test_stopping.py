@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from hooks import Hook, State
-from hooks.steering import Budgets
+from hooks.budget_control import Budgets
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hooks import Hook, State
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from tests.tasks import Points, Rows, described, experiment, numbers
+from tests.tasks import Blocks, Points, Rows, described, experiment, numbers
 
 
 def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,24 +75,12 @@ class Block(nn.Module):
         return points + nn.functional.dropout(hidden, 0.3, self.training).tanh() * factor * float(scale)
 
 
-class Blocks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.blocks, self.last = nn.Linear(5, 8), nn.ModuleList(Block() for _ in range(3)), nn.Linear(8, 3)
-
-    def forward(self, points: Tensor) -> Tensor:
-        points = self.first(points)
-        for block in self.blocks:
-            points = block(points, factor=0.5)
-        return self.last(points)
-
-
 @dataclass
 class Deep(Points):
     """Points through blocks."""
 
     def model(self) -> nn.Module:
-        return Blocks()
+        return Blocks(Block, factor=0.5)
 
 
 def trained(task: Points, **fields: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hooks import Rhythm, State
-from hooks.parts.snapshots import Snapshots
+from hooks.parts.average_snapshots import Snapshots
 
 
 class Kept:

@@ -9,17 +9,17 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from annotated_types import Ge, Le
 
-from hooks import HOOKS, Budget, Hook, Plan, Ranks, Rhythm, State, paced_by, steering
+from hooks import HOOKS, Budget, Hook, Plan, Ranks, Rhythm, State, budget_control, paced_by
 from hooks import plan as plan_module
+from hooks.budget_control import replaced_fields, steered_paces
 from hooks.hook import WITHIN_ITERATION
-from hooks.steering import replaced_fields, steered_paces
 from tests.told_time import ToldTime
 
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> ToldTime:
     told = ToldTime()
-    for module in (plan_module, steering):
+    for module in (plan_module, budget_control):
         monkeypatch.setattr(module, "perf_counter", told)
     return told
 

@@ -42,7 +42,7 @@ def steered_paces(hook: Hook) -> dict[str, Rhythm | int]:
 
 def replaced_fields(cls: type[Hook]) -> set[str]:
     """The fields that cannot be said beside a budget: paces that are on by default. What is off otherwise is switched on by saying it."""
-    declared = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    declared = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]  # hooks are dataclasses
     return {name for name in _paced_fields(cls) if name in declared and declared[name].default is not MISSING and _is_on(declared[name].default)}
 
 
