@@ -75,6 +75,10 @@ class CheckpointStore:
         refuse_unlike(self.storage, self.staging(name), entries)
         return entries
 
+    def link(self, name: str, file: str, source: CheckpointStore, stored: str) -> bool:
+        """Puts a file of a stored checkpoint into the unfinished checkpoint `name` as a hard link, and whether that could be done."""
+        return self.storage.link(f"{self.staging(name)}/{file}", source.storage, f"{stored}/{file}")
+
     def free_name(self, name: str) -> str:
         """The name to save under: on an object store, where nothing is replaced at once, a new one if `name` is taken. Master."""
         if self.storage.local:

@@ -15,8 +15,10 @@ from hooks.plan import Plan
 from hooks.state import Display, State, Weights
 from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import RunError
+from orchestrator.loop.hooked_contents import HookedContents
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.means import Means
 from orchestrator.loop.randomness import random_state, restore_random_state
@@ -54,7 +56,9 @@ class Carrier(Loop):
         self.stage, self.after_phase = self.cursor.stage, random_state()
         self._after_turn: dict[str, Any] | None = None
         everybody: list[Carrier | Rider] = [self, *self.riders]
+        files = TrainingFiles(HookedContents.files)
         for loop in everybody:
+            loop.saving.training_files = files
             measuring = [_measuring(call, self.measured) if not loop.is_own(call) else call for call in loop.plan.calls["on_report"]]
             loop.plan.calls = loop.plan.with_calls({"on_report": measuring}).calls
 

@@ -11,7 +11,9 @@ from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.manifest import position_in
+from orchestrator.checkpoint.position import Stage
 from orchestrator.checkpoint.store import CheckpointStore, shared_files
+from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.checkpoint_writes import Background, BackgroundWrite, ForegroundWrite, Write
 from orchestrator.loop.ledger import Ledger
@@ -79,6 +81,8 @@ class Saving:
         self._unpublished: tuple[str, Write] | None = None
         """The checkpoint whose files are being written, or just were, and which nobody sees yet."""
         self._paused_s = 0.0
+        self.training_files: TrainingFiles | None = None
+        """What runs that share this training have stored of it."""
 
     def save(self, name: str) -> None:
         """Takes checkpoint `name` down and writes it, or has it written in the background; collective. Nothing where the loop has no store."""
@@ -105,9 +109,15 @@ class Saving:
             self._unpublished = name, BackgroundWrite(self._background.thread, store, name, files, world, commit)
             self._paused_s = perf_counter() - begun
             return
-        self._unpublished = name, ForegroundWrite(store, name, files, commit)
+        shared = self.training_files if world.is_master and not sharded else None
+        linked = shared.link(self._place(), store, name) if shared else {}
+        write = ForegroundWrite(store, name, {file: content for file, content in files.items() if file not in linked}, commit)
+        write.entries = {**linked, **write.entries}
+        self._unpublished = name, write
         self._paused_s = perf_counter() - begun
         self.finish()
+        if shared:
+            shared.keep(self._place(), store, name, write.entries)
 
     @property
     def is_writing(self) -> bool:
@@ -169,6 +179,10 @@ class Saving:
         if write.seconds:
             self._ledger.charge("write", write.seconds)
         self._plan.fire("on_saved", self._state, self.last_path)
+
+    def _place(self) -> tuple[int, bool]:
+        """What tells one state of the training from others: the iteration, and whether the phase is still under way."""
+        return self._state.iteration, self._cursor.stage is Stage.TRAIN
 
     def _files(self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What this rank writes, by file, and what the manifest says of it; copies where training goes on meanwhile. Collective."""

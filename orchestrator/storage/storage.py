@@ -293,6 +293,18 @@ class Storage:
         with self.create(name) as file:
             file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
+    def link(self, name: str, source: Storage, file: str) -> bool:
+        """Gives a file of another storage a second name here, and whether that could be done: both on one disk, and the file still there."""
+        if self.local is None or source.local is None:
+            return False
+        path = self.local / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.link(source.local / file, path, follow_symlinks=False)
+        except OSError:  # such as of a file system without hard links, or that allows no more of this file
+            return False
+        return True
+
     def append(self, name: str, data: str) -> None:
         """Adds text to the end of a file, which `read_appended` reads."""
         added = data.encode(errors="backslashreplace")

@@ -94,6 +94,23 @@ def test_riders_are_bit_for_bit_the_trials_alone(tmp_path: Path) -> None:
     assert_the_same(riding, alone)
 
 
+def test_what_riders_share_lies_on_the_disk_once_or_is_written_by_each_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def numbers_of_files(done: Sweep, file: str) -> list[int]:
+        return [sum((run.checkpoint("last").parent / name / file).stat().st_ino for name in ("epoch-0001", "epoch-0002")) for run in done.runs]
+
+    def refuse(*paths: Any, **options: Any) -> None:
+        raise PermissionError("no links here")
+
+    experiment = searching({"hooks.ema.decay": {"grid": [0.5, 0.9, 0.99]}}, epochs=2)
+    linked = sweep(experiment, tmp_path / "linked", local=True)
+    monkeypatch.setattr("orchestrator.storage.storage.os.link", refuse)
+    written = sweep(experiment, tmp_path / "written", local=True)
+    for file, expected in {"model.pt": 1, "optimizer.pt": 1, "ema.pt": 3, "rank-0000.pt": 3}.items():
+        assert len({*numbers_of_files(linked, file)}) == expected, file
+        assert len({*numbers_of_files(written, file)}) == 3, file
+    assert_the_same(linked, written)
+
+
 def judged(riders: Any = "auto", **settings: Any) -> Any:
     """Two learning rates, each with three decays: the low one follows the weights, the high ones stay at the first."""
     decays = {"ride" if riders else "grid": [0.5, 0.999, 0.9999]}
