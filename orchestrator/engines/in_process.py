@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Generator
+from functools import cached_property
 
 import torch
 
@@ -12,6 +13,7 @@ from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.config.workers import Workers
 from orchestrator.engines.carriage import Carriage, session_of
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.ray_environment import Resources, local_resources, refuse_unless_fits, starts_ray
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.loop.report import Report
@@ -29,14 +31,27 @@ def device_of(workers: Workers) -> torch.device:
     raise UsageError(f"workers.gpu asks for a GPU, and {why}. Say workers.gpu=false to train on the CPU")
 
 
+def refuse_what_is_not_here(workers: Workers, what: str, address: str | None, *, local: bool) -> None:
+    """Raises UsageError where ranks are to train on this machine, and it has too little for them or torch can use no GPU. Driver."""
+    if local:
+        device_of(workers)
+    elif starts_ray(address):
+        refuse_unless_fits(Resources.asked_by(workers), local_resources(), what)
+        device_of(workers)
+
+
 class Rank:
     """One rank: trains one run after another in the same process."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
-        self.device = device_of(workers)
         self._session: Session | Carriage | None = None
         self._reports: Generator[Report, None, None] | None = None
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where it trains; not found out before a run is begun, whose failure it then is."""
+        return device_of(self.workers)
 
     def take_up(self, session: Session | Carriage) -> None:
         """Takes up a run; nothing is trained yet."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hooks.parts.error_text import named_text
-from orchestrator.engines.rank_failures import RankFailed, encodable, is_mistake, keep_traceback, loss_line
-from orchestrator.errors import HookyardError, MetricMissing, RunError
+from orchestrator.engines.rank_failures import RankFailed, encodable, is_mistake, keep_traceback, loss_line, told_as
+from orchestrator.errors import HookyardError, MetricMissing
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.terminal.display import say
 
@@ -119,7 +118,7 @@ def failing(folder: RunFolder) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and folder.metadata().status in ENDED:
             raise
-        own = error if isinstance(error, HookyardError) else RunError(named_text(error))
+        own = told_as(error)
         try:
             folder.end("failed", stopped=[], error=encodable(str(own)), mistake=is_mistake(error), metric_missing=isinstance(error, MetricMissing))
             keep_traceback(folder, error)

@@ -14,7 +14,7 @@ from typing import Any
 import hooks
 from hooks.parts.error_text import error_text, named_text
 from hooks.plan import HookError
-from orchestrator.errors import HookyardError, RunError, raised_in_python
+from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_python
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.records.standstill import present_standstill
@@ -168,6 +168,8 @@ class RankFailed(RunError):
         """Whether the experiment would fail the same way again."""
         self.trace = trace
         """The traceback, where there is one."""
+        self.usage: UsageError | None = None
+        """What it says is wrong with the experiment's settings, where it says that: no rank's own, and so told without one."""
 
     def __reduce__(self) -> tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]:
         return type(self), (self.rank, self.words, self.at, self.may_be_echo, self.mistake, self.trace), vars(self)
@@ -184,6 +186,8 @@ class RankFailed(RunError):
         failure = cls(rank, encodable(words + _location(error)), time.time(), may_be_echo(error), would_come_again(error), trace)
         for note in getattr(error, "__notes__", ()):
             failure.add_note(note)
+        if isinstance(error, UsageError):
+            failure.usage, failure.trace = error, ""
         return failure
 
     @classmethod
@@ -206,6 +210,13 @@ def culprit(failures: Mapping[int, RankFailed]) -> RankFailed:
     its connections until it has told, so that an echo is later by more than clocks differ.
     """
     return min(failures.values(), key=lambda failure: (failure.may_be_echo, failure.words == DIED, failure.at, failure.rank))
+
+
+def told_as(error: BaseException) -> HookyardError:
+    """What is raised for a failure, wherever the rank ran whose it was: an error of ours as it is, any other as a RunError."""
+    if isinstance(error, RankFailed) and error.usage:
+        return error.usage
+    return error if isinstance(error, HookyardError) else RunError(named_text(error))
 
 
 def loss_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str:

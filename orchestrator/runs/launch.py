@@ -13,15 +13,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.main_classes import with_classes_of_main
-from orchestrator.engines.ray_environment import (
-    Ray,
-    Resources,
-    connection_line,
-    environment_values,
-    local_resources,
-    refuse_unless_fits,
-    starts_ray,
-)
+from orchestrator.engines.ray_environment import Ray, connection_line, environment_values
 from orchestrator.engines.session import Assignment, Subject
 from orchestrator.errors import UsageError
 from orchestrator.records.lease import Lease
@@ -55,14 +47,11 @@ def refuse_what_cannot_be(experiment: Experiment, engine: EngineName, address: s
             f"a gang is a fixed number of ranks, and workers.count is {workers.count}: say workers.count={workers.most}, "
             "or use the engine train, which makes do with fewer"
         )
-    if engine == "in-process":
-        from orchestrator.engines.in_process import device_of
+    if engine != "in-process":
+        with_classes_of_main(experiment.source, address)
+    from orchestrator.engines.in_process import refuse_what_is_not_here
 
-        device_of(workers)
-        return
-    with_classes_of_main(experiment.source, address)
-    if starts_ray(address):
-        refuse_unless_fits(Resources.asked_by(workers), local_resources(), f"{experiment.name} with {workers.in_words('worker')}")
+    refuse_what_is_not_here(workers, f"{experiment.name} with {workers.in_words('worker')}", address, local=engine == "in-process")
 
 
 def drive(

@@ -29,9 +29,6 @@ from orchestrator.engines.ray_environment import (
     chosen_address,
     connection_line,
     environment_values,
-    local_resources,
-    refuse_unless_fits,
-    starts_ray,
 )
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.loop.weight_sources import find_for
@@ -93,8 +90,6 @@ def sweep(
     address = chosen_address(address, local=local)
     Storage(storage).reach()
     _refuse_what_is_missing(experiment, settings, local, address)
-    if starts_ray(address) and not local:
-        refuse_unless_fits(Resources.asked_by(experiment.workers), local_resources(), f"each trial of {experiment.name}")
     _find_all_weights(experiment, settings)
     metadata = {
         **provenance(experiment.import_paths),
@@ -334,18 +329,17 @@ def _write_replay(folder: RunFolder, experiment: Experiment) -> None:
 
 
 def _refuse_what_is_missing(experiment: Experiment, settings: Settings, local: bool, address: str | None) -> None:
-    """Raises UsageError where an extra or a GPU is missing, or trials that wait for each other would run one after the other."""
+    """Raises UsageError where an extra or what a trial asks of this machine is missing, or trials that wait for each other would run one after the other."""
     needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
     for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
         if needed[package] and find_spec(package) is None:
             raise UsageError(f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'")
     if not local:
         with_classes_of_main(experiment.source, address)
-        return
-    from orchestrator.engines.in_process import device_of
+    from orchestrator.engines.in_process import refuse_what_is_not_here
 
-    device_of(experiment.workers)
-    if isinstance(settings.scheduler, HyperBand | Population):
+    refuse_what_is_not_here(experiment.workers, f"each trial of {experiment.name}", address, local=local)
+    if local and isinstance(settings.scheduler, HyperBand | Population):
         raise UsageError(
             f"the trials of {settings.scheduler.type} live side by side, and in one process they run one after the other. "
             "Leave out --local, or say sweep.scheduler=fifo"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from orchestrator.engines.lifecycle import Lifecycle, failing
 from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.engines.session import Assignment
-from orchestrator.errors import RunError, StorageError, UsageError
+from orchestrator.errors import ConfigError, Problem, RunError, StorageError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import open_run
@@ -177,3 +178,15 @@ def test_a_failure_is_written_down_in_its_own_words(folder: RunFolder, error: Ba
     about = folder.metadata()
     assert (about.status, about.error, about.mistake) == ("failed", words, again)
     assert str(raised.value) == (words if not isinstance(error, KeyboardInterrupt) else "")
+
+
+@pytest.mark.parametrize("wrong", [ConfigError([Problem("compile", "is read by nothing")]), UsageError("is of an earlier run")])
+def test_a_wrong_setting_that_a_rank_finds_is_the_error_that_it_is_in_the_drivers_own_process(folder: RunFolder, wrong: UsageError) -> None:
+    """However it came here: of any rank's process, and without a traceback, as its words say all."""
+    told = pickle.loads(pickle.dumps(RankFailed.from_error(1, wrong)))
+    assert told.mistake
+    with pytest.raises(type(wrong)) as raised, failing(folder):
+        raise told
+    assert str(raised.value) == folder.metadata().error == str(wrong)
+    assert getattr(raised.value, "problems", ()) == getattr(wrong, "problems", ())
+    assert not folder.storage.exists("log.txt")

@@ -7,10 +7,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from orchestrator import UsageError, resume, run, sweep
+from orchestrator.engines.ray_environment import Ray
 from orchestrator.runs import launch
 from orchestrator.runs.launch import _watch
 from tests.tasks import described
@@ -109,6 +112,20 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, how: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         run(described(workers={"count": [1, 2]}), tmp_path, **how)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_this_machine_or_its_torch_cannot_hold_is_refused_before_ray_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # one GPU, which torch is not built for
+    grid = {"metric": "val/loss", "mode": "min", "search": "grid", "space": {"seed": {"grid": [1, 2]}}}
+    for workers, words in (({"gpu": True}, "workers.gpu asks for a GPU, and torch"), ({"count": 10_000}, "asks for 10000 CPUs")):
+        for engine in ("train", "gang"):
+            with pytest.raises(UsageError, match=words):
+                run(described(workers=workers), tmp_path, engine=engine)
+        with pytest.raises(UsageError, match=words):
+            sweep(described(workers=workers, sweep=grid), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
