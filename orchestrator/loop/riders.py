@@ -21,7 +21,7 @@ from orchestrator.errors import RunError
 from orchestrator.loop.hooked_contents import HookedContents
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.means import Means
-from orchestrator.loop.randomness import random_state, restore_random_state
+from orchestrator.loop.randomness import restore_random_state, storable_random_state
 from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import check_plans_agree
 from orchestrator.stats.recorder import Recorder
@@ -53,7 +53,7 @@ class Carrier(Loop):
         self.riders, self.is_over, self.trained = list(riders), False, 0
         self.measured: dict[str, Any] = {}
         """What hooks of the training have put into the reports since the last phase of it."""
-        self.stage, self.after_phase = self.cursor.stage, random_state()
+        self.stage, self.after_phase = self.cursor.stage, storable_random_state()
         self._after_turn: dict[str, Any] | None = None
         everybody: list[Carrier | Rider] = [self, *self.riders]
         files = TrainingFiles(HookedContents.files)
@@ -96,12 +96,12 @@ class Carrier(Loop):
         self.trained += 1
         for rider in (rider for rider in self.riders if not rider.is_over):
             rider.follow(self.state)
-        self.stage, self.after_phase = self.cursor.stage, random_state()
+        self.stage, self.after_phase = self.cursor.stage, storable_random_state()
         self.stopped, self.interrupted = self.stopping.reasons, self.stopping.interrupted
 
     def turn_ends(self, name: str) -> None:
         """A run has had its turn; raises RunError where it has drawn other random numbers than the one before it."""
-        now = random_state()
+        now = storable_random_state()
         self._after_turn = self._after_turn or now
         if not _alike(now, self._after_turn):
             raise RunError(
