@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.every_key.left_by import left_by
+
+
+class Ticks:
+    """A clock in which a moment passes each time it is looked at, so that a run takes the same time each time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 2.0**-10
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    """One clock for all that measures time in a run; what takes long and leaves nothing is left out."""
+    ticks = Ticks()
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("hooks.", "orchestrator.loop", "orchestrator.stats.recorder", "orchestrator.sweeps")) and "background" not in name:
+            for clock in ("perf_counter", "monotonic"):
+                if hasattr(module, clock):
+                    monkeypatch.setattr(module, clock, ticks)
+    return ticks
+
+
+Left = Callable[[Mapping[str, Any]], str]
+
+
+@pytest.fixture
+def left(tmp_path: Path, same_time: Ticks) -> Left:
+    """What a run leaves, each in a folder of its own."""
+    folders = (tmp_path / str(number) for number in range(1000))
+
+    def left(experiment: Mapping[str, Any]) -> str:
+        same_time.now = 0.0
+        return left_by(experiment, next(folders))
+
+    return left

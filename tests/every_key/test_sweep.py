@@ -1,0 +1,124 @@
+"""Each key of a sweep makes other trials, or is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import sweep
+from orchestrator.config.experiment import Experiment
+from orchestrator.config.load import experiment_from_dict
+from orchestrator.config.source import with_value
+from orchestrator.config.sweep import Asha, Budget, Median, Plateau, Race, Stop, Sweep
+from orchestrator.errors import UsageError
+from orchestrator.loop.report import Report
+from orchestrator.records.run_folder import RunFolder
+from orchestrator.records.sweep_folder import trial_folders
+from orchestrator.sweeps import in_process as sweeps_in_process
+from tests.every_key.tasks import PLAIN, QUIET
+from tests.every_key.walk import Key, acts, keys_of
+
+
+class Reports:
+    """An engine that trains nothing and reports what its experiment says."""
+
+    def __init__(self, workers: Any, **more: Any) -> None:
+        self.reports: Iterator[Report] = iter(())
+
+    def begin(self, assignment: Any, resolved: Any) -> None:
+        self.reports = self._make(RunFolder(assignment.location), resolved.experiment)
+
+    def _make(self, folder: RunFolder, experiment: Experiment) -> Iterator[Report]:
+        lr, epochs = experiment.optimizer.arguments["lr"], experiment.epochs or 0
+        for number in range(epochs):
+            loss = 1 + 0.01 * experiment.seed - lr * (1 + min(number, 1))
+            metrics = {"attempt": 0, "epoch": number, "step": number + 1, "iteration": number + 1, "samples": 8 * (number + 1), "val/loss": loss, "val/other": -loss}
+            folder.append_metrics(metrics)
+            yield Report(metrics, final=number == epochs - 1)
+
+    def next(self) -> Report | None:
+        return next(self.reports, None)
+
+    def drop(self, rider: int) -> None:
+        self.reports = iter(())
+
+    def end(self) -> None: ...
+
+
+RATES = {"optimizer.lr": {"uniform": [0.01, 0.2]}}
+GRID = {"search": "grid", "space": {"optimizer.lr": {"choice": [0.05, 0.2, 0.15, 0.01]}}, "trials": None}
+PLATEAU = {"stop": {"plateau": {"patience": 2, "grace_period": 0}}}
+ASHA = {**GRID, "scheduler": {"type": "asha"}}
+MEDIAN = {**GRID, "space": {"optimizer.lr": {"choice": [0.05, 0.01, 0.15, 0.1]}}, "scheduler": {"type": "median", "min_samples_required": 1}}
+SWEEP: dict[str, Key] = {
+    "metric": Key("val/other"),
+    "mode": Key("max"),
+    "trials": Key(4),
+    "repeats": Key(2),
+    "search": Key("grid", {"space": {"optimizer.lr": {"choice": [0.1, 0.05]}}, "trials": None}),
+    "points": Key([{"optimizer.lr": 0.15}]),
+    "riders": Key(False),
+    "seed": Key(1),
+    "space": Key({"optimizer.lr": {"uniform": [0.1, 0.2]}}),
+    "scheduler": Key("asha", GRID),
+    "stop": Key({"max_reports": 2}),
+    "stop.plateau": Key({"patience": 1}),
+    "stop.target": Key(0.99),
+    "stop.max_reports": Key(3),
+    "stop.time": Key(0.001),
+    "stop.plateau.patience": Key(1, PLATEAU),
+    "stop.plateau.min_delta": Key(5.0, PLATEAU),
+    "stop.plateau.grace_period": Key(6, PLATEAU),
+    "budget": Key({"trials": 1}),
+    "budget.trials": Key(1),
+    "budget.samples": Key(60),
+    "budget.time": Key(0.001),
+    "scheduler.grace_period": Key(2, ASHA),
+    "scheduler.reduction_factor": Key(4, ASHA),
+    "scheduler.max_t": Key(2, ASHA),
+    "scheduler.brackets": Key(3, {"scheduler": {"type": "asha"}, "trials": 6, "seed": 3}),
+    "median.grace_period": Key(4, MEDIAN),
+    "median.min_samples_required": Key(3, MEDIAN),
+    "grid.seed": Key(1, GRID),
+}
+SWEEP_NOT_SHOWN = {"race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py", "max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py", "engine": "needs Ray: tests/ray/test_engines.py"}
+"""The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one process."""
+
+
+def test_every_key_of_a_sweep_is_walked() -> None:
+    known = {*keys_of(Sweep), *(f"stop.{name}" for name in keys_of(Stop)), *(f"budget.{name}" for name in keys_of(Budget))}
+    known |= {f"stop.plateau.{name}" for name in keys_of(Plateau)} | {f"scheduler.{name}" for name in keys_of(Asha) if name != "type"}
+    known |= {f"{kind}.{name}" for kind, keys in (("median", Median), ("race", Race)) for name in keys_of(keys) if name != "type"}
+    assert known == SWEEP.keys() - {"grid.seed"} | SWEEP_NOT_SHOWN.keys()
+
+
+def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
+    """What the trials of a sweep in this process were, and how each ended."""
+    written = {key: value for key, value in settings.items() if value is not None}
+    done = sweep(experiment_from_dict({**PLAIN, "epochs": 6, "hooks": QUIET, "sweep": written}), storage=folder, local=True)
+    runs = [(one.metadata().status, one.metadata().values, one.metadata().stopped, len(one.reports())) for one in trial_folders(done.folder)]
+    try:
+        return repr((runs, done.best.name))
+    except UsageError:  # where no trial has reported
+        return repr(runs)
+
+
+def test_a_key_of_a_sweep_makes_other_trials_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps_in_process, "InProcess", Reports)
+    references: dict[str, str] = {}
+    ignored = []
+    for number, (path, key) in enumerate(SWEEP.items()):
+        base = {"metric": "val/loss", "mode": "min", "trials": 2, "space": RATES, **key.hook}
+        known = json.dumps(base, sort_keys=True)
+        if known not in references:
+            references[known] = trials_of(base, tmp_path / f"{number}")
+        inside = path.replace("median.", "scheduler.").replace("grid.", "")
+        changed = partial(trials_of, with_value(base, inside, key.value), tmp_path / f"{number}-changed")
+        if not acts(changed, references[known], f"sweep.{inside}"):
+            ignored.append(path)
+    assert not ignored
