@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import ast
-import gc
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
 
-from hooks import EVENTS, HOOKS, Hook, HookError, Rhythm, State
+from hooks import EVENTS, HOOKS, Hook, Rhythm, State
 from orchestrator import Experiment, Task, load_experiment
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.components import IMIX_LEVELS, make_hook
 from orchestrator.config.experiment import Scaler
 from orchestrator.config.other_systems import EXPERIMENT, options_elsewhere, other_systems
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
-from orchestrator.loop.loop import Loop
 from orchestrator.loop.precision import Precision
-from orchestrator.loop.world import World
-from orchestrator.storage import Storage
-from tests.ranks import on_ranks
-from tests.tasks import Points, described, experiment
+from tests.tasks import described
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
@@ -360,188 +350,3 @@ def test_the_page_has_every_option_that_is_refused() -> None:
     said = {(hook, names, advice) for hook, names, advice in table("| hook | theirs | here |", section("Options"))}
     groups = {(kind if kind in HOOKS else "the experiment", names, advice) for kind, options in other_systems().items() for names, advice in options.items()}
     assert {(hook, names.replace("`", ""), advice) for hook, names, advice in said} == groups
-
-
-# What moves with a migrant's hook
-
-
-class Begins(Hook):
-    """Keeps the epochs in which a training phase began."""
-
-    def __init__(self) -> None:
-        self.epochs: list[int] = []
-
-    def on_phase_start(self, state: State) -> None:
-        if state.phase == "train":
-            self.epochs.append(state.epoch)
-
-
-def test_a_phase_begins_with_each_epoch_also_where_training_is_measured_in_steps() -> None:
-    begins = Begins()
-    # 52 samples in batches of 8 are 7 steps an epoch
-    list(Loop(Points(val=0), experiment(steps=17), {"begins": begins}).run())
-    assert begins.epochs == [0, 1, 2]
-
-
-def test_a_phase_begins_again_after_a_validation_within_its_epoch() -> None:
-    begins = Begins()
-    # validations at 3, 6 and 7
-    list(Loop(Points(), experiment(epochs=1, validate_every=Rhythm(3, "steps")), {"begins": begins}).run())
-    assert begins.epochs == [0, 0, 0]
-
-
-class Batches(Hook):
-    """Notes at which events of an iteration there is a batch."""
-
-    def __init__(self) -> None:
-        self.there: list[tuple[str, bool]] = []
-
-    def on_iteration_start(self, state: State) -> None:
-        self.there.append((state.phase, state.batch is not None))
-
-    def on_batch(self, state: State) -> None:
-        self.there.append((state.phase, state.batch is not None))
-
-
-def test_the_batch_is_there_from_on_batch_on() -> None:
-    batches = Batches()
-    list(Loop(Points(train=16, val=8), experiment(epochs=1), {"batches": batches}).run())
-    assert batches.there == [("train", False), ("train", True)] * 2 + [("val", False), ("val", True)]
-
-
-class Keeps(Hook):
-    """Keeps the state it is given at the start."""
-
-    def on_start(self, state: State) -> None:
-        self.state = state
-
-
-def test_the_state_that_a_hook_keeps_outlives_the_loop() -> None:
-    keeps = Keeps()
-    list(Loop(Points(val=0), experiment(epochs=1), {"keeps": keeps}).run())
-    gc.collect()
-    assert (keeps.state.step, keeps.state.samples) == (7, 52)
-
-
-class Notes(Hook):
-    """Notes what some events find: the first layer's weights, where phases begin, gradients, and how the run ends."""
-
-    def __init__(self, stop: bool = False, fail: bool = False) -> None:
-        self.stop, self.fail = stop, fail
-        self.found: dict[str, list[float]] = {}
-        self.begun: list[tuple[int, int]] = []
-        self.ends: list[str] = []
-        self.gradients: list[tuple[bool, bool]] = []
-
-    def keep(self, event: str, module: nn.Module) -> None:
-        self.found[event] = next(module.parameters()).flatten().tolist()
-
-    def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        self.keep("on_load", state.module)
-
-    def on_start(self, state: State) -> None:
-        self.keep("on_start", state.module)
-
-    def on_phase_start(self, state: State) -> None:
-        self.begun.append((state.epoch, state.phase_iteration))
-
-    def on_step(self, state: State) -> None:
-        self.gradients.append((state.stepped, next(state.module.parameters()).grad is None))
-        if state.step == 3:
-            self.keep("on_step", state.module)
-            state.request_checkpoint("a test")
-
-    def on_phase_end(self, state: State) -> None:
-        if self.fail:
-            raise ArithmeticError("failed on purpose")
-        if self.stop:
-            state.request_stop("enough")
-
-    def on_end(self, state: State) -> None:
-        self.ends.append("on_end")
-
-    def on_exception(self, state: State, error: BaseException) -> None:
-        self.ends.append("on_exception")
-
-
-def resumed_after_three_steps(folder: Path) -> tuple[Notes, Notes]:
-    store, first, second = CheckpointStore(Storage(folder)), Notes(), Notes()
-    list(Loop(Points(val=0), experiment(epochs=1), {"notes": first}, store=store).run())
-    loop = Loop(Points(val=0), experiment(epochs=1), {"notes": second}, store=store)
-    loop.restore("step-00000003")
-    list(loop.run())
-    return first, second
-
-
-def test_on_load_and_on_start_find_the_weights_in_the_model(tmp_path: Path) -> None:
-    first, second = resumed_after_three_steps(tmp_path)
-    assert "on_load" not in first.found
-    assert second.found["on_load"] == second.found["on_start"] == first.found["on_step"] != first.found["on_start"]
-
-
-def test_a_phase_begins_again_where_it_is_resumed_in_its_middle(tmp_path: Path) -> None:
-    first, second = resumed_after_three_steps(tmp_path)
-    assert (first.begun, second.begun) == ([(0, 0)], [(0, 3)])
-
-
-def test_gradients_are_none_after_each_step_and_kept_before_it() -> None:
-    notes = Notes()
-    list(Loop(Points(val=0), experiment(epochs=1, accumulate=3), {"notes": notes}).run())
-    assert notes.gradients == [(stepped, stepped) for stepped in (False, False, True, False, False, True, True)]
-
-
-def test_a_run_that_was_asked_to_stop_ends_and_one_that_failed_does_not() -> None:
-    stopped, failed = Notes(stop=True), Notes(fail=True)
-    list(Loop(Points(val=0), experiment(epochs=9), {"notes": stopped}).run())
-    with pytest.raises(HookError, match="failed on purpose"):
-        list(Loop(Points(val=0), experiment(), {"notes": failed}).run())
-    assert (stopped.ends, failed.ends) == (["on_end"], ["on_exception"])
-    assert len(stopped.begun) == 1
-
-
-class Gathers(Hook):
-    """Adds the numbers of the ranks into each checkpoint, which every rank must take part in."""
-
-    collective = True
-
-    def on_phase_end(self, state: State) -> None:
-        state.request_checkpoint("a test")
-
-    def on_save(self, state: State, checkpoint: dict[str, object]) -> None:
-        total = torch.tensor(state.rank + 1)
-        dist.all_reduce(total)
-        checkpoint["gathered"] = {"total": total}
-
-
-class Noting(CheckpointStore):
-    """Notes the files that its rank writes."""
-
-    written: tuple[str, ...] = ()
-
-    def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        self.written += tuple(files)
-        return super().write_files(name, files)
-
-
-def _save(rank: int, world_size: int, root: str) -> list[str]:
-    store = Noting(Storage(root), master=rank == 0)
-    hooks = {"gathers": Gathers(), "ema": HOOKS["ema"]()}
-    list(Loop(Points(val=0), experiment(epochs=1), hooks, world=World(rank, world_size, rank), store=store).run())
-    return sorted(store.written)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
-    """Where two ranks saved once, and what each wrote."""
-    folder = tmp_path_factory.mktemp("saved")
-    return folder, on_ranks(_save, 2, str(folder))
-
-
-def test_a_collective_while_saving_does_not_hang(saved: tuple[Path, list[list[str]]]) -> None:
-    assert CheckpointStore(Storage(saved[0])).load("epoch-0001", "gathered.pt")["total"].item() == 3
-
-
-def test_what_all_ranks_have_alike_is_written_by_one(saved: tuple[Path, list[list[str]]]) -> None:
-    of_master, of_other = saved[1]
-    assert of_master == ["ema.pt", "gathered.pt", "hooks.pt", "model.pt", "optimizer.pt", "rank-0000.pt"]
-    assert of_other == ["rank-0001.pt"]

@@ -27,7 +27,7 @@ from orchestrator.loop.world import World
 from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
 from orchestrator.storage import Storage
-from tests.orchestrator.checkpoint.test_store import ended_at, weights
+from tests.orchestrator.checkpoint.saved import ended_at, weights
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment, numbers
 

@@ -1,0 +1,49 @@
+"""Checkpoints saved as the loop saves them, and a kill at any operation of their storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.checkpoint.position import Position, Stage
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.storage import Storage
+
+
+def weights(value: float) -> dict[str, Any]:
+    return {"weight": torch.full((20, 5), value)}
+
+
+def save(store: CheckpointStore, name: str, step: int, value: float = 0.0, stage: Stage = Stage.TRAINED) -> str:
+    """Saves as the loop does, and returns the name it got."""
+    name = store.free_name(name)
+    store.discard_unfinished(name)
+    entries = store.write_files(name, {"model.pt": weights(value), "hooks.pt": {"ema": {"updates": step}}})
+    entries |= store.write_files(name, {"rank-0000.pt": {"random": torch.arange(3)}})
+    store.commit(name, entries, Position(step=step, stage=stage), {"world_size": 1, "metrics": {}})
+    return name
+
+
+OPERATIONS = ("create", "rename", "delete", "state", "tree", "names", "pieces", "read")
+
+
+def ended_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
+    """From now on every operation of a storage is noted, and a kill comes at the one of a number."""
+    done: list[str] = []
+
+    def killing(name: str) -> Any:
+        operation = getattr(Storage, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if len(done) == last:
+                raise KeyboardInterrupt
+            done.append(f"{name} {arguments[1] if len(arguments) > 1 else ''}")
+            return operation(*arguments, **options)
+
+        return call
+
+    for name in OPERATIONS:
+        monkeypatch.setattr(Storage, name, killing(name))
+    return done

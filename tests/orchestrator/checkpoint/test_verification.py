@@ -1,0 +1,145 @@
+"""Whether a checkpoint's files are what was written, who reads them to know, and what is passed over."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from orchestrator.checkpoint.position import Position
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import CheckpointError
+from orchestrator.storage import Storage
+from tests.orchestrator.checkpoint.saved import save, weights
+
+
+def test_a_file_that_does_not_arrive_whole_is_not_committed(store: CheckpointStore) -> None:
+    entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
+    entries["rank-0001.pt"] = {"sha256": "0" * 64, "bytes": 3}
+    with pytest.raises(CheckpointError, match=r"rank-0001\.pt is missing"):
+        store.commit("epoch-0001", entries, Position(), {"world_size": 2, "metrics": {}})
+    assert store.names() == []
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+DAMAGE = {
+    "a flipped bit": flip,
+    "cut in half": lambda data: data[: len(data) // 2],
+    "emptied": lambda data: b"",
+    "longer": lambda data: data + b"\x00",
+}
+
+
+@pytest.mark.parametrize("file", ["model.pt", "rank-0000.pt"])
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over(store: CheckpointStore, how: str, file: str) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    path = f"epoch-0002/{file}"
+    store.storage.write(path, DAMAGE[how](store.storage.read(path)))
+    assert store.latest() == "epoch-0001"
+
+
+def test_a_missing_file_is_damage_too(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    store.storage.delete("epoch-0002/hooks.pt")
+    assert store.latest() == "epoch-0001"
+
+
+
+
+def test_what_is_passed_over_is_said(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    save(store, "epoch-0003", 30)
+    store.storage.write("epoch-0002/model.pt", b"")
+    store.storage.write("epoch-0003/manifest.json", b"5")
+    reasons: list[str] = []
+    assert store.latest(reasons.append) == "epoch-0001"
+    assert reasons[0] == f"the manifest of 'epoch-0003' in {store.storage} is damaged: it is not a mapping"
+    assert reasons[1].startswith(f"checkpoint {store.storage}/epoch-0002: model.pt is damaged (0 bytes, ")
+
+
+def test_where_none_is_whole_nothing_begins_anew(store: CheckpointStore) -> None:
+    assert store.latest() is None
+    save(store, "epoch-0001", 10)
+    store.storage.write("epoch-0001/model.pt", b"")
+    with pytest.raises(CheckpointError, match=r"none of the checkpoints in .* is whole:\ncheckpoint .*epoch-0001: model.pt is damaged"):
+        store.latest()
+
+
+def test_what_a_rank_wrote_it_verifies_itself(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = Storage.pieces
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "pieces", lambda *of: map(flip, pieces(*of)))
+        with pytest.raises(CheckpointError, match=r"model\.pt is damaged .* only just written there"):
+            store.write_files("epoch-0001", {"model.pt": weights(1.0)})
+    entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
+    monkeypatch.setattr(Storage, "pieces", None)
+    store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
+    assert store.names() == ["epoch-0001"], "whoever puts it into its place reads none of it again"
+
+
+def test_on_a_store_that_verifies_what_it_is_sent_nothing_is_read_back(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Storage, "verifies_uploads", property(lambda self: True))
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "pieces", None)
+        save(store, "epoch-0001", 10)
+        cut = store.write_files("epoch-0002", {"model.pt": weights(1.0)})
+    store.storage.write(f"{store.staging('epoch-0002')}/model.pt", b"cut")
+    with pytest.raises(CheckpointError, match=r"model\.pt is damaged \(3 bytes"):
+        store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
+    tree = Storage.tree
+    monkeypatch.setattr(Storage, "tree", lambda *of: {name: state for name, state in tree(*of).items() if name != "model.pt"})
+    save(store, "epoch-0003", 30)
+    assert store.latest() == "epoch-0003", "what is listed late is asked for by itself"
+
+
+class Together:
+    """Ranks as threads, which tell each other what they found."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, told: dict[int, Any]) -> None:
+        self.rank, self.world_size, self._barrier, self._told = rank, barrier.parties, barrier, told
+
+    def gather(self, value: Any) -> list[Any]:
+        self._told[self.rank] = value
+        self._barrier.wait(20)
+        values = [self._told[rank] for rank in range(self.world_size)]
+        self._barrier.wait(20)
+        return values
+
+    def broadcast(self, make: Any) -> Any:
+        return self.gather(make() if self.rank == 0 else None)[0]
+
+
+def test_ranks_that_resume_read_their_own_files_and_agree(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        entries = store.write_files(f"epoch-{number}", {"model.pt": weights(1.0)})
+        for rank in range(3):
+            entries |= store.write_files(f"epoch-{number}", {f"rank-{rank:04d}.pt": rank})
+        store.commit(f"epoch-{number}", entries, Position(step=number), {"world_size": 3, "metrics": {}})
+    store.storage.write("epoch-2/rank-0001.pt", flip(store.storage.read("epoch-2/rank-0001.pt")))
+    read: list[tuple[str, str]] = []
+    pieces = Storage.pieces
+    monkeypatch.setattr(Storage, "pieces", lambda self, name: [*pieces(self, name), read.append((threading.current_thread().name, name))][:-1])
+    monkeypatch.setattr(Storage, "each", lambda self, call, things: [call(thing) for thing in things])
+    barrier, told, found, said = threading.Barrier(3), {}, {}, []
+
+    def resume(rank: int) -> None:
+        found[rank] = store.latest(said.append if rank == 0 else lambda reason: None, Together(rank, barrier, told))
+
+    threads = [threading.Thread(target=resume, args=(rank,), name=str(rank)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(3), "epoch-1")
+    assert [reason.partition("epoch-2: ")[2][:24] for reason in said] == ["rank-0001.pt is damaged "]
+    assert {name.partition("/")[2]: rank for rank, name in read} == {"model.pt": "0", **{f"rank-000{rank}.pt": str(rank) for rank in range(3)}}
+    assert len(read) == 8, "each file once"
