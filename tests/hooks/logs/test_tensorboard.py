@@ -20,23 +20,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Plan, Priority, Rhythm, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard
-from hooks.parts.logs.hyperparameters import flatten, swept
+from hooks.parts.logs.hyperparameters import flatten
 from hooks.parts.logs.window_statistics import Statistic
 from hooks.stats.activation_stats import ActivationStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
+from tests.hooks.parts.logs.test_hyperparameters import CONFIG, SWEPT, trial
 from tests.hooks.phases import check_tensors_are_read_every_third_time, loss_rows, run_phase
 from tests.tasks import Points, experiment
-from tests.tasks import numbers as weights
-
-CONFIG = {
-    "name": "digits",
-    "seed": 0,
-    "optimizer": {"type": "SGD", "lr": 0.1, "nesterov": True},
-    "scheduler": None,
-    "hooks": {"ema": {"decay": 0.99}, "checkpoint": {"best": ["a", "b"], "out_dir": "/tmp/x"}},
-    "sweep": {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [1, 2]}}},
-}
 
 
 class Start:
@@ -154,43 +145,6 @@ def test_a_killed_run_has_its_hyperparameters_too(start: Start, tmp_path: Path) 
     assert _session(tmp_path, "session_start_info").session_start_info.hparams["optimizer.lr"].number_value == 0.1
 
 
-SPACE = {
-    "hooks.ema": {"choice": [None, {"average": "exponential"}, {"average": "stochastic", "decay": 0}]},
-    "hooks.ema.decay": {"choice": [0.5, 0.9]},
-    "hooks.checkpoint": {"choice": [None, {"keep": 2}]},
-    "optimizer.lr": {"loguniform": [0.01, 0.5]},
-}
-SWEPT = {"hooks.ema", "hooks.ema.average", "hooks.ema.decay", "hooks.checkpoint", "hooks.checkpoint.keep", "optimizer.lr"}
-
-
-def trial(ema: Any, lr: float) -> dict[str, Any]:
-    """The config of a trial of SPACE, as hooks get it."""
-    return {"optimizer": {"lr": lr}, "hooks": {"ema": ema, "checkpoint": {"keep": 2}}, "sweep": {"metric": "val/accuracy", "space": SPACE}}
-
-
-def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
-    """TensorBoard does not draw a trial that lacks one of them."""
-    on, off = flatten(trial({"average": "stochastic", "decay": 0}, 0.1)), flatten(trial(None, 0.2))
-    assert on.keys() == off.keys() == SWEPT
-    assert on == {
-        "hooks.ema": "on",
-        "hooks.ema.average": "stochastic",
-        "hooks.ema.decay": 0,
-        "hooks.checkpoint": "on",
-        "hooks.checkpoint.keep": 2,
-        "optimizer.lr": 0.1,
-    }
-    assert off == {**on, "hooks.ema": "none", "hooks.ema.average": "none", "hooks.ema.decay": "none", "optimizer.lr": 0.2}
-
-
-def test_what_a_sweep_varies_is_known_from_the_sweep_alone() -> None:
-    numbers = {key for key, number in swept(trial(None, 0.2)).items() if number}
-    assert swept(trial(None, 0.2)) == swept(trial({"average": "exponential", "decay": 0.9}, 0.1))
-    assert set(swept(trial(None, 0.2))) == SWEPT
-    assert numbers == {"optimizer.lr"}, "the others are 'none' in some trials"
-    assert swept({"optimizer": {"lr": 0.1}, "sweep": None}) == swept({}) == {}
-
-
 def test_the_table_begins_with_what_trials_differ_in_and_what_they_are_judged_by(start: Start, tmp_path: Path) -> None:
     hook = TensorBoard()
     state = start(hook, config={**trial(None, 0.2), "seed": 0})
@@ -205,24 +159,6 @@ def test_the_table_begins_with_what_trials_differ_in_and_what_they_are_judged_by
     assert (types["hooks.ema.decay"], types["optimizer.lr"], types["seed"]) == (text, number, number)
     assert [info.name.tag for info in experiment.metric_infos] == ["hp/val/accuracy", "hp/train/loss", "hp/val/loss"]
     assert experiment.metric_infos[0].display_name == "val/accuracy"
-
-
-def test_a_config_flattens_to_plain_values() -> None:
-    assert flatten(CONFIG) == {
-        "name": "digits",
-        "seed": 0,
-        "optimizer.type": "SGD",
-        "optimizer.lr": 0.1,
-        "optimizer.nesterov": True,
-        "scheduler": "none",
-        "hooks.ema.decay": 0.99,
-        "hooks.checkpoint.best": "['a', 'b']",
-    }
-
-
-def test_trials_of_a_sweep_have_the_same_keys() -> None:
-    other = {**CONFIG, "optimizer": {"type": "Adam", "lr": 1e-3, "nesterov": False}, "scheduler": "cosine", "seed": None}
-    assert flatten(other).keys() == flatten(CONFIG).keys()
 
 
 def test_a_resumed_run_repeats_no_point(start: Start, tmp_path: Path) -> None:
@@ -385,54 +321,6 @@ def test_histograms_of_epochs_are_refused() -> None:
         TensorBoard(histograms=Rhythm(2))
 
 
-def test_the_graph_has_the_model_s_layers_and_training_does_not_notice(tmp_path: Path) -> None:
-    task = {"batch_norm": True, "dropout": 0.5, "noisy": True}
-    drawn = _train(tmp_path / "graph", {"tensorboard": TensorBoard(graph=True)}, task=task, epochs=1)
-    plain = _train(tmp_path / "plain", {}, task=task, epochs=1)
-    names = {node.name for node in _graph(tmp_path / "graph").node}
-    for layer in ("Linear[0]", "BatchNorm1d[1]", "ReLU[2]", "Linear[4]"):
-        assert any(name.startswith(f"Forward/Sequential[model]/{layer}/") for name in names), f"{layer} is missing in {sorted(names)}"
-    assert weights(drawn.state.module) == weights(plain.state.module)
-
-
-def _graph(folder: Path) -> Any:
-    events = EventAccumulator(str(folder / FOLDER))
-    events.Reload()
-    return events.Graph()
-
-
-class Stubborn(nn.Linear):
-    """Cannot be traced."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if torch.jit.is_tracing():
-            raise RuntimeError("not with me\nand here is why")
-        return super().forward(input)
-
-
-def test_a_model_that_cannot_be_traced_trains(start: Start, tmp_path: Path, caplog: Any, capsys: Any) -> None:
-    batches = [(torch.ones(2, 3), torch.zeros(2))]
-    hook = TensorBoard(graph=True)
-    with caplog.at_level(logging.WARNING, "hookyard"):
-        start(hook, module=Stubborn(3, 1), fresh_batches=lambda phase: iter(batches))
-    assert caplog.messages == ["the model's graph is not in TensorBoard, as torch cannot trace the model: not with me"]
-    assert capsys.readouterr().out == "", "torch prints what it raises"
-
-
-def test_batches_may_be_nested_and_hold_other_things(start: Start, tmp_path: Path) -> None:
-    module = nn.Linear(3, 1)
-    batch = {"views": [torch.ones(2, 3), torch.zeros(2, 3)], "names": ["a", "b"]}
-    hook = TensorBoard(graph=True)
-    start(
-        hook,
-        module=module,
-        fresh_batches=lambda phase: iter([batch]),
-        forward=lambda model, batch: {"first": model(batch["views"][0]), "second": (model(batch["views"][1]), batch["names"])},
-    )
-    hook.on_end(State())
-    assert any("Linear" in node.name for node in _graph(tmp_path).node)
-
-
 def test_the_pace_of_flushing_is_the_writer_s(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
     asked: list[float] = []
 
@@ -457,3 +345,21 @@ def test_losses_stand_in_the_group_that_tensorboard_opens_first(start: Start, tm
     # TensorBoard's groups are in the order of ASCII.
     groups = sorted({tag.partition("/")[0] for tag in _events(tmp_path).Tags()["scalars"]})
     assert groups[0] == "Loss"
+
+
+class Stubborn(nn.Linear):
+    """Cannot be traced."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_tracing():
+            raise RuntimeError("not with me\nand here is why")
+        return super().forward(input)
+
+
+def test_a_model_that_cannot_be_traced_trains(start: Start, tmp_path: Path, caplog: Any, capsys: Any) -> None:
+    batches = [(torch.ones(2, 3), torch.zeros(2))]
+    hook = TensorBoard(graph=True)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        start(hook, module=Stubborn(3, 1), fresh_batches=lambda phase: iter(batches))
+    assert caplog.messages == ["the model's graph is not in TensorBoard, as torch cannot trace the model: not with me"]
+    assert capsys.readouterr().out == "", "torch prints what it raises"

@@ -1,0 +1,69 @@
+"""What of an experiment's configuration trackers are told: flat, plain, and the same keys in each trial of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hooks.parts.logs.hyperparameters import flatten, swept
+
+CONFIG = {
+    "name": "digits",
+    "seed": 0,
+    "optimizer": {"type": "SGD", "lr": 0.1, "nesterov": True},
+    "scheduler": None,
+    "hooks": {"ema": {"decay": 0.99}, "checkpoint": {"best": ["a", "b"], "out_dir": "/tmp/x"}},
+    "sweep": {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [1, 2]}}},
+}
+SPACE = {
+    "hooks.ema": {"choice": [None, {"average": "exponential"}, {"average": "stochastic", "decay": 0}]},
+    "hooks.ema.decay": {"choice": [0.5, 0.9]},
+    "hooks.checkpoint": {"choice": [None, {"keep": 2}]},
+    "optimizer.lr": {"loguniform": [0.01, 0.5]},
+}
+SWEPT = {"hooks.ema", "hooks.ema.average", "hooks.ema.decay", "hooks.checkpoint", "hooks.checkpoint.keep", "optimizer.lr"}
+
+
+def trial(ema: Any, lr: float) -> dict[str, Any]:
+    """The config of a trial of SPACE, as hooks get it."""
+    return {"optimizer": {"lr": lr}, "hooks": {"ema": ema, "checkpoint": {"keep": 2}}, "sweep": {"metric": "val/accuracy", "space": SPACE}}
+
+
+def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
+    """TensorBoard does not draw a trial that lacks one of them."""
+    on, off = flatten(trial({"average": "stochastic", "decay": 0}, 0.1)), flatten(trial(None, 0.2))
+    assert on.keys() == off.keys() == SWEPT
+    assert on == {
+        "hooks.ema": "on",
+        "hooks.ema.average": "stochastic",
+        "hooks.ema.decay": 0,
+        "hooks.checkpoint": "on",
+        "hooks.checkpoint.keep": 2,
+        "optimizer.lr": 0.1,
+    }
+    assert off == {**on, "hooks.ema": "none", "hooks.ema.average": "none", "hooks.ema.decay": "none", "optimizer.lr": 0.2}
+
+
+def test_what_a_sweep_varies_is_known_from_the_sweep_alone() -> None:
+    numbers = {key for key, number in swept(trial(None, 0.2)).items() if number}
+    assert swept(trial(None, 0.2)) == swept(trial({"average": "exponential", "decay": 0.9}, 0.1))
+    assert set(swept(trial(None, 0.2))) == SWEPT
+    assert numbers == {"optimizer.lr"}, "the others are 'none' in some trials"
+    assert swept({"optimizer": {"lr": 0.1}, "sweep": None}) == swept({}) == {}
+
+
+def test_a_config_flattens_to_plain_values() -> None:
+    assert flatten(CONFIG) == {
+        "name": "digits",
+        "seed": 0,
+        "optimizer.type": "SGD",
+        "optimizer.lr": 0.1,
+        "optimizer.nesterov": True,
+        "scheduler": "none",
+        "hooks.ema.decay": 0.99,
+        "hooks.checkpoint.best": "['a', 'b']",
+    }
+
+
+def test_trials_of_a_sweep_have_the_same_keys() -> None:
+    other = {**CONFIG, "optimizer": {"type": "Adam", "lr": 1e-3, "nesterov": False}, "scheduler": "cosine", "seed": None}
+    assert flatten(other).keys() == flatten(CONFIG).keys()
