@@ -115,7 +115,7 @@ NOT_SHOWN = {
     "tensorboard.flush_s": "is seconds until points are on disk",
     "export.tolerance": "decides when an export is wrong, which torch's is not",
     "checkpoint.background": "says when files are written, which then hold the same: tests/orchestrator/loop/test_checkpoint_writes.py",
-    "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/engines/test_in_process.py",
+    "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/runs/test_driver.py",
     **{f"mlflow.{name}": SERVICE for name in parameters(HOOKS["mlflow"])},
     **{f"wandb.{name}": SERVICE for name in parameters(HOOKS["wandb"])},
 }

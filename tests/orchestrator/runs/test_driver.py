@@ -1,98 +1,27 @@
-"""The driver's watch over its workers, without Ray: calls of the mailbox are answered when the test says so."""
+"""How runs are begun and taken up again: names, engines, interruptions, and who may drive."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
 
-from orchestrator import UsageError, resume, run, sweep
+from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.ray_environment import Ray
-from orchestrator.runs import launch
-from orchestrator.runs.launch import _watch
+from orchestrator.runs.result import Run
+from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
+from tests.ranks import on_ranks
 from tests.tasks import described
-
-
-class ActorDied(Exception):
-    """Ray's error where the actor is gone."""
-
-
-class Slow:
-    """Stands in for Ray, the mailbox and the work: each round says how many more of the calls are answered."""
-
-    exceptions = SimpleNamespace(RayActorError=ActorDied)
-
-    def __init__(self, *rounds: tuple[int, list[Any]]) -> None:
-        self.rounds = list(rounds)
-        self.asked = self.answered = 0
-        self.work: Future[None] = Future()
-        self.answers: list[Any] = []
-        self.wishes: list[bool] = []
-        self.collect = SimpleNamespace(remote=self._ask)
-
-    def _ask(self, stop: bool) -> int:
-        self.wishes.append(stop)
-        self.asked += 1
-        count, answers = self.rounds.pop(0)
-        self.answered += count
-        self.answers += answers
-        if len(self.rounds) == 1:
-            self.work.set_result(None)
-        return self.asked - 1
-
-    def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
-        return [call for call in calls if call < self.answered], [call for call in calls if call >= self.answered]
-
-    def get(self, call: int) -> Any:
-        if isinstance(self.answers[call], Exception):
-            raise self.answers[call]
-        return self.answers[call]
-
-
-def watched(slow: Slow, asked: Callable[[], bool] = lambda: False) -> list[str]:
-    lines: list[str] = []
-    display: Any = SimpleNamespace(line=lines.append, progress=lambda *news: None)
-    _watch(slow, slow, slow.work, display, asked)
-    return lines
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "POLL_S", 0)
-
-
-def test_what_a_slow_mailbox_answers_late_is_shown_all_the_same() -> None:
-    slow = Slow((0, []), (0, []), (2, [[("line", "first")], [("line", "second")]]), (2, [[("line", "third")], []]))
-    assert watched(slow) == ["first", "second", "third"]
-
-
-def test_what_the_work_raised_is_raised_once_all_is_shown() -> None:
-    shown: list[str] = []
-    slow = Slow((1, [[("line", "last words")]]))
-    slow.work.set_exception(ValueError("no"))
-    display: Any = SimpleNamespace(line=shown.append)
-    with pytest.raises(ValueError, match="no"):
-        _watch(slow, slow, slow.work, display, lambda: False)
-    assert shown == ["last words"]
-
-
-@pytest.mark.parametrize("after", [[], [("line", "back again")]])
-def test_a_mailbox_that_died_takes_its_news_along_and_not_the_run(after: list[Any]) -> None:
-    lines = watched(Slow((1, [[("line", "before")]]), (1, [ActorDied()]), (1, [after])))
-    assert lines == ["before", *(text for _, text in after)]
-
-
-def test_a_wish_to_stop_is_told_with_every_call_as_a_mailbox_that_died_has_forgotten_it() -> None:
-    polls = iter([False, True, True])
-    slow = Slow((1, [[]]), (1, [ActorDied()]), (1, [[]]))
-    watched(slow, lambda: next(polls))
-    assert slow.wishes == [False, True, True]
 
 
 def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
@@ -150,3 +79,196 @@ def test_a_run_of_before_there_were_engines_goes_on_as_it_was(tmp_path: Path) ->
     done = run(described(epochs=1), tmp_path, local=True)
     done.folder.update(engine=None, status="interrupted")
     assert resume(done.path).status == "finished"
+
+
+EVERYTHING = {
+    "task_args": NOISY,
+    "batch_size": 6,
+    "scheduler": {"type": "CosineAnnealingLR", "T_max": 16},
+    "hooks": {"ema": {"decay": 0.9}, "param_scheduler": {"every": "1 steps"}},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(described(**EVERYTHING), tmp_path_factory.mktemp("whole"), local=True)
+
+
+@pytest.mark.parametrize("looks", [1, 3, 8, 9, 12])
+def test_an_interrupted_run_is_resumed_as_if_nothing_had_been(tmp_path: Path, interrupted: Callable[..., Run], whole: Run, looks: int) -> None:
+    cut = interrupted(looks, run, described(**EVERYTHING), tmp_path, local=True)
+    assert cut.status == "interrupted"
+    assert len(cut.stats.query("phase == 'train'")) < 16
+    done = resume(cut.path)
+    assert done.status == "finished"
+    assert stored(done) == stored(whole)
+    assert each_row_once(done.stats)
+    columns = ["rank", "phase", "epoch", "iteration", "step", "samples", "batch_size", "loss", "lr"]
+    pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
+    told = ["epoch", "step", "iteration", "samples", "train/loss", "train/accuracy", "val/loss", "val/accuracy"]
+    pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
+
+
+def test_a_run_interrupted_again_and_again_arrives(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    experiment = described(task_args=NOISY, batch_size=6)
+    whole = run(experiment, tmp_path, "whole", local=True)
+    cut = interrupted(3, run, experiment, tmp_path, "cut", local=True)
+    for _ in range(20):
+        if cut.status != "interrupted":
+            break
+        cut = interrupted(3, resume, cut.path)
+    assert cut.status == "finished"
+    assert stored(cut) == stored(whole)
+    assert each_row_once(cut.stats)
+    assert len(cut.stats) == len(whole.stats)
+    assert cut.folder.metadata().attempts > 3
+
+
+def test_a_failed_run_goes_on_from_its_last_checkpoint_when_it_is_mended(tmp_path: Path) -> None:
+    def breaking(iteration: int) -> Experiment:
+        breaks = {"type": "tests.tasks:Breaks", "iteration": iteration}
+        return described(task_args=NOISY, batch_size=6, hooks={"breaks": breaks})
+
+    with pytest.raises(RunError):
+        run(breaking(11), tmp_path, "cut", local=True)
+    whole = run(breaking(1000), tmp_path, "whole", local=True)
+    file = tmp_path / "cut/experiment.yaml"
+    file.write_text(file.read_text().replace("iteration: 11", "iteration: 1000"))
+    done = resume(tmp_path / "cut")
+    assert stored(done) == stored(whole)
+    assert each_row_once(done.stats)
+    assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
+    # the iterations after the checkpoint of the first epoch's end were made twice
+    attempts = Counter(done.stats.query("phase == 'train'")["attempt"])
+    assert attempts == {0: 8, 1: 8}
+
+
+def test_a_step_left_out_at_the_end_of_an_epoch_neither_loses_nor_doubles_a_validation(tmp_path: Path) -> None:
+    """Eight iterations in an epoch: validation after the seventh step; the eighth iteration makes none, and then the
+    checkpoint of the epoch is made, at the step that was validated already."""
+
+    def breaking(iteration: int) -> Experiment:
+        hooks = {
+            "overflows": {"type": "tests.tasks:Overflows", "iteration": 8},
+            "breaks": {"type": "tests.tasks:Breaks", "iteration": iteration},
+        }
+        task_args = {"train": 44, "val": 11}
+        return described(task_args=task_args, batch_size=6, precision="fp16", validate_every="7 steps", hooks=hooks)
+
+    with pytest.raises(RunError):
+        run(breaking(10), tmp_path, "cut", local=True)
+    whole = run(breaking(1000), tmp_path, "whole", local=True)
+    assert whole.metrics[["iteration", "step"]].to_numpy().tolist() == [[7, 7], [8, 7], [15, 14], [16, 15]]
+    assert whole.metrics["val/loss"].notna().tolist() == [True, False, True, True]
+    file = tmp_path / "cut/experiment.yaml"
+    file.write_text(file.read_text().replace("iteration: 10\n", "iteration: 1000\n"))
+    done = resume(tmp_path / "cut")
+    assert [attempt.checkpoint for attempt in done.folder.attempts()] == [None, "epoch-0001"]
+    columns = ["rank", "phase", "epoch", "iteration", "step", "loss"]
+    pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
+    told = ["epoch", "step", "iteration", "train/loss", "val/loss"]
+    pd.testing.assert_frame_equal(done.metrics[told], whole.metrics[told])
+
+
+def test_a_run_whose_driver_died_is_lost_and_can_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    cut = interrupted(5, run, described(), tmp_path, local=True)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    cut.folder.update(status="running", pid=process.pid)
+    assert open_run(cut.path).status == "lost"
+    done = resume(cut.path)
+    assert done.status == "finished"
+    assert done.folder.metadata().resumed
+    assert len(done.stats.query("phase == 'train'")) == 14
+
+
+def test_a_run_resumed_with_other_workers_has_them_from_then_on(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    cut = interrupted(3, run, described(workers={"count": 3, "cpus": 2}), tmp_path, "cut", local=True)
+    done = resume(cut.path, workers=2)
+    assert (done.status, done.config["workers"]["count"], done.config["workers"]["cpus"]) == ("finished", 2, 2)
+
+
+def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    cut = interrupted(5, run, described(), tmp_path, local=True)
+    with cut.folder.lease(), pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"):
+        resume(cut.path, take_over=True)
+
+
+def resumed_together(rank: int, world_size: int, path: str) -> str:
+    dist.barrier()
+    dist.destroy_process_group()
+    try:
+        return resume(path).status
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_two_that_take_up_a_run_at_once_one_goes_on_and_loses_nothing(tmp_path: Path, interrupted: Callable[..., Run], number: int) -> None:
+    cut = interrupted(5, run, described(task_args=NOISY), tmp_path, f"cut-{number}", local=True)
+    whole = run(described(task_args=NOISY), tmp_path, "whole", local=True)
+    told = sorted(on_ranks(resumed_together, 2, cut.path), key=len)
+    assert told[0] == "finished"
+    assert re.search("is still running|at the same moment|has finished; there is nothing to resume", told[1])
+    done = open_run(cut.path)
+    assert len(done.folder.attempts()) == 2
+    columns = ["rank", "phase", "epoch", "iteration", "step", "loss"]
+    pd.testing.assert_frame_equal(done.stats[columns], whole.stats[columns])
+    assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
+
+
+def test_a_run_of_before_there_were_leases_is_judged_by_its_metadata(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    cut = interrupted(5, run, described(), tmp_path, local=True)
+    cut.folder.storage.delete(".driver")
+    cut.folder.update(status="running")
+    with pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}\); end that first"):
+        resume(cut.path, take_over=True)
+
+
+def test_a_run_of_another_machine_is_taken_over_only_where_that_is_said(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    cut = interrupted(5, run, described(), tmp_path, local=True)
+    cut.folder.storage.delete(".driver")
+    cut.folder.update(status="running", host="elsewhere")
+    with pytest.raises(UsageError, match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --take-over"):
+        resume(cut.path)
+    done = resume(cut.path, take_over=True)
+    assert (done.status, len(done.folder.attempts())) == ("finished", 2)
+
+
+def test_more_workers_than_fit_are_refused_and_nothing_is_changed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
+    cut = interrupted(5, run, described(), tmp_path, local=True)
+    cut.folder.update(engine="train")
+    before = cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()
+    with pytest.raises(UsageError, match="asks for 1000 CPUs, this machine has"):
+        resume(cut.path, workers=1000)
+    assert (cut.folder.storage.read("experiment.yaml"), cut.folder.metadata()) == before
+
+
+def test_what_is_over_is_not_resumed(finished: Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has finished; there is nothing to resume"):
+        resume(finished.path)
+    with pytest.raises(UsageError, match="is no run"):
+        resume(tmp_path / "nothing")
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_is_done(finished: Run) -> None:
+    storage = Path(finished.path).parent
+    before = sorted(path.name for path in storage.glob("**/*"))
+    with pytest.raises(UsageError, match=f"hookyard resume {finished.path}"):
+        run(described(), storage, local=True)
+    assert sorted(path.name for path in storage.glob("**/*")) == before
+
+
+def test_checkpoints_of_an_earlier_run_are_not_taken_for_ones_own(tmp_path: Path) -> None:
+    """Two runs of one name in two storages may share the folder of checkpoints."""
+    experiment = described(epochs=1, hooks={"checkpoint": {"out_dir": str(tmp_path / "big")}})
+    first = run(experiment, tmp_path / "one", local=True)
+    assert first.checkpoint("last") == tmp_path / "big/points/epoch-0001"
+    with pytest.raises(UsageError, match=r"big/points/epoch-0001 is of an earlier run"):
+        run(experiment, tmp_path / "two", local=True)
+
+
+def test_an_experiment_of_many_trials_is_no_run(tmp_path: Path) -> None:
+    experiment = described(sweep={"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"choice": [0.1]}}})
+    with pytest.raises(UsageError, match="use sweep"):
+        run(experiment, tmp_path, local=True)

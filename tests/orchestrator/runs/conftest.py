@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator import Run, run
+from orchestrator.runs import launch
+from tests.tasks import described
+
+
+class AskedAfter:
+    """In place of Interrupts: asked once the loop has looked a number of times."""
+
+    looks = 0
+
+    def __init__(self, how_to_resume: str) -> None:
+        self.looked = 0
+
+    def __enter__(self) -> AskedAfter:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    @property
+    def asked(self) -> bool:
+        self.looked += threading.current_thread() is threading.main_thread()
+        return self.looked >= self.looks
+
+    def fail(self, why: str) -> None: ...
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Runs or resumes, and asks for an end once the loop has looked a number of times."""
+
+    def interrupted(looks: int, begin: Callable[..., Run], *arguments: Any, **options: Any) -> Run:
+        with monkeypatch.context() as patch:
+            patch.setattr(launch, "Interrupts", type("AskedAfter", (AskedAfter,), {"looks": looks}))
+            return begin(*arguments, **options)
+
+    return interrupted
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that is over, to be looked at."""
+    storage = tmp_path_factory.mktemp("runs")
+    hooks = {"checkpoint": {"best": "val/accuracy"}, "ema": {"decay": 0.9}}
+    return run(described(task_args={"test": 5}, hooks=hooks), storage, local=True)

@@ -1,0 +1,280 @@
+"""A run from its folder to its end: what it leaves, how it fails, and the driver's watch over its workers, whose mailbox answers when the test says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from orchestrator import RunError, open_run, resume, run
+from orchestrator.config.load import load_experiment
+from orchestrator.runs import launch
+from orchestrator.runs.launch import _watch
+from orchestrator.runs.result import Run
+from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
+from tests.tasks import Points, described
+
+
+class ActorDied(Exception):
+    """Ray's error where the actor is gone."""
+
+
+class Slow:
+    """Stands in for Ray, the mailbox and the work: each round says how many more of the calls are answered."""
+
+    exceptions = SimpleNamespace(RayActorError=ActorDied)
+
+    def __init__(self, *rounds: tuple[int, list[Any]]) -> None:
+        self.rounds = list(rounds)
+        self.asked = self.answered = 0
+        self.work: Future[None] = Future()
+        self.answers: list[Any] = []
+        self.wishes: list[bool] = []
+        self.collect = SimpleNamespace(remote=self._ask)
+
+    def _ask(self, stop: bool) -> int:
+        self.wishes.append(stop)
+        self.asked += 1
+        count, answers = self.rounds.pop(0)
+        self.answered += count
+        self.answers += answers
+        if len(self.rounds) == 1:
+            self.work.set_result(None)
+        return self.asked - 1
+
+    def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        return [call for call in calls if call < self.answered], [call for call in calls if call >= self.answered]
+
+    def get(self, call: int) -> Any:
+        if isinstance(self.answers[call], Exception):
+            raise self.answers[call]
+        return self.answers[call]
+
+
+def watched(slow: Slow, asked: Callable[[], bool] = lambda: False) -> list[str]:
+    lines: list[str] = []
+    display: Any = SimpleNamespace(line=lines.append, progress=lambda *news: None)
+    _watch(slow, slow, slow.work, display, asked)
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "POLL_S", 0)
+
+
+def test_what_a_slow_mailbox_answers_late_is_shown_all_the_same() -> None:
+    slow = Slow((0, []), (0, []), (2, [[("line", "first")], [("line", "second")]]), (2, [[("line", "third")], []]))
+    assert watched(slow) == ["first", "second", "third"]
+
+
+def test_what_the_work_raised_is_raised_once_all_is_shown() -> None:
+    shown: list[str] = []
+    slow = Slow((1, [[("line", "last words")]]))
+    slow.work.set_exception(ValueError("no"))
+    display: Any = SimpleNamespace(line=shown.append)
+    with pytest.raises(ValueError, match="no"):
+        _watch(slow, slow, slow.work, display, lambda: False)
+    assert shown == ["last words"]
+
+
+@pytest.mark.parametrize("after", [[], [("line", "back again")]])
+def test_a_mailbox_that_died_takes_its_news_along_and_not_the_run(after: list[Any]) -> None:
+    lines = watched(Slow((1, [[("line", "before")]]), (1, [ActorDied()]), (1, [after])))
+    assert lines == ["before", *(text for _, text in after)]
+
+
+def test_a_wish_to_stop_is_told_with_every_call_as_a_mailbox_that_died_has_forgotten_it() -> None:
+    polls = iter([False, True, True])
+    slow = Slow((1, [[]]), (1, [ActorDied()]), (1, [[]]))
+    watched(slow, lambda: next(polls))
+    assert slow.wishes == [False, True, True]
+
+
+def test_it_leaves_the_folder_of_a_run(finished: Run) -> None:
+    folder = Path(finished.path)
+    assert finished.status == "finished"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".driver",
+        "checkpoints",
+        "experiment.yaml",
+        "hooks.parquet",
+        "log.txt",
+        "metrics.jsonl",
+        "run.json",
+        "source.json",
+        "stats",
+        "stats.parquet",
+    ]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir()) == ["epoch-0001", "epoch-0002"]
+    assert sorted(path.name for path in (folder / "checkpoints/epoch-0002").iterdir()) == [
+        "ema.pt",
+        "hooks.pt",
+        "manifest.json",
+        "model.pt",
+        "optimizer.pt",
+        "rank-0000.pt",
+    ]
+    assert [path.name for path in (folder / "stats/attempt=0").iterdir() if path.is_file()] == ["attempt.json"]
+
+
+def test_the_table_of_stats(finished: Run) -> None:
+    stats = finished.stats
+    assert list(stats.columns[:6]) == ["rank", "node", "phase", "epoch", "iteration", "step"]
+    assert each_row_once(stats)
+    # 52, 23 and 5 samples in batches of 8
+    assert stats.groupby(["phase", "epoch"], observed=True).size().to_dict() == {
+        ("train", 0): 7,
+        ("train", 1): 7,
+        ("val", 0): 3,
+        ("val", 1): 3,
+        ("test", 1): 1,
+    }
+    spans = [c for c in stats.columns if c.endswith("_s") and c not in ("step_s", "samples_per_s")]
+    pd.testing.assert_series_equal(stats[spans].sum(axis=1), stats["step_s"], check_names=False, rtol=1e-9)
+    assert (stats["rss_bytes"].dropna() > 1e6).all()
+
+
+def test_the_table_of_metrics_has_a_row_per_report(finished: Run) -> None:
+    metrics = finished.metrics
+    assert metrics["step"].tolist() == [7, 14, 14]
+    assert metrics["epoch"].tolist() == [0, 1, 1]
+    assert metrics["val/accuracy"].notna().tolist() == [True, True, False]
+    assert metrics["test/accuracy"].notna().tolist() == [False, False, True]
+    train = finished.stats.query("phase == 'train' and epoch == 0")
+    mean = (train["loss"] * train["batch_size"]).sum() / train["batch_size"].sum()
+    assert metrics["train/loss"][0] == pytest.approx(mean, rel=1e-12)
+
+
+def test_the_ledger_of_hooks(finished: Run) -> None:
+    costs = finished.hook_costs.set_index(["hook", "event"])["calls"]
+    assert costs["ema", "on_update"] == 14
+    assert costs["(loop)", "save"] == 2
+    assert finished.summary("hook").loc[("ema", "on_update"), "calls"] == 14
+
+
+def test_what_was_run_is_written_down_and_can_be_run_again(finished: Run) -> None:
+    about = json.loads((Path(finished.path) / "run.json").read_text())
+    assert (about["status"], about["attempts"], about["local"], about["seed"]) == ("finished", 1, True, 0)
+    again = load_experiment(Path(finished.path) / "experiment.yaml")
+    assert again == described(task_args={"test": 5}, hooks={"checkpoint": {"best": "val/accuracy"}, "ema": {"decay": 0.9}})
+
+
+def test_the_log_has_what_was_shown(finished: Run) -> None:
+    assert "val" in (Path(finished.path) / "log.txt").read_text()
+
+
+def test_the_same_experiment_gives_the_same_numbers(finished: Run, tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"best": "val/accuracy"}, "ema": {"decay": 0.9}}
+    again = run(described(task_args={"test": 5}, hooks=hooks), tmp_path, local=True)
+    assert stored(again) == stored(finished)
+    assert again.stats["loss"].tolist() == finished.stats["loss"].tolist()
+
+
+def test_secrets_of_the_environment_are_not_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN"):
+        monkeypatch.setenv(name, "hunter2-is-secret")
+    done = run(described(epochs=1), tmp_path, local=True)
+    for file in ("run.json", "source.json", "experiment.yaml", "log.txt", "metrics.jsonl"):
+        assert "hunter2" + "-is-secret" not in _without_diff(Path(done.path) / file)
+
+
+def _without_diff(file: Path) -> str:
+    if file.name != "run.json":
+        return file.read_text()
+    about = json.loads(file.read_text())
+    return json.dumps({**about, "git": None})  # the diff may hold this very test
+
+
+def test_several_workers_become_one_process_and_that_is_said(tmp_path: Path) -> None:
+    done = run(described(epochs=1, workers={"count": 3}), tmp_path, local=True)
+    assert done.stats["rank"].unique().tolist() == [0]
+    assert "one process instead of 3 workers" in (tmp_path / "points/log.txt").read_text()
+
+
+def test_a_failure_says_where_in_the_task_and_its_traceback_is_in_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunError, match=rf"^rank 0: KeyError: 'x' \({Path(__file__)}:\d+, in loss\)$"):
+        run(described(task=f"{__name__}:Wrong"), tmp_path, local=True)
+    log = (tmp_path / "points/log.txt").read_text()
+    assert 'raise KeyError("x")' in log
+    assert log.rstrip().endswith("KeyError: 'x'")
+    assert f"The traceback is in {tmp_path}/points/log.txt" in capfd.readouterr().err
+    assert "Traceback" not in capfd.readouterr().err
+
+
+class Wrong(Points):
+    """Fails in its loss."""
+
+    def loss(self, output: Any, batch: Any) -> Any:
+        raise KeyError("x")
+
+
+def test_the_end_says_how_many_ranks_there_were_and_where(finished: Run) -> None:
+    metadata = finished.folder.metadata()
+    assert (metadata.ranks, metadata.hosts) == (1, [os.uname().nodename])
+
+
+def test_a_hook_that_fails_is_named_with_its_event(tmp_path: Path) -> None:
+    experiment = described(hooks={"bad": {"type": "tests.tasks:Breaks"}})
+    with pytest.raises(RunError, match="hook 'bad' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"):
+        run(experiment, tmp_path, local=True)
+    failed = open_run(tmp_path / "points")
+    assert failed.status == "failed"
+    assert failed.error is not None
+    assert "hook 'bad' failed in on_gradients" in failed.error
+    # what was measured before is there: two whole iterations
+    assert failed.stats["iteration"].tolist() == [1, 2]
+
+
+def test_a_task_that_fails_is_a_failed_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="ArithmeticError: this loss fails on purpose"):
+        run(described(task_args={"fails": True}), tmp_path, local=True)
+    assert open_run(tmp_path / "points").status == "failed"
+
+
+def scalars(done: Run) -> list[Any]:
+    """What `json_lines` wrote of training's loss."""
+    lines = map(json.loads, done.folder.storage.read("scalars.jsonl").splitlines())
+    return [(line["phase"], line["iteration"], line.get("loss")) for line in lines]
+
+
+def test_a_run_may_lie_where_there_are_no_folders(interrupted: Callable[..., Run]) -> None:
+    storage = f"memory://test-{uuid.uuid4().hex}"
+    experiment = described(task_args=NOISY, batch_size=6, hooks={"json_lines": {}})
+    whole = run(experiment, storage, "whole", local=True)
+    assert whole.path == f"{storage}/whole"
+    cut = interrupted(11, run, experiment, storage, "cut", local=True)
+    assert cut.status == "interrupted"
+    done = resume(cut.path)
+    assert each_row_once(done.stats)
+    assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
+    assert done.metrics["val/loss"].tolist() == whole.metrics["val/loss"].tolist()
+    assert str(done.checkpoint("last")) == f"{storage}/cut/checkpoints/epoch-0002"
+    # what hooks wrote on this machine's disk was taken along, and gone on with
+    assert scalars(done) == scalars(whole)
+    assert set(whole.folder.storage.names()) > {"experiment.yaml", "run.json", "log.txt", "metrics.jsonl", "stats.parquet"}
+    assert any(name.endswith(".jsonl") and name != "metrics.jsonl" for name in whole.folder.storage.names())
+    whole.folder.storage.delete("")
+    done.folder.storage.delete("")
+
+
+def test_where_there_are_no_folders_the_traceback_is_in_the_file_that_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def breaks(self: Any, output: Any, batch: Any) -> Any:
+        raise ArithmeticError("broken on purpose")
+
+    monkeypatch.setattr(Points, "loss", breaks)
+    storage = f"memory://test-{uuid.uuid4().hex}"
+    with pytest.raises(RunError):
+        run(described(), storage, "broken", local=True)
+    assert f"The traceback is in {storage}/broken/log.txt" in capsys.readouterr().err
+    folder = open_run(f"{storage}/broken").folder
+    assert "ArithmeticError: broken on purpose" in folder.storage.read("log.txt").decode()
+    folder.storage.delete("")
