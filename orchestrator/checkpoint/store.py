@@ -12,17 +12,19 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from io import BytesIO
 from itertools import chain, count
 from pickle import UnpicklingError
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
+from orchestrator.checkpoint.file_writing import SummingWriter, write_file, write_object
 from orchestrator.checkpoint.manifest import (
     FORMAT,
     INDEX,
@@ -33,12 +35,15 @@ from orchestrator.checkpoint.manifest import (
     read_manifest,
 )
 from orchestrator.checkpoint.position import Position, Stage
-from orchestrator.checkpoint.verification import Alone, HashingWriter, Ranks, damage_among, damage_in, refuse_unlike
+from orchestrator.checkpoint.verification import Alone, Ranks, damage_among, damage_in
 from orchestrator.errors import CheckpointError, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import sealed
 
 _log = logging.getLogger("hookyard")
+
+_FILES_AT_ONCE = 4
+"""How many files of a checkpoint are written beside each other: most of the time one waits for the disk."""
 
 
 class CheckpointStore:
@@ -61,19 +66,9 @@ class CheckpointStore:
 
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them."""
-        entries = {}
-        for file, content in files.items():
-            with self.storage.create(f"{self.staging(name)}/{file}") as stream:
-                writer = HashingWriter(stream)
-                try:
-                    torch.save(content, cast(IO[bytes], writer))  # of which it wants `write` and `flush` alone
-                except RuntimeError:
-                    if writer.failure is not None:
-                        raise writer.failure from None
-                    raise
-            entries[file] = writer.entry()
-        refuse_unlike(self.storage, self.staging(name), entries)
-        return entries
+        write = partial(write_object, self.storage, self.staging(name))
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+            return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
     def link(self, name: str, file: str, source: CheckpointStore, stored: str) -> bool:
         """Puts a file of a stored checkpoint into the unfinished checkpoint `name` as a hard link, and whether that could be done."""
@@ -144,15 +139,15 @@ class CheckpointStore:
         self.discard_unfinished(name)
 
         def copy(file: str) -> None:
-            with self.storage.create(f"{self.staging(name)}/{file}") as stream:
-                writer = HashingWriter(stream)
+            def fill(writer: SummingWriter) -> None:
                 for piece in source.storage.pieces(f"{name}/{file}"):
                     writer.write(piece)
-            if writer.entry() != {**manifest["files"][file]}:
-                raise CheckpointError(f"checkpoint {source.path(name)}: {file} is damaged ({writer.size} bytes, {manifest['files'][file]['bytes']} were written)")
+
+            entry, expected = write_file(self.storage, self.staging(name), file, fill), manifest["files"][file]
+            if entry != expected:
+                raise CheckpointError(f"checkpoint {source.path(name)}: {file} is damaged ({entry['bytes']} bytes, {expected['bytes']} were written)")
 
         self.storage.each(copy, manifest["files"])
-        refuse_unlike(self.storage, self.staging(name), manifest["files"])
         self._finish(name, manifest)
 
     def recover(self) -> None:

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from orchestrator.checkpoint.manifest import damage
-from orchestrator.errors import CheckpointError
 from orchestrator.storage import FileState, Storage
 
 Entries = Mapping[str, Mapping[str, Any]]
 """Files by name, each with what a manifest says of it: `sha256` and `bytes`."""
-
-
-class HashingWriter:
-    """Passes bytes on and keeps their hash and number."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._hash, self.size = file, hashlib.sha256(), 0
-        self.failure: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        self._hash.update(data)
-        self.size += len(data)
-        try:
-            self._file.write(data)
-        except OSError as error:  # of which torch would say less
-            self.failure = error
-            raise
-        return len(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def entry(self) -> dict[str, Any]:
-        return {"sha256": self._hash.hexdigest(), "bytes": self.size}
 
 
 class Ranks(Protocol):
@@ -69,24 +43,10 @@ def damage_in(storage: Storage, folder: str, entries: Entries, *, hashed: bool =
 
     def wrong(file: str) -> str | None:
         entry = entries[file]
-        return damage(storage, folder, file, entry) if hashed else _of_another_size(storage, folder, file, entry, sizes.get(file))
+        return damage(storage, folder, file, entry) if hashed else of_another_size(storage, folder, file, entry, sizes.get(file))
 
     reason = next(filter(None, storage.each(wrong, entries)), None)
     return reason and f"checkpoint {storage}/{folder}: {reason}"
-
-
-def refuse_unlike(storage: Storage, folder: str, entries: Entries) -> None:
-    """Raises CheckpointError where what was just written is not there as it was written. A store that verifies what it is sent is asked
-    for sizes alone, of each file by itself; elsewhere each is read back in pieces."""
-
-    def wrong(file: str) -> str | None:
-        if storage.verifies_uploads:
-            return _of_another_size(storage, folder, file, entries[file], None)
-        return damage(storage, folder, file, entries[file])
-
-    for reason in storage.each(wrong, entries):
-        if reason:
-            raise CheckpointError(f"checkpoint {storage}/{folder}: {reason}. It was only just written there: look at the storage")
 
 
 def damage_among(ranks: Ranks, storage: Storage, folder: str, entries: Entries, *, hashed: bool) -> str | None:
@@ -95,7 +55,7 @@ def damage_among(ranks: Ranks, storage: Storage, folder: str, entries: Entries, 
     return next(filter(None, ranks.gather(damage_in(storage, folder, own, hashed=hashed))), None)
 
 
-def _of_another_size(storage: Storage, folder: str, file: str, entry: Mapping[str, Any], state: FileState | None) -> str | None:
+def of_another_size(storage: Storage, folder: str, file: str, entry: Mapping[str, Any], state: FileState | None = None) -> str | None:
     """That a file is missing or of another size; one that is not listed, or not yet, is asked for by itself."""
     state = state or storage.state(f"{folder}/{file}")
     if state is None:

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 _THREADS = "requests"
 """What the threads are called in which requests are made at once."""
-_PIECE_BYTES = 8 * 2**20
+_PIECE_BYTES = 2**20
 
 _BESIDE = re.compile(r"\..+\.(?P<pid>[0-9]+)(?:\.[0-9a-f]{8})?")
 """What a file is called while a process writes it beside its place."""

@@ -1,0 +1,50 @@
+"""A file of a checkpoint: its entry in the manifest beside hashlib's word, and what is told where it cannot be written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.checkpoint import file_writing
+from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.errors import StorageError
+from orchestrator.storage import Storage
+
+FILES = {f"{name}.pt": {str(size): torch.arange(float(size)) for size in range(0, 60 * number, 7)} for number, name in enumerate(["model", "ema", "optimizer", "hooks", "more"])}
+
+
+@pytest.mark.parametrize("piece_bytes", [30, 2**20])
+def test_the_sums_are_those_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
+    """In pieces that end anywhere, many more than may wait to be summed up, and in none; five files at once."""
+    monkeypatch.setattr(file_writing, "_PIECE_BYTES", piece_bytes)
+    store = CheckpointStore(Storage(tmp_path))
+    entries = store.write_files("one", FILES)
+    assert list(entries) == list(FILES)
+    for file, content in FILES.items():
+        written = (tmp_path / store.staging("one") / file).read_bytes()
+        assert entries[file] == {"sha256": hashlib.sha256(written).hexdigest(), "bytes": len(written)}
+        assert [*torch.load(tmp_path / store.staging("one") / file)] == [*content]
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_the_system_refuses_in_the_middle_of_a_file_is_told_of_that_file(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    with files_of_at_most(50_000), pytest.raises(StorageError, match=r"optimizer\.pt: File too large\. A file may not be so large there"):
+        store.write_files("one", {"model.pt": torch.zeros(10), "optimizer.pt": torch.zeros(50_000), "hooks.pt": torch.zeros(10)})
+    assert sorted(os.listdir(tmp_path / store.staging("one"))) == ["hooks.pt", "model.pt"], "nothing half written is left"
