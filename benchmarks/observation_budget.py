@@ -31,6 +31,7 @@ from hooks.budget_control import replaced_fields, steered_paces
 from orchestrator import Experiment, Task
 from orchestrator.config.experiment import Component
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "empty_cache": {"after_iter": True},
@@ -106,7 +107,7 @@ def run(name: str, model: str, budget: str | None, steps: int) -> Shares:
         hook.budget = Budget.parse(budget) if budget else None
         probe = Probe(name)
         experiment = Experiment(name="load", task="benchmarks.observation_budget:Load", steps=steps, batch_size=32, optimizer=Component(type="SGD", lr=0.01))
-        probe.loop = loop = Loop(Load(**MODELS[model], half=steps // 2), experiment, {name: hook, "probe": probe}, artifacts=Path(folder))
+        probe.loop = loop = Loop(Load(**MODELS[model], half=steps // 2), experiment, {name: hook, "probe": probe}, RunContext(artifacts=Path(folder)))
         for _ in loop.run():
             pass
         pace = next(iter(steered_paces(hook).values()))

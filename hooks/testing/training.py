@@ -20,13 +20,13 @@ from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.config.components import make_hook
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import to_dict
 from orchestrator.config.optimizer import brings_its_own, optimizer_in_full
 from orchestrator.config.parameters import check
 from orchestrator.config.python_objects import as_written
 from orchestrator.config.schedule import scheduler_in_full
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task, trains_itself
 
@@ -129,7 +129,7 @@ def one_thread() -> Iterator[None]:
 def make_loop(
     task: Task, hooks: Mapping[str, Hook], settings: Mapping[str, Any], recorder: KeepingRecorder | None = None, **more: Any
 ) -> tuple[Loop, KeepingRecorder]:
-    """A loop that is ready to run, and its recorder; `more` is the loop's."""
+    """A loop that is ready to run, and its recorder; `more` is the rest of its context."""
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
     own_scheduler: dict[str, Any] | None = {} if brings_its_own(type(task), "scheduler") else None
@@ -144,7 +144,7 @@ def make_loop(
     required = {name: hook for name, hook in required.items() if name not in hooks and type(hook) not in kinds}
     recorder = recorder or KeepingRecorder()
     loop_class: Any = OwnLoop if trains_itself(type(task)) else Loop
-    return loop_class(task, experiment, {**required, **hooks}, recorder=recorder, config=to_dict(experiment), **more), recorder
+    return loop_class(task, experiment, {**required, **hooks}, RunContext(recorder=recorder, **more)), recorder
 
 
 def ready_state(task: Task | None = None, **fields: Any) -> State:

@@ -26,6 +26,7 @@ from orchestrator.loop.own_loop import OwnLoop
 from orchestrator.loop.report import Report
 from orchestrator.loop.riders import Carrier, Rider
 from orchestrator.loop.rounds import Rounds
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.artifacts import Artifacts
 from orchestrator.records.metadata import Attempt, DataOrder, Host, SharedTraining
@@ -182,7 +183,7 @@ class Session:
         else:
             found = partial(Carrier if self._riders else Loop, data_of=self._data_of, origin=self._origin(experiment))
             kind = partial(found, resumes=attempt.checkpoint is not None)
-        loop = kind(resolved.task, experiment, resolved.hooks, world=self.world, **self._own_parts(experiment, attempt))
+        loop = kind(resolved.task, experiment, resolved.hooks, self._context(experiment, attempt))
         self._put_where_it_goes_on(loop, attempt)
         if isinstance(loop, Carrier):
             loop.board([rider._get_on(loop, SharedTraining(self.folder.name, attempt.number)) for rider in self._riders])
@@ -193,11 +194,11 @@ class Session:
         attempt = self._attempt = replace(self._begin(), rides_on=training)
         assert self._resolved is not None
         experiment = self._resolved.experiment
-        loop = Rider(carrier, experiment, self._resolved.hooks, **self._own_parts(experiment, attempt))
+        loop = Rider(carrier, experiment, self._resolved.hooks, self._context(experiment, attempt))
         self._put_where_it_goes_on(loop, attempt)
         return loop
 
-    def _own_parts(self, experiment: Experiment, attempt: Attempt) -> dict[str, Any]:
+    def _context(self, experiment: Experiment, attempt: Attempt) -> RunContext:
         """What a loop is made with that is this run's alone."""
         folder, world = self.folder, self.world
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
@@ -205,16 +206,17 @@ class Session:
         self._artifacts = artifacts = Artifacts(folder.storage, world.rank, world.world_size)
         if attempt.number:
             artifacts.fetch()
-        return {
-            "recorder": Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_interval_s),
-            "store": self._store,
-            "artifacts": artifacts.folder,
-            "send_artifacts": artifacts.send,
-            "display": self._display,
-            "config": {**to_dict(experiment), "sweep": self.assignment.sweep},
-            "name": folder.name,
-            "stop_asked": self._stop_asked,
-        }
+        return RunContext(
+            world=world,
+            recorder=Recorder(folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_interval_s),
+            store=self._store,
+            artifacts=artifacts.folder,
+            send_artifacts=artifacts.send,
+            display=self._display,
+            config={**to_dict(experiment), "sweep": self.assignment.sweep},
+            name=folder.name,
+            stop_asked=self._stop_asked,
+        )
 
     def _put_where_it_goes_on(self, loop: Rounds, attempt: Attempt) -> None:
         self._loop = loop

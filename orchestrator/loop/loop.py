@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.plan import Plan
-from hooks.state import Display, State
+from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment, Optimization
 from orchestrator.config.judged_metrics import phase_problems
 from orchestrator.config.optimizer import build_optimizers
@@ -29,20 +26,15 @@ from orchestrator.loop.data.phases import Data, DataOf, given_by
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.hooked_contents import HookedContents
 from orchestrator.loop.iterations import Iterations
-from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.precision import Precision
 from orchestrator.loop.randomness import seed_all
 from orchestrator.loop.report import Report
-from orchestrator.loop.rounds import Rounds, check_plans_agree
-from orchestrator.loop.saving import Saving
+from orchestrator.loop.rounds import Rounds
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import clock_for
-from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.strategy import built, forward_pass, shared
 from orchestrator.loop.torch_settings import as_computed, needless_on_one_rank, torch_set
-from orchestrator.loop.training_cursor import TrainingCursor
 from orchestrator.loop.turns import TurnIterations
-from orchestrator.loop.world import World
-from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task, hide_progress, show_progress, takes_turns, without_loss
 
 logger = logging.getLogger("hookyard")
@@ -65,62 +57,38 @@ class Loop(Rounds):
         task: Task,
         experiment: Experiment,
         hooks: Mapping[str, Hook],
+        context: RunContext | None = None,
         *,
-        world: World | None = None,
-        recorder: Recorder | None = None,
-        store: CheckpointStore | None = None,
-        artifacts: Path = Path("."),
-        display: Display | None = None,
-        config: Mapping[str, Any] | None = None,
-        name: str = "",
         data_of: DataOf = given_by,
-        stop_asked: Callable[[], bool] = lambda: False,
-        send_artifacts: Callable[[], None] = lambda: None,
         origin: Origin | None = None,
         resumes: bool = False,
     ) -> None:
-        self.task, self.experiment = task, experiment
-        self.world = world or World()
-        self.recorder = recorder or Recorder()
-        self.clock = clock_for(self.world.device)
-        self.plan = Plan(hooks, self.world.rank, self.world.local_rank, self.clock.device_mark)
-        check_plans_agree(self.plan, self.world)
+        context = context or RunContext()
+        super().__init__(task, experiment, hooks, context, clock_for(context.world.device))
         seed_all(experiment.seed)
         self.data = Data(task, experiment, self.world, data_of)
         self.precisions = {name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump()) for name in experiment.optimizations}
-        schedules = self._schedules()
+        self.schedules = self._schedules()
         module, skeleton = built(task, experiment, self.world)
         module = as_computed(module, experiment, self.world)
         model = shared(module, task, experiment, self.world, skeleton)
         told = [] if resumes else self._begin_with_weights(module, origin)
         told += needless_on_one_rank(experiment) if self.world.world_size == 1 else []
-        self.state = state = self._make_state(module, model, artifacts, display, config or {}, name or experiment.name, store, schedules)
+        self.state = state = self._make_state(module, model)
         show_progress(task, state)
         if self.world.is_master:
             for line in told:
                 state.show(line)
-        self._make_parts(store, schedules, stop_asked, send_artifacts)
+        self._make_parts_that_train()
         seed_all(experiment.seed + self.world.rank)
 
-    def _make_parts(
-        self,
-        store: CheckpointStore | None,
-        schedules: Mapping[str, Schedule | None],
-        stop_asked: Callable[[], bool],
-        send_artifacts: Callable[[], None],
-    ) -> None:
+    def _make_parts_that_train(self) -> None:
         """The parts, each handed what it needs."""
         task, experiment, state = self.task, self.experiment, self.state
-        self.schedules = schedules
-        self.cursor = TrainingCursor(experiment, state, self.data.train, self.world)
-        self.stopping = Stopping(state, self.world, self.clock, stop_asked, self.plan.budgets)
         self.changes = Changes(experiment, task, self.plan, state)
         self.iterations = _kind_of_iterations(task, experiment)(task, state, self.plan, self.clock, self.precisions, self.recorder, self.world)
+        self._make_parts(self.data.train, self.contents(state, self.iterations, self.data, self.changes, self.schedules))
         self.evaluation = Evaluation(task, state, self.plan, self.iterations, self.cursor, self.data, self.world)
-        self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
-        self.world.when_aborted.append(self.recorder.lose_device)
-        contents = self.contents(state, self.iterations, self.data, self.changes, schedules)
-        self.saving = Saving(store, state, self.plan, contents, self.cursor, self.world, self.ledger, send_artifacts)
         self._batches: Iterator[Any] | None = None
         """The training batches of the epoch under way, of which validation in steps may interrupt the iteration."""
 
@@ -144,26 +112,12 @@ class Loop(Rounds):
         found = self.world.broadcast(lambda: weight_sources.find_again(origin) if origin else weight_sources.find(init, folders))
         return initial_weights.load(module, init, weight_sources.read(found), found)
 
-    def _make_state(
-        self,
-        module: nn.Module,
-        model: nn.Module,
-        artifacts: Path,
-        display: Display | None,
-        config: Mapping[str, Any],
-        name: str,
-        store: CheckpointStore | None,
-        schedules: Mapping[str, Schedule | None],
-    ) -> State:
+    def _make_state(self, module: nn.Module, model: nn.Module) -> State:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
-        schedulers = {name: schedule.build(self.task, optimizers[name]) if schedule else None for name, schedule in schedules.items()}
+        schedulers = {name: schedule.build(self.task, optimizers[name]) if schedule else None for name, schedule in self.schedules.items()}
         first = next(iter(optimizers))
         return State(
-            rank=self.world.rank,
-            world_size=self.world.world_size,
-            local_rank=self.world.local_rank,
-            node=self.world.node,
-            device=self.world.device,
+            **self.context.told_hooks(self.experiment),
             model=model,
             module=module,
             optimizer=optimizers[first],
@@ -178,12 +132,7 @@ class Loop(Rounds):
             max_steps=self.experiment.steps,
             accumulate=self.experiment.micro_batches,
             full_batches=self.data.train.by_index or self.experiment.loader.drop_last,
-            artifacts=artifacts,
-            config=config,
-            name=name,
-            checkpoints=store,
             clock=self.clock,
-            display=display,
         )
 
     def run(self) -> Generator[Report, None, None]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from numbers import Real
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,26 +12,19 @@ from torch import Tensor
 
 from hooks.hook import Hook
 from hooks.parts.metric_names import PHASES, phase_of
-from hooks.plan import Plan
-from hooks.state import Display, State
+from hooks.state import State
 from orchestrator.checkpoint.position import Stage
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment
 from orchestrator.config.own_training import declared
 from orchestrator.config.users_code import place_of
 from orchestrator.errors import RunError, WorkersDisagree
 from orchestrator.loop.iterations import iteration_columns
 from orchestrator.loop.kept_parts import KeptParts
-from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.randomness import seed_all
-from orchestrator.loop.rounds import Rounds, check_plans_agree
-from orchestrator.loop.saving import Saving
+from orchestrator.loop.rounds import Rounds
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock
-from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.task_errors import TAKEN, described, of_kind
-from orchestrator.loop.training_cursor import TrainingCursor
-from orchestrator.loop.world import World
-from orchestrator.stats.recorder import Recorder
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 
@@ -44,50 +36,19 @@ class OwnLoop(Rounds):
     """Takes a task through the rounds of its own `train`, and fires what events there are: those of the run, of a phase and of a checkpoint,
     and `on_step` with each row. A round is an epoch, and ends with a report. Worker process."""
 
-    def __init__(
-        self,
-        task: Task,
-        experiment: Experiment,
-        hooks: Mapping[str, Hook],
-        *,
-        world: World | None = None,
-        recorder: Recorder | None = None,
-        store: CheckpointStore | None = None,
-        artifacts: Path = Path("."),
-        display: Display | None = None,
-        config: Mapping[str, Any] | None = None,
-        name: str = "",
-        stop_asked: Callable[[], bool] = lambda: False,
-        send_artifacts: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.task, self.world, self.recorder, self.clock = task, world or World(), recorder or Recorder(), Clock()
-        world, config = self.world, config or experiment.model_dump(mode="json")
-        self.plan = Plan(hooks, world.rank, world.local_rank)
-        check_plans_agree(self.plan, world)
+    def __init__(self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
+        super().__init__(task, experiment, hooks, context, Clock())
         seed_all(experiment.seed)
-        self.state = state = State(
-            rank=world.rank,
-            world_size=world.world_size,
-            local_rank=world.local_rank,
-            node=world.node,
-            device=world.device,
+        self.state = State(
+            **context.told_hooks(experiment),
             max_epochs=experiment.epochs,
             max_steps=experiment.steps,
-            artifacts=artifacts,
-            config=config,
-            name=name or experiment.name,
-            checkpoints=store,
-            display=display,
             recent=self.recorder.recent,
         )
-        show_progress(task, state)
-        self.cursor = TrainingCursor(experiment, state, _Unmeasured(), world)
-        self.stopping = Stopping(state, world, self.clock, stop_asked, self.plan.budgets)
-        self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
-        world.when_aborted.append(self.recorder.lose_device)
-        self.parts = KeptParts(world)
-        self.saving = Saving(store, state, self.plan, self.parts, self.cursor, world, self.ledger, send_artifacts)
-        self._arguments = {name: config[name] for name in declared(type(task))}
+        show_progress(task, self.state)
+        self.parts = KeptParts(self.world)
+        self._make_parts(_Unmeasured(), self.parts)
+        self._arguments = {name: self.state.config[name] for name in declared(type(task))}
         self._training: Generator[Any, None, None] | None = None
         self._ended, self._asked_at = 0.0, perf_counter()
         self._asks_to_come, self._stops, self._told, self._is_begun = 0, False, False, False

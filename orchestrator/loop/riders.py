@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +11,8 @@ import torch
 from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook, Priority
 from hooks.plan import Plan
-from hooks.state import Display, State, Weights
+from hooks.state import State, Weights
 from orchestrator.checkpoint.position import Stage
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.checkpoint.training_files import TrainingFiles
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import RunError
@@ -23,8 +21,8 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.means import Means
 from orchestrator.loop.randomness import restore_random_state, storable_random_state
 from orchestrator.loop.report import Report
-from orchestrator.loop.rounds import check_plans_agree
-from orchestrator.stats.recorder import Recorder
+from orchestrator.loop.rounds import Rounds
+from orchestrator.loop.run_context import RunContext
 
 OF_TRAINING = ("on_phase_start", *WITHIN_ITERATION, "on_phase_end")
 """The events of a training phase."""
@@ -160,37 +158,21 @@ class Rider(Loop):
     recorder, store and what follows from these are its own. `hooks` are all of its experiment's.
     """
 
-    def __init__(
-        self,
-        carrier: Carrier,
-        experiment: Experiment,
-        hooks: Mapping[str, Hook],
-        *,
-        recorder: Recorder,
-        store: CheckpointStore | None,
-        artifacts: Path,
-        display: Display | None = None,
-        config: Mapping[str, Any] | None = None,
-        name: str = "",
-        stop_asked: Callable[[], bool] = lambda: False,
-        send_artifacts: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.carrier, self.task, self.experiment, self.world = carrier, carrier.task, experiment, carrier.world
-        self.recorder, self.is_over, self._ridden = recorder, False, 0
-        self.data, self.precisions, self.clock = carrier.data, carrier.precisions, carrier.clock
-        # Whoever looks back sees the rows of training too.
-        recorder.recent = carrier.recorder.recent
+    def __init__(self, carrier: Carrier, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
         own = {name: hook if hook.observes else carrier.plan.hooks.get(name, hook) for name, hook in hooks.items()}
-        self.plan = Plan(own, self.world.rank, self.world.local_rank, self.clock.device_mark)
-        check_plans_agree(self.plan, self.world)
+        Rounds.__init__(self, carrier.task, experiment, own, context, carrier.clock)  # all else of a loop is the carrier's
+        self.carrier, self.is_over, self._ridden = carrier, False, 0
+        self.data, self.precisions, self.schedules = carrier.data, carrier.precisions, carrier.schedules
+        # Whoever looks back sees the rows of training too.
+        self.recorder.recent = carrier.recorder.recent
         self.state = replace(
             carrier.state,
             model=carrier.state.module,
             row={}, metrics={}, info=dict(carrier.state.info), evaluations={"": Weights()},
             checkpoint_reasons=[], stop_reasons=[], pause_reasons=[], skip_reasons=[],
-            artifacts=artifacts, display=display, config=config or {}, name=name or experiment.name, checkpoints=store,
+            **context.told_hooks(experiment),
         )  # fmt: skip
-        self._make_parts(store, carrier.schedules, stop_asked, send_artifacts)
+        self._make_parts_that_train()
         self.state.model = carrier.state.model
         calls = self.plan.calls
         for call in (call for event in OF_TRAINING for call in calls[event] if self.is_own(call)):

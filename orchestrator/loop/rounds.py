@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.checkpoint.position import Stage
+from orchestrator.config.experiment import Experiment
 from orchestrator.errors import WorkersDisagree
 from orchestrator.loop.ledger import Ledger
 from orchestrator.loop.report import Report
-from orchestrator.loop.saving import Saving
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving import Contents, Saving
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import Stopping
-from orchestrator.loop.training_cursor import TrainingCursor
+from orchestrator.loop.training_cursor import Epochs, TrainingCursor
 from orchestrator.loop.world import World
-from orchestrator.stats.recorder import Recorder
+from orchestrator.task import Task
 
 logger = logging.getLogger("hookyard")
 
@@ -34,15 +37,22 @@ class Rounds(ABC):
     All ranks yield the same number of reports at the same places.
     """
 
-    world: World
-    recorder: Recorder
-    plan: Plan
     state: State
-    clock: Clock
-    cursor: TrainingCursor
-    stopping: Stopping
-    ledger: Ledger
-    saving: Saving
+
+    def __init__(self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext, clock: Clock) -> None:
+        self.task, self.experiment, self.context, self.clock = task, experiment, context, clock
+        self.world, self.recorder = context.world, context.recorder
+        self.plan = Plan(hooks, self.world.rank, self.world.local_rank, clock.device_mark)
+        check_plans_agree(self.plan, self.world)
+
+    def _make_parts(self, train: Epochs, contents: Contents) -> None:
+        """The parts that any loop has; call it once there is a state."""
+        state, world, context = self.state, self.world, self.context
+        self.cursor = TrainingCursor(self.experiment, state, train, world)
+        self.stopping = Stopping(state, world, self.clock, context.stop_asked, self.plan.budgets)
+        self.ledger = Ledger(self.recorder, self.plan, state, self.cursor)
+        self.saving = Saving(context.store, state, self.plan, contents, self.cursor, world, self.ledger, context.send_artifacts)
+        world.when_aborted.append(self.recorder.lose_device)
 
     def restore(self, name: str) -> None:
         """Puts a stored checkpoint back; call it on every rank, before `run`. Fires `on_load`."""

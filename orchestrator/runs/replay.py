@@ -22,6 +22,7 @@ from orchestrator.engines.in_process import device_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, RunError, UsageError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.run_folder import RunFolder
@@ -98,12 +99,14 @@ class _Way:
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
             resolved.task, resolved.experiment, {**own, **hooks},
-            world=world,
-            recorder=_UpTo(self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity),
-            store=_store(folder),
-            artifacts=Path(self.rows),
-            config={**to_dict(resolved.experiment), "sweep": None},
-            name=folder.name,
+            RunContext(
+                world=world,
+                recorder=_UpTo(self.iteration, Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity),
+                store=_store(folder),
+                artifacts=Path(self.rows),
+                config={**to_dict(resolved.experiment), "sweep": None},
+                name=folder.name,
+            ),
             origin=Origin(**found) if found else None,
             resumes=self.checkpoint is not None,
         )  # fmt: skip

@@ -24,6 +24,7 @@ from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.every_key.tasks import WATCHED
 from tests.tasks import Rows, numbers
@@ -77,7 +78,7 @@ def left_by(written: Mapping[str, Any], folder: Path) -> str:
     WATCHED.clear()
     loop = Loop(
         resolved.task, resolved.experiment, {**resolved.hooks, "settings": Settings(told)},
-        recorder=rows, store=store, artifacts=folder, display=told, config=experiment.model_dump(mode="json"), name="run",
+        RunContext(recorder=rows, store=store, artifacts=folder, display=told, config=experiment.model_dump(mode="json"), name="run"),
     )  # fmt: skip
     for layer, module in loop.state.module.named_modules():
         module.register_forward_hook(lambda *_, layer=layer: ran.update([layer]))

@@ -19,6 +19,7 @@ from orchestrator import load_experiment
 from orchestrator.config.experiment import Component
 from orchestrator.config.resolve import resolve
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import experiment
@@ -203,7 +204,7 @@ def test_bits_per_character_by_hand(task: CharLM) -> None:
 def _validate(rank: int, world_size: int) -> dict[str, float]:
     still = Component(type="SGD", lr=0.0)
     fields = experiment(steps=1, batch_size=3, optimizer=still, loader={"eval_batch_size": 2})
-    loop = Loop(Small(), fields, {}, world=World(rank, world_size, rank))
+    loop = Loop(Small(), fields, {}, RunContext(world=World(rank, world_size, rank)))
     (report,) = loop.run()
     return dict(report.metrics)
 

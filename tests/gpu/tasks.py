@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from hooks import Hook
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.recorder import Recorder
 from tests.tasks import Points, experiment
@@ -33,7 +34,7 @@ def loop_on(
     artifacts: Path = Path("."), store: Any = None, **settings: Any,
 ) -> Loop:  # fmt: skip
     world = World(device=device)
-    return Loop(task or Points(), experiment(**settings), hooks or {}, world=world, recorder=recorder, artifacts=artifacts, store=store)
+    return Loop(task or Points(), experiment(**settings), hooks or {}, RunContext(world=world, recorder=recorder or Recorder(), artifacts=artifacts, store=store))
 
 
 def raw_on(

@@ -21,6 +21,7 @@ from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop import rounds
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.strategy import sharded
 from orchestrator.loop.world import World
 from orchestrator.stats.reading import read_recorded
@@ -69,7 +70,7 @@ def _train(rank: int, world_size: int, use_cuda: bool, folder: str) -> tuple[dic
         dist.init_process_group("nccl", init_method=f"file://{folder}/nccl", rank=rank, world_size=world_size)
     rows = Rows()
     hooks = {"perf_stats": PerfStats(), "clip": GradientClip(1e6)}
-    loop = Loop(Points(), experiment(batch_size=4), hooks, world=World(rank, world_size, rank, device=device), recorder=rows)
+    loop = Loop(Points(), experiment(batch_size=4), hooks, RunContext(world=World(rank, world_size, rank, device=device), recorder=rows))
     list(loop.run())
     waits = [row["all_reduce_wait_s"] for row in rows.rows if row["phase"] == "train"]
     return numbers(loop.state.module), [float(wait.resolve() if hasattr(wait, "resolve") else wait) for wait in waits]

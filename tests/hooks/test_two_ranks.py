@@ -26,6 +26,7 @@ from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.config.experiment import Component
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers
@@ -60,9 +61,7 @@ def life(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         Points(train=48, val=16),
         experiment(**fields),
         {**hooks_of(rank), "seen": seen},
-        world=World(rank, world_size, rank),
-        recorder=rows,
-        artifacts=Path(folder),
+        RunContext(world=World(rank, world_size, rank), recorder=rows, artifacts=Path(folder)),
     )
     reports = [report.metrics for report in loop.run()]
     train = [row for row in rows.rows if row["phase"] == "train"]

@@ -18,6 +18,7 @@ from hooks.training.ema import EMA
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.phases import run_phase
 from tests.tasks import Points, described, experiment
@@ -258,7 +259,7 @@ def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
     """MMEngine's best checkpoint has none, so that nobody can go on from it."""
     store = CheckpointStore(Storage(tmp_path))
     hook = Checkpoint(every=Rhythm(100), save_last=False, best="val/loss")
-    loop = Loop(Points(), experiment(epochs=1), {"checkpoint": hook}, store=store)
+    loop = Loop(Points(), experiment(epochs=1), {"checkpoint": hook}, RunContext(store=store))
     list(loop.run())
     assert loop.state.optimizer is not None
     expected = loop.state.optimizer.state_dict()["state"]
@@ -465,7 +466,7 @@ def test_what_was_judged_is_what_is_published(tmp_path: Path, evaluate: Any, bes
     store = CheckpointStore(Storage(tmp_path))
     hook = Checkpoint(best=best, publish=["state_dict", "raw_model"])
     ema = EMA(average="stochastic", evaluate=evaluate)
-    loop = Loop(Points(), experiment(epochs=1), {"ema": ema, "checkpoint": hook}, store=store)
+    loop = Loop(Points(), experiment(epochs=1), {"ema": ema, "checkpoint": hook}, RunContext(store=store))
     list(loop.run())
     (file,) = (tmp_path / "published").iterdir()
     published = torch.load(file, weights_only=True)

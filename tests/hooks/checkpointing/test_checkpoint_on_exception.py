@@ -12,6 +12,7 @@ from hooks import Hook, HookError, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -23,7 +24,7 @@ TASK = Points(train=52, dropout=0.3)
 def train(root: Path, hooks: dict[str, Hook], **fields: Any) -> Loop:
     """Trains until it fails; checkpoints lie where a run has them, below the artifacts."""
     store = CheckpointStore(Storage(root) / "checkpoints")
-    loop = Loop(TASK, experiment(**fields), hooks, store=store, artifacts=root)
+    loop = Loop(TASK, experiment(**fields), hooks, RunContext(store=store, artifacts=root))
     with pytest.raises(HookError, match="broken on purpose"):
         list(loop.run())
     return loop
@@ -83,7 +84,7 @@ class BreaksOn(Hook):
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     hooks: dict[str, Hook] = {"checkpoint": Checkpoint(save_on_exception=True), "breaks": BreaksOn(1)}
     world = World(rank=rank, world_size=world_size)
-    loop = Loop(Points(train=52), experiment(), hooks, artifacts=Path(folder), world=world)
+    loop = Loop(Points(train=52), experiment(), hooks, RunContext(artifacts=Path(folder), world=world))
     with pytest.raises((HookError, RuntimeError)):
         list(loop.run())
 

@@ -16,6 +16,7 @@ from hooks import Hook, Rhythm, State
 from hooks.checkpointing.export import Export
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment, numbers
@@ -164,7 +165,7 @@ def test_what_cannot_be_exported_is_said(forward: Any, said: str, tmp_path: Path
 
 
 def train(folder: Path, hooks: dict[str, Hook], **fields: Any) -> tuple[Loop, list[dict[str, Any]]]:
-    loop = Loop(TASK, experiment(**fields), hooks, artifacts=folder)
+    loop = Loop(TASK, experiment(**fields), hooks, RunContext(artifacts=folder))
     return loop, [report.metrics for report in loop.run()]
 
 
@@ -228,7 +229,7 @@ def test_averaged_weights_are_exported_where_they_are_asked_for(evaluate: Any, t
 def test_what_is_judged_is_what_is_exported(evaluate: Any, config: dict[str, Any], averaged: bool, tmp_path: Path) -> None:
     ema = EMA(decay=0.9, evaluate=evaluate)
     hooks: dict[str, Hook] = {"export": Export(), "as_trained": Export(weights="raw"), "ema": ema}
-    loop = Loop(TASK, experiment(epochs=1), hooks, artifacts=tmp_path, config=config)
+    loop = Loop(TASK, experiment(epochs=1), hooks, RunContext(artifacts=tmp_path, config=config))
     list(loop.run())
     points = torch.randn(9, 5)
     raw = in_eval(loop.state.module, points)
@@ -241,7 +242,7 @@ def test_what_is_judged_is_what_is_exported(evaluate: Any, config: dict[str, Any
 
 @pytest.mark.parametrize("hooks", [{}, {"ema": EMA(evaluate="raw")}, {"a": EMA(evaluate="both"), "b": EMA(evaluate="both")}])
 def test_averages_that_are_not_there_or_not_clear_are_missed_at_the_start(hooks: dict[str, Hook], tmp_path: Path) -> None:
-    loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, artifacts=tmp_path)
+    loop = Loop(TASK, experiment(), {"export": Export(weights="ema"), **hooks}, RunContext(artifacts=tmp_path))
     with pytest.raises(Exception, match=r"weights: ema needs one hook .* there are [02]; add ema"):
         next(loop.run())
 
@@ -310,7 +311,7 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     hooks: dict[str, Hook] = {"export": Export(weights="ema"), "ema": EMA(decay=0.9, buffers="recompute")}
     task = Points(train=52, batch_norm=True)
     own = Path(folder) / str(rank)
-    loop = Loop(task, experiment(epochs=1), hooks, artifacts=own, world=World(rank=rank, world_size=world_size))
+    loop = Loop(task, experiment(epochs=1), hooks, RunContext(artifacts=own, world=World(rank=rank, world_size=world_size)))
     list(loop.run())
     points = torch.ones(3, 5)
     with loop.plan.hooks["ema"].applied(loop.state):

@@ -15,6 +15,7 @@ from hooks.logs import output_csv
 from hooks.logs.output_csv import OutputCSV
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, experiment
@@ -126,21 +127,21 @@ def expected(seen: dict[int, int], size: int, seed: int) -> list[list[str]]:
 def test_each_sample_of_val_and_test_has_its_line(id_key: Any, tmp_path: Path) -> None:
     outputs = Outputs()
     hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
-    list(Loop(TASK, experiment(epochs=2, batch_size=4), hooks, artifacts=tmp_path).run())
+    list(Loop(TASK, experiment(epochs=2, batch_size=4), hooks, RunContext(artifacts=tmp_path)).run())
     assert files(tmp_path) == ["csv/test/step-00000010.csv", "csv/val/step-00000005.csv", "csv/val/step-00000010.csv"]
     assert lines(tmp_path / "csv/val/step-00000010.csv") == expected(outputs.seen["val"], 11, 1)
     assert lines(tmp_path / "csv/test/step-00000010.csv") == expected(outputs.seen["test"], 7, 2)
 
 
 def test_phases_that_are_not_asked_for_are_left_out(tmp_path: Path) -> None:
-    list(Loop(TASK, experiment(epochs=1), {"csv": OutputCSV(phases=("test",))}, artifacts=tmp_path).run())
+    list(Loop(TASK, experiment(epochs=1), {"csv": OutputCSV(phases=("test",))}, RunContext(artifacts=tmp_path)).run())
     assert [file.split("/")[1] for file in files(tmp_path)] == ["test"]
 
 
 def test_each_set_of_weights_has_a_file(tmp_path: Path) -> None:
     outputs = Outputs()
     hooks: dict[str, Hook] = {"csv": OutputCSV(), "ema": EMA(decay=0.99, evaluate="both"), "outputs": outputs}
-    loop = Loop(TASK, experiment(epochs=1), hooks, artifacts=tmp_path)
+    loop = Loop(TASK, experiment(epochs=1), hooks, RunContext(artifacts=tmp_path))
     list(loop.run())
     assert files(tmp_path) == [
         "csv/test/ema/step-00000003.csv",
@@ -162,7 +163,7 @@ def _on_a_rank(rank: int, world_size: int, folder: str, id_key: Any) -> Any:
     artifacts = Path(folder) / str(rank)
     task = Points(train=20, val=1, test=7)
     hooks: dict[str, Hook] = {"csv": OutputCSV(id_key=id_key), "outputs": outputs}
-    list(Loop(task, experiment(epochs=1, batch_size=2), hooks, artifacts=artifacts, world=World(rank=rank, world_size=world_size)).run())
+    list(Loop(task, experiment(epochs=1, batch_size=2), hooks, RunContext(artifacts=artifacts, world=World(rank=rank, world_size=world_size))).run())
     return outputs.seen
 
 

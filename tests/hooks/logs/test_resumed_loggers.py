@@ -18,6 +18,7 @@ from hooks.parts.logs.window_statistics import Statistic
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -41,7 +42,7 @@ def _hooks() -> dict[str, Hook]:
 
 def _live(folder: Path, restore: str | None = None) -> None:
     store = CheckpointStore(Storage(folder / "checkpoints"))
-    loop = Loop(Points(), experiment(epochs=2), _hooks(), store=store, artifacts=folder)
+    loop = Loop(Points(), experiment(epochs=2), _hooks(), RunContext(store=store, artifacts=folder))
     if restore:
         loop.restore(restore)
     for _ in loop.run():
@@ -85,7 +86,7 @@ def _two_epochs(rank: int, world_size: int, root: str, epochs: int, restore: str
     }
     store = CheckpointStore(Storage(root), master=rank == 0)
     fields = {"epochs": epochs, "batch_size": 8 if world_size == 2 else 13}
-    loop = Loop(Points(val=0), experiment(**fields), hooks, world=World(rank, world_size, rank), store=store, artifacts=Path(root, str(world_size)))
+    loop = Loop(Points(val=0), experiment(**fields), hooks, RunContext(world=World(rank, world_size, rank), store=store, artifacts=Path(root, str(world_size))))
     if restore:
         loop.restore(restore)
     for _ in loop.run():
@@ -107,7 +108,7 @@ def _ranks_files(rank: int, world_size: int, root: str) -> list[str]:
     folder = Path(root) / str(rank)
     folder.mkdir()
     loop = Loop(
-        Points(), experiment(epochs=1), _hooks(), world=World(rank=rank, world_size=world_size, local_rank=rank), artifacts=folder
+        Points(), experiment(epochs=1), _hooks(), RunContext(world=World(rank=rank, world_size=world_size, local_rank=rank), artifacts=folder)
     )
     for _ in loop.run():
         pass

@@ -25,6 +25,7 @@ from hooks.parts.logs.window_statistics import Statistic
 from hooks.stats.activation_stats import ActivationStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.hooks.parts.logs.test_hyperparameters import CONFIG, SWEPT, trial
 from tests.hooks.phases import check_tensors_are_read_every_third_time, loss_rows, run_phase
 from tests.tasks import Points, experiment
@@ -256,7 +257,7 @@ def test_what_another_hook_left_is_drawn_once(start: Start, tmp_path: Path) -> N
 
 
 def _train(folder: Path, hooks: dict[str, Hook], **fields: Any) -> Loop:
-    loop = Loop(Points(**fields.pop("task", {})), experiment(**fields), hooks, artifacts=folder)
+    loop = Loop(Points(**fields.pop("task", {})), experiment(**fields), hooks, RunContext(artifacts=folder))
     for _ in loop.run():
         pass
     return loop

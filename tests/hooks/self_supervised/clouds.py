@@ -18,6 +18,7 @@ from hooks import Hook
 from orchestrator import Task
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment, numbers
@@ -95,7 +96,7 @@ def train(task: Task, hooks: Mapping[str, Hook], *, root: Path | None = None, re
     torch.manual_seed(99)
     rows = Rows()
     store = CheckpointStore(Storage(root), master=world.is_master) if root else None
-    loop = Loop(task, experiment(**{"epochs": 3, "batch_size": 8, **fields}), hooks, recorder=rows, store=store, world=world)
+    loop = Loop(task, experiment(**{"epochs": 3, "batch_size": 8, **fields}), hooks, RunContext(recorder=rows, store=store, world=world))
     if restore:
         loop.restore(restore)
     list(loop.run())

@@ -16,6 +16,7 @@ from hooks.plan import HookError, Plan
 from hooks.self_supervised.distillation import Distillation, DistillationOutput
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers
@@ -59,7 +60,7 @@ def lived(root: Path, hook: Distillation, restore: str | None = None) -> tuple[d
     torch.manual_seed(99)
     rows = Rows()
     hooks: dict[str, Hook] = {"distillation": hook, "seen": Seen(), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
-    loop = Loop(Distilled(dropout=0.4, batch_norm=True), experiment(), hooks, store=CheckpointStore(Storage(root)), recorder=rows)
+    loop = Loop(Distilled(dropout=0.4, batch_norm=True), experiment(), hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows))
     if restore:
         loop.restore(restore)
     list(loop.run())

@@ -21,6 +21,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator import Task
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment, numbers
 
@@ -155,7 +156,7 @@ def lived(root: Path, method: str, hook: Hook, restore: str | None = None, **fie
     rows = Rows()
     hooks: dict[str, Hook] = {method: hook, "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
     fields = {"epochs": 2, "batch_size": 8, **fields}
-    loop = Loop(TwoViews(method), experiment(**fields), hooks, store=CheckpointStore(Storage(root)), recorder=rows)
+    loop = Loop(TwoViews(method), experiment(**fields), hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows))
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]

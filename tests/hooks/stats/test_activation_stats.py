@@ -17,6 +17,7 @@ from hooks.rhythm import Rhythm
 from hooks.stats.activation_stats import ActivationStats
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -234,7 +235,7 @@ def _train(folder: Path, world: World | None = None, restore: bool = False, ever
     task = _Watched(train=44, val=11)
     store = CheckpointStore(Storage(folder / "checkpoints"), "points", world is None or world.rank == 0)
     hooks = {"activations": ActivationStats(every=Rhythm(2, "steps")), "checkpoint": Checkpoint(every=Rhythm.parse(every), keep=None)}
-    loop = Loop(task, experiment(**fields), hooks, world=world, store=store, artifacts=folder)
+    loop = Loop(task, experiment(**fields), hooks, RunContext(world=world or World(), store=store, artifacts=folder))
     if restore:
         loop.restore("step-00000003")
     list(loop.run())

@@ -14,6 +14,7 @@ import torch
 from hooks import Hook, State
 from hooks.stats.device_stats import DeviceStats
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment
 
 GPU_COLUMNS = {
@@ -128,7 +129,7 @@ def test_nothing_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_it_reads_every_so_many_iterations_of_each_phase() -> None:
     hooks: dict[str, Hook] = {"device": DeviceStats(interval=3)}
     rows = Rows()
-    list(Loop(Points(train=52, val=32), experiment(epochs=1), hooks, recorder=rows).run())
+    list(Loop(Points(train=52, val=32), experiment(epochs=1), hooks, RunContext(recorder=rows)).run())
     assert [one["phase"] for one in rows.rows if "cpu_percent" in one] == ["train", "train", "val"]
     assert [one["iteration"] for one in rows.rows if "cpu_percent" in one] == [3, 6, 3]
 

@@ -14,6 +14,7 @@ from hooks import Plan, State
 from hooks.rhythm import Rhythm
 from hooks.stats.layer_memory import LayerMemory
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, experiment
 
 EVERY_STEP = Rhythm(1, "steps")
@@ -60,7 +61,7 @@ def test_on_cuda_a_layer_has_what_was_allocated_meanwhile(tmp_path: Path, monkey
 
 
 def test_it_measures_training_at_its_steps_and_leaves_no_hooks(tmp_path: Path) -> None:
-    loop = Loop(Points(train=44, val=11), experiment(), {"memory": LayerMemory(every=Rhythm(4, "steps"))}, artifacts=tmp_path)
+    loop = Loop(Points(train=44, val=11), experiment(), {"memory": LayerMemory(every=Rhythm(4, "steps"))}, RunContext(artifacts=tmp_path))
     list(loop.run())
     table = pd.read_parquet(tmp_path / "layer_memory").query("layer == '0'")
     assert table["iteration"].tolist() == [4, 8, 12]

@@ -18,6 +18,7 @@ from hooks import HookError, Plan, State
 from hooks.stats import memory_snapshot
 from hooks.stats.memory_snapshot import MemorySnapshot
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, experiment
 
 
@@ -101,7 +102,7 @@ def test_source_lines_are_there_where_tracemalloc_traces(tmp_path: Path) -> None
 
 def test_it_writes_after_the_steps_asked_for(tmp_path: Path) -> None:
     """Once each, also where a step has several micro-batches."""
-    loop = Loop(Points(train=44, val=11), experiment(accumulate=2), {"memory": MemorySnapshot(steps=(2, 5))}, artifacts=tmp_path)
+    loop = Loop(Points(train=44, val=11), experiment(accumulate=2), {"memory": MemorySnapshot(steps=(2, 5))}, RunContext(artifacts=tmp_path))
     list(loop.run())
     assert _names(tmp_path) == ["rank=0-step=2.txt", "rank=0-step=5.txt"]
 
@@ -128,7 +129,7 @@ def test_the_cpus_lack_of_memory_is_one(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_shows_its_own_error(tmp_path: Path) -> None:
     (tmp_path / "memory").touch()  # where the snapshot's folder is to be
-    loop = Loop(Points(fails=True), experiment(), {"memory": MemorySnapshot()}, artifacts=tmp_path)
+    loop = Loop(Points(fails=True), experiment(), {"memory": MemorySnapshot()}, RunContext(artifacts=tmp_path))
     with pytest.raises(ArithmeticError, match="this loss fails on purpose"):
         list(loop.run())
 

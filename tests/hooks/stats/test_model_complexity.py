@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hooks import Hook, State
 from hooks.stats.model_complexity import ModelComplexity, readable
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.hooks.phases import Screen
 from tests.ranks import on_ranks
@@ -203,7 +204,7 @@ def test_a_run_trains_as_without_it(tmp_path: Path, precision: str) -> None:
     task = Points(batch_norm=True, dropout=0.4, noisy=True)
 
     def final(hooks: dict[str, Hook]) -> tuple[Loop, list[dict[str, Any]]]:
-        loop = Loop(task, experiment(epochs=1, precision=precision), hooks, artifacts=tmp_path)
+        loop = Loop(task, experiment(epochs=1, precision=precision), hooks, RunContext(artifacts=tmp_path))
         return loop, [report.metrics for report in loop.run()]
 
     plain, plain_reports = final({})
@@ -216,7 +217,7 @@ def test_a_run_trains_as_without_it(tmp_path: Path, precision: str) -> None:
 def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     def trained(hooks: dict[str, Hook]) -> Loop:
         task, world = Points(batch_norm=True, dropout=0.4, noisy=True), World(rank=rank, world_size=world_size)
-        loop = Loop(task, experiment(epochs=1), hooks, artifacts=Path(folder), world=world)
+        loop = Loop(task, experiment(epochs=1), hooks, RunContext(artifacts=Path(folder), world=world))
         list(loop.run())
         return loop
 

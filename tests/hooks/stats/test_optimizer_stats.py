@@ -20,6 +20,7 @@ from hooks.training.gradient_clip import GradientClip
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Component
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, experiment
 
@@ -144,7 +145,7 @@ def _train(folder: Path, hooks: dict[str, Hook] | None = None, restore: bool = F
     ours = {"optimizer": OptimizerStats(every=Rhythm(2, "steps")), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
     adam = Component(type="Adam", lr=0.01)
     task = Points(train=44, val=11)
-    loop = Loop(task, experiment(optimizer=adam, **fields), ours | (hooks or {}), store=store, artifacts=folder, recorder=rows)
+    loop = Loop(task, experiment(optimizer=adam, **fields), ours | (hooks or {}), RunContext(store=store, artifacts=folder, recorder=rows))
     if restore:
         loop.restore("step-00000003")
     list(loop.run())

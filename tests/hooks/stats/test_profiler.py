@@ -16,6 +16,7 @@ from hooks import Hook, State
 from hooks.stats import profiler
 from hooks.stats.profiler import Profiler
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Breaks, Points, experiment
@@ -34,7 +35,7 @@ def stops(monkeypatch: pytest.MonkeyPatch) -> list[profile]:
 
 
 def _train(folder: Path, hook: Profiler, world: World | None = None, hooks: dict[str, Hook] | None = None, **fields: Any) -> Loop:
-    loop = Loop(POINTS, experiment(**fields), {"profiler": hook, **(hooks or {})}, world=world, artifacts=folder)
+    loop = Loop(POINTS, experiment(**fields), {"profiler": hook, **(hooks or {})}, RunContext(world=world or World(), artifacts=folder))
     list(loop.run())
     return loop
 

@@ -17,6 +17,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.stats.row_stats import STATISTICS, RowStats
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -50,7 +51,7 @@ def trained(
     hooks: dict[str, Hook] = {"row_stats": RowStats(report), "sparse": Sparse()}
     if root:
         hooks["checkpoint"] = Checkpoint(every=Rhythm(5, "steps"), keep=None)
-    loop = Loop(Points(), experiment(**{"epochs": 2, "batch_size": 4, **fields}), hooks, store=store, recorder=rows, world=world)
+    loop = Loop(Points(), experiment(**{"epochs": 2, "batch_size": 4, **fields}), hooks, RunContext(store=store, recorder=rows, world=world))
     if restore:
         loop.restore(restore)
     return [report.metrics for report in loop.run()], rows

@@ -19,6 +19,7 @@ from orchestrator.config.resolve import resolve
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from tests.ranks import on_ranks
@@ -65,7 +66,7 @@ def test_what_the_run_is() -> None:
     given = described(epochs=3, seed=7, hooks={"runtime_info": {}})
     config = to_dict(given)
     task = resolve(given.source).task
-    loop = Loop(task, given, {"info": RuntimeInfo()}, config=config)
+    loop = Loop(task, given, {"info": RuntimeInfo()}, RunContext(config=config))
     next(loop.run())
     info = loop.state.info
     assert (info["experiment"], info["seed"], info["max_epochs"], info["max_steps"]) == ("points", 7, 3, None)
@@ -176,7 +177,7 @@ def test_without_anything_known_nothing_is_written(tmp_path: Path) -> None:
 
 def _on_a_rank(rank: int, world_size: int) -> Any:
     loop = Loop(
-        Points(train=52, val=23), experiment(epochs=1), {"info": RuntimeInfo()}, world=World(rank=rank, world_size=world_size)
+        Points(train=52, val=23), experiment(epochs=1), {"info": RuntimeInfo()}, RunContext(world=World(rank=rank, world_size=world_size))
     )
     list(loop.run())
     return {name: loop.state.info[name] for name in ("world_size", "data", "samples", "metrics")}

@@ -14,6 +14,7 @@ from hooks import Hook, State
 from hooks.parts.gpu_peaks import PEAKS, peak_flops
 from hooks.stats.throughput import Throughput
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment
 
 
@@ -82,7 +83,7 @@ def test_in_a_run_it_is_what_the_rows_say(accumulate: int) -> None:
     """With accumulation a row is a micro-batch, and an epoch ends in a short one."""
     hooks: dict[str, Hook] = {"throughput": Throughput(interval=4, window=3)}
     rows = Rows()
-    loop = Loop(Points(train=52), experiment(epochs=2, accumulate=accumulate), hooks, recorder=rows)
+    loop = Loop(Points(train=52), experiment(epochs=2, accumulate=accumulate), hooks, RunContext(recorder=rows))
     reports = [report.metrics for report in loop.run()]
     train = [one for one in rows.rows if one["phase"] == "train"]
     assert len(train) == 14

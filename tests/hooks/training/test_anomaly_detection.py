@@ -12,6 +12,7 @@ from torch import Tensor
 from hooks import Hook, HookError, State
 from hooks.training.anomaly_detection import AnomalyDetection
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Breaks, Points, Rows, experiment
 
 Setting = tuple[bool, bool]
@@ -85,6 +86,6 @@ def test_names_the_operation_and_where_it_was_called() -> None:
 
 
 def test_without_it_the_same_run_ends_with_weights_that_are_no_numbers() -> None:
-    loop = Loop(RootOfNothing(val=0), experiment(epochs=1), {}, recorder=Rows())
+    loop = Loop(RootOfNothing(val=0), experiment(epochs=1), {}, RunContext(recorder=Rows()))
     list(loop.run())
     assert any(parameter.isnan().any() for parameter in loop.state.module.parameters())

@@ -15,6 +15,7 @@ from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.ranks import on_ranks
@@ -152,7 +153,7 @@ def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
 def run(root: Path, restore: str | None = None, epochs: int = 2) -> Loop:
     """Two epochs of seven steps; the first layer is frozen for nine of them."""
     hooks = {"freeze": FreezeParameters(["0.*"], until=Rhythm(9, "steps"))}
-    loop = Loop(Points(), experiment(epochs=epochs), hooks, store=CheckpointStore(Storage(root)))
+    loop = Loop(Points(), experiment(epochs=epochs), hooks, RunContext(store=CheckpointStore(Storage(root))))
     if restore:
         loop.restore(restore)
     for _ in loop.run():

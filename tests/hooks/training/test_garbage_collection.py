@@ -10,6 +10,7 @@ import pytest
 from hooks import Hook, HookError, State
 from hooks.training.garbage_collection import GarbageCollection
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Breaks, Points, experiment
@@ -94,7 +95,7 @@ def _collections(rank: int, world_size: int) -> Any:
     seen: list[tuple[str, int]] = []
     hooks = {"gc": GarbageCollection(interval=4), **({"makes": Makes()} if rank == 1 else {})}
     world = World(rank, world_size, rank)
-    loop = Loop(Points(train=70, val=0), experiment(batch_size=4, epochs=1), hooks, world=world)
+    loop = Loop(Points(train=70, val=0), experiment(batch_size=4, epochs=1), hooks, RunContext(world=world))
 
     def note(moment: str, info: dict[str, int]) -> None:
         if moment == "start" and not gc.isenabled():

@@ -22,6 +22,7 @@ from hooks.training.nan_guard import NanGuard
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.training.steps import batches, new_state, train
 from tests.ranks import on_ranks
@@ -174,7 +175,7 @@ def life(root: Path, restore: str | None = None, bad: tuple[int, ...] = BAD, **f
     seen = Seen()
     hooks = {"sampler_seed": DistSamplerSeed(), "spike": LossSpike(window=20, warmup=3, threshold=50.0), "save": SaveAt(), "seen": seen}
     fields = {"epochs": 3, "batch_size": 4, **fields}
-    loop = Loop(SpikyPoints(bad=bad, train=48, val=7), experiment(**fields), hooks, store=CheckpointStore(Storage(root)), artifacts=root)
+    loop = Loop(SpikyPoints(bad=bad, train=48, val=7), experiment(**fields), hooks, RunContext(store=CheckpointStore(Storage(root)), artifacts=root))
     if restore:
         loop.restore(restore)
     list(loop.run())

@@ -16,6 +16,7 @@ from hooks import Hook, State
 from hooks.training.nan_guard import NanGuard
 from hooks.training.output_mask import OutputMask
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment, numbers
 
@@ -144,7 +145,7 @@ class Outputs(Hook):
 def test_loss_and_accuracy_are_those_over_the_classes_there_are_and_nothing_else_changes(tmp_path: Path) -> None:
     outputs = Outputs()
     hooks = {"mask": OutputMask(), "outputs": outputs, "guard": NanGuard()}
-    loop = Loop(Some(), experiment(epochs=1, seed=3), hooks, artifacts=tmp_path)
+    loop = Loop(Some(), experiment(epochs=1, seed=3), hooks, RunContext(artifacts=tmp_path))
     (report,) = loop.run()
     logits, labels = torch.cat(outputs.raw)[:, [0, 2]], torch.cat(outputs.labels) // 2
     assert report.metrics["val/loss"] == pytest.approx(functional.cross_entropy(logits, labels).item(), rel=1e-5)

@@ -15,6 +15,7 @@ from hooks.logs.json_lines import JsonLines
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.config.experiment import Component
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import Points, Rows, experiment
 
@@ -182,7 +183,7 @@ def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, inte
         "reads": reads,
     }
     schedule = Component(type="OneCycleLR", max_lr=1.0, total_steps=20)
-    list(Loop(Points(val=0), experiment(epochs=1, scheduler=schedule), hooks, recorder=rows, artifacts=tmp_path).run())
+    list(Loop(Points(val=0), experiment(epochs=1, scheduler=schedule), hooks, RunContext(recorder=rows, artifacts=tmp_path)).run())
     used = {row["iteration"]: (row["lr"], row["momentum"]) for row in rows.rows}
     assert len(set(used.values())) == 7
     assert reads.iterations == [rate for rate, _ in used.values()]

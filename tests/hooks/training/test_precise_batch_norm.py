@@ -13,6 +13,7 @@ from hooks.training.precise_batch_norm import PreciseBatchNorm
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.hooks.training.steps import batches, new_state, small_model
@@ -144,7 +145,7 @@ def test_a_resume_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, cach
 
     def live(restore: str | None = None) -> dict[str, Any]:
         hooks = {"precise": PreciseBatchNorm(24, cache_samples), "save": SaveAt()}
-        loop = Loop(TASK, experiment(), hooks, store=CheckpointStore(Storage(tmp_path)))
+        loop = Loop(TASK, experiment(), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
         if restore:
             loop.restore(restore)
         reports = [report.metrics for report in loop.run()]
@@ -156,7 +157,7 @@ def test_a_resume_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, cach
 def _on_a_rank(rank: int, world_size: int) -> Any:
     seen = AtValidation()
     hooks = {"sync": SyncBuffers(), "precise": PreciseBatchNorm(52), "seen": seen}
-    loop = Loop(TASK, experiment(epochs=1, batch_size=6), hooks, world=World(rank, world_size, rank))
+    loop = Loop(TASK, experiment(epochs=1, batch_size=6), hooks, RunContext(world=World(rank, world_size, rank)))
     list(loop.run())
     (found,), (expected,) = seen.found, seen.expected
     return [value.tolist() for value in found], [value.tolist() for value in expected]

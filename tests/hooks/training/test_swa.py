@@ -19,6 +19,7 @@ from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, described, numbers
 
@@ -60,7 +61,7 @@ def life(root: Path, restore: str | None = None) -> tuple[Loop, Rows, dict[str, 
     }
     experiment = described(epochs=EPOCHS, batch_size=26, scheduler={"type": "SWALR", **SCHEDULE})
     rows = Rows()
-    loop = Loop(TASK, experiment, hooks, store=CheckpointStore(Storage(root)), recorder=rows)
+    loop = Loop(TASK, experiment, hooks, RunContext(store=CheckpointStore(Storage(root)), recorder=rows))
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hooks import Hook, Rhythm, State
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
@@ -94,7 +95,7 @@ def _validated_with(rank: int, world_size: int) -> list[list[float]]:
     means = Means()
     given = experiment(steps=7, batch_size=4, validate_every=Rhythm(3, "steps"))
     hooks: dict[str, Hook] = {"sync": SyncBuffers(), "means": means}
-    list(Loop(Points(batch_norm=True), given, hooks, world=World(rank, world_size, rank)).run())
+    list(Loop(Points(batch_norm=True), given, hooks, RunContext(world=World(rank, world_size, rank))).run())
     return means.found
 
 

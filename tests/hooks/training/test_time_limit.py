@@ -14,6 +14,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.parameters import construct
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop, Report
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.hooks.phases import Ticks
@@ -70,7 +71,7 @@ def test_a_limit_of_nothing_is_refused(limit: int) -> None:
 def life(root: Path, clock: Ticks, limit: float, restore: str | None = None) -> tuple[Loop, list[Report]]:
     """A life of a run of 14 iterations, each of ten seconds, and of validations that take a second a batch."""
     hooks = {"takes": Takes(clock, lambda state: 10 if state.phase == "train" else 1), "time_limit": TimeLimit(limit)}
-    loop = Loop(Points(), experiment(), hooks, store=CheckpointStore(Storage(root)))
+    loop = Loop(Points(), experiment(), hooks, RunContext(store=CheckpointStore(Storage(root))))
     if restore:
         loop.restore(restore)
     return loop, list(loop.run())
@@ -121,7 +122,7 @@ def _one_rank_is_late(rank: int, world_size: int, folder: str) -> Any:
     time_limit.monotonic = clock
     store = CheckpointStore(Storage(folder), master=rank == 0)
     hooks: dict[str, Hook] = {"takes": Takes(clock, lambda state: 10.0 * rank), "time_limit": TimeLimit("25s")}
-    loop = Loop(Points(), experiment(), hooks, world=World(rank, world_size, rank), store=store)
+    loop = Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store))
     reports = list(loop.run())
     return loop.state.iteration, reports[-1].stopped, reports[-1].interrupted, store.names()
 

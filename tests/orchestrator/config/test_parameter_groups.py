@@ -18,6 +18,7 @@ from orchestrator.config.optimizer import build_optimizer
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.raw import raw_training
 from tests.tasks import Points, Rows, described, numbers
@@ -62,7 +63,7 @@ def written(**more: Any) -> Experiment:
 def loop_of(experiment: Experiment, folder: Path | None = None) -> tuple[Loop, Rows]:
     resolved, rows = resolve(experiment.source), Rows()
     store = CheckpointStore(Storage(folder)) if folder else None
-    return Loop(resolved.task, resolved.experiment, resolved.hooks, recorder=rows, store=store), rows
+    return Loop(resolved.task, resolved.experiment, resolved.hooks, RunContext(recorder=rows, store=store)), rows
 
 
 def by_hand(model: nn.Module) -> torch.optim.Optimizer:

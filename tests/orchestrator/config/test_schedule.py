@@ -17,6 +17,7 @@ from orchestrator.config.load import experiment_from_dict, load_experiment
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.orchestrator.config.samples import HERE, Own
 from tests.tasks import Rows, described, numbers
@@ -33,7 +34,7 @@ STEPS = 7
 def loop_of(experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None) -> tuple[Loop, Rows]:
     resolved, rows = resolve(experiment.source), Rows()
     store = CheckpointStore(Storage(folder)) if folder else None
-    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, **(more or {})}, recorder=rows, store=store), rows
+    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, **(more or {})}, RunContext(recorder=rows, store=store)), rows
 
 
 def scheduled(scheduler: Mapping[str, Any] | None, *, hooks: Mapping[str, Any] = BY_STEPS, **more: Any) -> Experiment:

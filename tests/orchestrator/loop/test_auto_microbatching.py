@@ -14,6 +14,7 @@ from hooks.training.gradient_clip import GradientClip
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -88,7 +89,7 @@ def lived(task: Points, root: Path | None = None, restore: str | None = None, wo
     world, rows, told = world or World(), Rows(), Told()
     hooks = {"gradient_clip": GradientClip(max_norm=0.5), **({"checkpoint": Checkpoint(every=Rhythm.parse("3 steps"), keep=None)} if root else {})}
     store = CheckpointStore(Storage(root), "points", master=world.is_master) if root else None
-    loop = Loop(task, experiment(**fields), hooks, world=world, recorder=rows, store=store, display=told)
+    loop = Loop(task, experiment(**fields), hooks, RunContext(world=world, recorder=rows, store=store, display=told))
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]

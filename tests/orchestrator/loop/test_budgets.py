@@ -17,6 +17,7 @@ from hooks.stats.activation_stats import ActivationStats
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import span_clock, stopping
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -85,7 +86,7 @@ def adding(time: ToldTime, budget: str = "5%") -> dict[str, Any]:
 def looks_of(rank: int, world_size: int) -> tuple[list[int], int]:
     time = told()
     hooks = adding(time)
-    loop = Loop(Points(train=2 * 8 * 300, val=0), experiment(epochs=1), hooks, world=World(rank, world_size))
+    loop = Loop(Points(train=2 * 8 * 300, val=0), experiment(epochs=1), hooks, RunContext(world=World(rank, world_size)))
     list(loop.run())
     return hooks["adds"].at, loop.plan.budgets.all["adds"].every[True]
 
@@ -101,7 +102,7 @@ def test_all_ranks_look_in_the_same_iterations_at_the_pace_of_the_dearest() -> N
 def trained(folder: Path, time: ToldTime, budget: str, restore: str = "") -> tuple[Loop, dict[str, Any], Rows]:
     hooks = {**adding(time, budget), "checkpoint": Checkpoint(every=Rhythm(160, "steps"), keep=None)}
     rows = Rows()
-    loop = Loop(Points(train=8 * 160, val=0), experiment(epochs=3), hooks, store=CheckpointStore(Storage(folder)), recorder=rows)
+    loop = Loop(Points(train=8 * 160, val=0), experiment(epochs=3), hooks, RunContext(store=CheckpointStore(Storage(folder)), recorder=rows))
     if restore:
         loop.restore(restore)
     list(loop.run())
@@ -132,7 +133,7 @@ def test_what_module_hooks_do_in_the_forward_pass_is_the_hook_s(tmp_path: Path, 
         original(name, values)
 
     stats._take = take  # type: ignore[method-assign]
-    loop = Loop(Points(train=8 * 300, val=0), experiment(epochs=1), {"passes": passes, "stats": stats}, artifacts=tmp_path)
+    loop = Loop(Points(train=8 * 300, val=0), experiment(epochs=1), {"passes": passes, "stats": stats}, RunContext(artifacts=tmp_path))
     list(loop.run())
     layers = 4  # without the ReLU
     # 8 ms in steps of 10 ms: 17.8 steps at nine tenths of 5 %

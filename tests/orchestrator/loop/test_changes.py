@@ -19,6 +19,7 @@ from orchestrator.config.parameters import parameters
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, described, numbers
 
@@ -34,7 +35,7 @@ def made(experiment: Experiment, folder: Path | None = None, more: Mapping[str, 
     task, rows = resolve(experiment.source).task, Rows()
     store = CheckpointStore(Storage(folder)) if folder else None
     hooks = {**resolve(experiment.source).hooks, **(more or {})}
-    return Loop(task, experiment, hooks, recorder=rows, store=store), rows
+    return Loop(task, experiment, hooks, RunContext(recorder=rows, store=store)), rows
 
 
 class Watch(Hook):

@@ -23,6 +23,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.checkpoint_writes import BackgroundWrite
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
@@ -74,7 +75,7 @@ def loop_in(root: Path, background: bool, world: World | None = None, every: str
     if store is None:
         store = (Late if background else CheckpointStore)(Storage(root), master=world.is_master)
         store.gate = gate  # type: ignore[attr-defined]
-    return Loop(TASK, experiment(**{"epochs": 3, "batch_size": 6, **fields}), hooks, store=store, world=world)
+    return Loop(TASK, experiment(**{"epochs": 3, "batch_size": 6, **fields}), hooks, RunContext(store=store, world=world))
 
 
 def everything(root: Path) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def test_tensors_that_share_memory_share_it_in_the_file(tmp_path: Path) -> None:
 
     store = CheckpointStore(Storage(tmp_path))
     hooks = {"checkpoint": Checkpoint(every=Rhythm(2, "steps"), background=True, save_last=False), "tied": Tied()}
-    list(Loop(TASK, experiment(steps=4), hooks, store=store).run())
+    list(Loop(TASK, experiment(steps=4), hooks, RunContext(store=store)).run())
     for name, added in (("step-00000002", 0), ("step-00000004", 1)):
         found = store.load(name, "tied.pt")
         assert found["one"].tolist() == [value + added for value in range(6)]
@@ -136,7 +137,7 @@ def test_what_cannot_be_copied_is_refused_with_what_to_say(tmp_path: Path) -> No
 
     for background in (False, True):
         hooks = {"checkpoint": Checkpoint(background=background), "sparse": Sparse()}
-        run = Loop(TASK, experiment(steps=2), hooks, store=CheckpointStore(Storage(tmp_path))).run()
+        run = Loop(TASK, experiment(steps=2), hooks, RunContext(store=CheckpointStore(Storage(tmp_path)))).run()
         if not background:
             assert len(list(run)) == 1
             continue
@@ -193,7 +194,7 @@ def test_the_pause_and_the_time_beside_are_told_apart(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     loop = loop_in(tmp_path, True)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0, "node": "n", "attempt": 0})
-    loop = Loop(TASK, experiment(steps=4), {"checkpoint": Checkpoint(every=Rhythm(2, "steps"), background=True)}, store=CheckpointStore(storage), recorder=recorder)
+    loop = Loop(TASK, experiment(steps=4), {"checkpoint": Checkpoint(every=Rhythm(2, "steps"), background=True)}, RunContext(store=CheckpointStore(storage), recorder=recorder))
     list(loop.run())
     costs = [row for row in read_recorded(storage, "costs").to_pylist() if row["hook"] == "(loop)"]
     assert {(event, sum(row["calls"] for row in costs if row["event"] == event)) for event in ("save", "write")} == {("save", 2), ("write", 2)}

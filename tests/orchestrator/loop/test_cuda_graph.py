@@ -21,6 +21,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.loop import cuda_graph
 from orchestrator.loop.cuda_graph import Passed
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment, numbers
 
 
@@ -68,7 +69,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
 
 def trained(graphs: Graphs, task: Points, hooks: Mapping[str, Hook] | None = None, **settings: Any) -> tuple[dict[str, Any], list[dict[str, Any]], Loop]:
     rows = Rows()
-    graphs.loop = loop = Loop(task, experiment(**settings), hooks or {}, recorder=rows)
+    graphs.loop = loop = Loop(task, experiment(**settings), hooks or {}, RunContext(recorder=rows))
     loop.iterations._on_cpu = not settings.get("cuda_graph")  # what is read of a row stays on a device
     list(loop.run())
     return numbers(loop.state.module), rows.rows, loop

@@ -14,6 +14,7 @@ from torchmetrics.classification import MulticlassAUROC, MulticlassConfusionMatr
 from hooks import Hook, State
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, Rows, experiment
@@ -94,7 +95,7 @@ class Warmed(Points):
 
 def test_a_task_sees_how_far_the_run_is() -> None:
     rows = Rows()
-    loop = Loop(Warmed(), experiment(epochs=2), {}, recorder=rows)
+    loop = Loop(Warmed(), experiment(epochs=2), {}, RunContext(recorder=rows))
     list(loop.run())
     assert [weight for (weight,) in rows.columns("weight", phase="train")] == pytest.approx([min(1.0, step / 10) for step in range(1, 15)])
     assert Warmed().progress.step == 0
@@ -124,7 +125,7 @@ class Several(Metered):
 
 
 def _validate_on_rank(rank: int, world_size: int) -> dict[str, Any]:
-    loop = Loop(Several(), experiment(epochs=1), {}, world=World(rank, world_size, rank))
+    loop = Loop(Several(), experiment(epochs=1), {}, RunContext(world=World(rank, world_size, rank)))
     torch.manual_seed(5)
     for parameter in loop.state.module.parameters():
         nn.init.normal_(parameter)

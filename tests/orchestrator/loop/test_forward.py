@@ -14,6 +14,7 @@ from hooks.training.ema import EMA
 from orchestrator.config.workers import Ddp, Workers
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.strategy import is_sharded
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
@@ -82,7 +83,7 @@ def lived(task: OfParts, world: World | None = None, **fields: Any) -> dict[str,
     world = world or World()
     rows = Rows()
     fields = {"batch_size": 8 // world.world_size, "workers": Workers(count=world.world_size), **fields}
-    loop = Loop(task, experiment(**fields), {"ema": EMA(decay=0.5)}, world=world, recorder=rows)
+    loop = Loop(task, experiment(**fields), {"ema": EMA(decay=0.5)}, RunContext(world=world, recorder=rows))
     reports = [report.metrics for report in loop.run()]
     weights = {} if is_sharded(loop.state.module) else numbers(loop.state.module)
     return {"weights": weights, "reports": reports, "rows": rows.columns("phase", "loss"), "types": set(task.seen)}

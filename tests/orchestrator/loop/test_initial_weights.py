@@ -26,6 +26,7 @@ from orchestrator import run, sweep
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.weight_sources import find
 from orchestrator.loop.world import World
 from orchestrator.records.sweep_folder import trial_folders
@@ -80,10 +81,10 @@ def whole(module: nn.Module) -> dict[str, Any]:
     return {name: (value.full_tensor() if isinstance(value, DTensor) else value).tolist() for name, value in state.items()}
 
 
-def loop_of(rank: int, world_size: int, file: str, hooks: dict[str, Hook], strategy: str = "ddp", **more: Any) -> Loop:
+def loop_of(rank: int, world_size: int, file: str, hooks: dict[str, Hook], strategy: str = "ddp", resumes: bool = False, **context: Any) -> Loop:
     init = {"from": file, "except": ["4.*"]}
     fields = {"batch_size": 4, "init": init, "workers": {"count": world_size, "strategy": strategy}}
-    return Loop(TASK, experiment(**fields), hooks, world=World(rank, world_size), **more)
+    return Loop(TASK, experiment(**fields), hooks, RunContext(world=World(rank, world_size), **context), resumes=resumes)
 
 
 def begun(rank: int, world_size: int, file: str, strategy: str) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def test_two_ranks_equal_torch_s_own_and_go_on_after_a_kill_without_the_file(tmp
 def begins_with(init: dict[str, Any], task: Points = TASK) -> tuple[dict[str, Any], list[str]]:
     """The weights that a model begins with, and what is told of them."""
     screen = Screen()
-    loop = Loop(task, experiment(init=init), {}, display=screen)
+    loop = Loop(task, experiment(init=init), {}, RunContext(display=screen))
     return whole(loop.state.module), screen.lines
 
 

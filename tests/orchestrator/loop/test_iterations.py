@@ -17,6 +17,7 @@ from hooks.training.gradient_clip import GradientClip
 from orchestrator.config.experiment import Component
 from orchestrator.loop.iterations import clearing
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.spans import SPANS
 from tests.tasks import Points, Rows, experiment, numbers
 
@@ -55,7 +56,7 @@ class Recorded(Hook):
 
 def rows_of(task: Points, hooks: dict[str, Hook] | None = None, **fields: Any) -> Rows:
     rows = Rows()
-    list(Loop(task, experiment(epochs=1, **fields), hooks or {}, recorder=rows).run())
+    list(Loop(task, experiment(epochs=1, **fields), hooks or {}, RunContext(recorder=rows)).run())
     return rows
 
 
@@ -233,7 +234,7 @@ def test_fp16_clips_accumulated_gradients_in_their_true_size() -> None:
     """Groups of 2, 2, 2 and 1 of the 7 micro-batches, unscaled once each."""
     task, rows = Points(val=0), Rows()
     clip = GradientClip(max_norm=0.05)
-    loop = Loop(task, experiment(epochs=1, precision="fp16", accumulate=2), {"clip": clip}, recorder=rows)
+    loop = Loop(task, experiment(epochs=1, precision="fp16", accumulate=2), {"clip": clip}, RunContext(recorder=rows))
     list(loop.run())
 
     torch.manual_seed(0)

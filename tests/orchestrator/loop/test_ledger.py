@@ -10,6 +10,7 @@ from hooks import plan as plan_module
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import loop as loop_module
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import CudaClock
 from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
@@ -22,7 +23,7 @@ def test_what_saving_took_stands_beside_what_hooks_took(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     identity = {"rank": 0, "node": "n", "attempt": 0}
     loop = Loop(
-        Points(), experiment(), {"seen": Seen()}, store=CheckpointStore(storage), recorder=Recorder(storage, "stats/attempt=0/rank=0", identity)
+        Points(), experiment(), {"seen": Seen()}, RunContext(store=CheckpointStore(storage), recorder=Recorder(storage, "stats/attempt=0/rank=0", identity))
     )
     reports = loop.run()
     next(reports)
@@ -67,7 +68,7 @@ def test_a_hook_that_waits_for_the_device_is_not_charged_the_work_given_before(t
     monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10)
     task = Points(train=8 * 270, val=0)
-    list(Loop(task, experiment(epochs=1), {"works": Works(device), "waits": Waits(device)}, recorder=recorder).run())
+    list(Loop(task, experiment(epochs=1), {"works": Works(device), "waits": Waits(device)}, RunContext(recorder=recorder)).run())
     costs = {row["hook"]: row for row in read_recorded(storage, "costs").to_pylist() if row["event"] == "on_step"}
     assert {hook: row["calls"] for hook, row in costs.items()} == {"works": 270, "waits": 270}
     assert {hook: row["seconds"] for hook, row in costs.items()} == {"works": pytest.approx(540), "waits": pytest.approx(1.5)}

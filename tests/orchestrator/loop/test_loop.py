@@ -14,6 +14,7 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import WorkersDisagree
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -51,7 +52,7 @@ def test_what_a_loop_held_goes_with_it(tmp_path: Path) -> None:
     kept: dict[str, weakref.ref[Any]] = {}
     for name in ("", *names):
         hooks = {name: HOOKS[name]()} if name else {}
-        loop = Loop(Points(), experiment(), hooks, store=CheckpointStore(Storage(tmp_path / name)), artifacts=tmp_path)
+        loop = Loop(Points(), experiment(), hooks, RunContext(store=CheckpointStore(Storage(tmp_path / name)), artifacts=tmp_path))
         list(loop.run())
         kept |= {f"{name} {part}": weakref.ref(getattr(loop.state, part)) for part in ("module", "optimizer")}
         del loop
@@ -79,7 +80,7 @@ def test_a_run_measured_in_steps_ends_in_the_middle_of_an_epoch() -> None:
 
 def _train_on_rank(rank: int, world_size: int, batch_size: int) -> dict[str, Any]:
     seen = Seen()
-    loop = Loop(Points(), experiment(batch_size=batch_size), {"seen": seen}, world=World(rank, world_size, rank))
+    loop = Loop(Points(), experiment(batch_size=batch_size), {"seen": seen}, RunContext(world=World(rank, world_size, rank)))
     reports = [report.metrics for report in loop.run()]
     return {"weights": numbers(loop.state.module), "reports": reports, "seen": seen.indices}
 
@@ -126,7 +127,7 @@ def test_events_fire_in_order_and_counters_say_what_is_completed(tmp_path: Path)
         Points(train=5, val=3, test=2),
         experiment(epochs=1, batch_size=2, accumulate=2),
         {"diary": diary(lines, ask)},
-        store=CheckpointStore(Storage(tmp_path)),
+        RunContext(store=CheckpointStore(Storage(tmp_path))),
     )
     for report in loop.run():
         lines.append(f"report {'final' if report.final else 'not final'}")
@@ -198,10 +199,10 @@ def test_on_load_comes_before_on_start(tmp_path: Path) -> None:
             state.request_checkpoint("a test")
 
     store = CheckpointStore(Storage(tmp_path))
-    first = Loop(Points(val=0), experiment(), {"diary": diary([], ask)}, store=store)
+    first = Loop(Points(val=0), experiment(), {"diary": diary([], ask)}, RunContext(store=store))
     list(first.run())
     lines: list[str] = []
-    second = Loop(Points(val=0), experiment(), {"diary": diary(lines)}, store=store)
+    second = Loop(Points(val=0), experiment(), {"diary": diary(lines)}, RunContext(store=store))
     second.restore("epoch-0001")
     list(second.run())
     # stored after training and before the report
@@ -236,14 +237,14 @@ def test_a_failure_is_shown_to_on_exception_and_raised() -> None:
 
 def test_a_failure_in_on_load_is_shown_to_on_exception_too(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
-    first = Loop(Points(), experiment(), {}, store=store)
+    first = Loop(Points(), experiment(), {}, RunContext(store=store))
     reports = first.run()
     next(reports)
     path = first.save()
     assert path is not None
     hook = Fails("on_load")
     with pytest.raises(RuntimeError, match="hook 'bad' failed in on_load"):
-        Loop(Points(), experiment(), {"bad": hook}, store=store).restore("epoch-0001")
+        Loop(Points(), experiment(), {"bad": hook}, RunContext(store=store)).restore("epoch-0001")
     assert hook.errors == ["hook 'bad' failed in on_load on rank 0: ValueError: no"]
 
 
@@ -289,7 +290,7 @@ def test_validation_never() -> None:
 
 def test_train_means_hold_one_round_and_every_sample_of_it() -> None:
     rows = Rows()
-    loop = Loop(Points(), experiment(validate_every=Rhythm(4, "steps")), {}, recorder=rows)
+    loop = Loop(Points(), experiment(validate_every=Rhythm(4, "steps")), {}, RunContext(recorder=rows))
     reports = [report.metrics for report in loop.run()]
     train = rows.columns("loss", "batch_size", phase="train")
     for report, begin, end in zip(reports, [0, 4, 7, 8, 12], [4, 7, 8, 12, 14], strict=True):
@@ -300,7 +301,7 @@ def test_train_means_hold_one_round_and_every_sample_of_it() -> None:
 
 def test_rows_name_each_iteration_once() -> None:
     rows = Rows()
-    loop = Loop(Points(test=5), experiment(validate_every=Rhythm(4, "steps")), {}, recorder=rows)
+    loop = Loop(Points(test=5), experiment(validate_every=Rhythm(4, "steps")), {}, RunContext(recorder=rows))
     list(loop.run())
     assert rows.columns("epoch", "iteration", "step", "samples", phase="train")[:8] == [
         *((0, n, n, 8 * n) for n in range(1, 7)),
@@ -323,7 +324,7 @@ class AskForCheckpoint(Hook):
 
 def test_a_checkpoint_asked_for_between_micro_batches_waits_for_the_step(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
-    loop = Loop(Points(), experiment(epochs=1, accumulate=3), {"ask": AskForCheckpoint(2)}, store=store)
+    loop = Loop(Points(), experiment(epochs=1, accumulate=3), {"ask": AskForCheckpoint(2)}, RunContext(store=store))
     list(loop.run())
     assert [store.position(name).iteration for name in store.names()] == [3]
 
@@ -338,7 +339,7 @@ class Collective(Hook):
 def _disagree(rank: int, world_size: int) -> str:
     hooks: dict[str, Hook] = {"together": Collective()} if rank == 0 else {}
     with pytest.raises(WorkersDisagree) as error:
-        Loop(Points(), experiment(), hooks, world=World(rank, world_size, rank))
+        Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank)))
     return str(error.value)
 
 

@@ -16,6 +16,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import RunError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -42,7 +43,7 @@ def live(folder: Path, world: World | None = None, restore: str | None = None, s
     store = CheckpointStore(Storage(folder), master=world.is_master)
     loop = Loop(
         Parts(**task), experiment(batch_size=6, validate_every=Rhythm(4, "steps")), {"checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)},
-        store=store, recorder=rows, world=world,
+        RunContext(store=store, recorder=rows, world=world),
     )  # fmt: skip
     if restore:
         loop.restore(restore)

@@ -11,6 +11,7 @@ from orchestrator.config.workers import Workers
 from orchestrator.errors import RunError
 from orchestrator.loop import meta_device
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Blocks, Points, Rows, experiment
@@ -51,7 +52,7 @@ class Otherwise(Points):
 def lived(task: Points, world: World, meta: bool) -> tuple[Any, Any]:
     rows = Rows()
     workers = Workers(count=2, strategy="fsdp", meta_device=meta)
-    loop = Loop(task, experiment(batch_size=4, steps=3, workers=workers), {}, world=world, recorder=rows)
+    loop = Loop(task, experiment(batch_size=4, steps=3, workers=workers), {}, RunContext(world=world, recorder=rows))
     weights = {name: (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist() for name, value in loop.state.module.state_dict().items()}
     list(loop.run())
     return weights, rows.columns("phase", "loss")

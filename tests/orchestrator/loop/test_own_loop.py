@@ -26,6 +26,7 @@ from orchestrator.config.load import experiment_from_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import CheckpointError, RunError, WorkersDisagree
 from orchestrator.loop.own_loop import OwnLoop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.result import Run
@@ -154,7 +155,7 @@ for _event in EVENTS:
 def loop_of(train: Callable[[TrainingSession], Any], root: Path | None = None, hooks: Mapping[str, Hook] | None = None, **given: Any) -> OwnLoop:
     store = CheckpointStore(Storage(root)) if root else None
     length = {name: given.pop(name) for name in ("epochs", "steps") if name in given} or {"epochs": 2}
-    return OwnLoop(Yields(train), experiment(**length), hooks or {}, store=store, recorder=Rows(), **given)
+    return OwnLoop(Yields(train), experiment(**length), hooks or {}, RunContext(store=store, recorder=Rows(), **given))
 
 
 def test_hooks_hear_what_such_a_loop_can_fire_in_the_order_of_any_loop(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.stats.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, experiment
@@ -50,7 +51,7 @@ def test_iterations_of_the_run_are_counted_each_phases_apart() -> None:
 def test_a_resumed_run_keeps_the_pace(tmp_path: Path, fields: dict[str, Rhythm | int]) -> None:
     def live(restore: str = "") -> tuple[list[tuple[str, int, int]], Loop]:
         hooks = {"paced": Paced(), "checkpoint": Checkpoint(every=Rhythm(3, "steps"), keep=None)}
-        loop = Loop(TASK, experiment(epochs=4, **fields), hooks, store=CheckpointStore(Storage(tmp_path)))
+        loop = Loop(TASK, experiment(epochs=4, **fields), hooks, RunContext(store=CheckpointStore(Storage(tmp_path))))
         if restore:
             loop.restore(restore)
         list(loop.run())
@@ -96,12 +97,12 @@ class Costs(Recorder):
 def test_a_hook_that_ships_acts_in_epochs_shorter_than_its_pace(tmp_path: Path, name: str, paced: str) -> None:
     hook = HOOKS[name](**{paced: 10}, **({"after_iter": True} if name == "empty_cache" else {}))
     costs = Costs()
-    list(Loop(Points(val=0), experiment(epochs=6), {name: hook}, artifacts=tmp_path, recorder=costs).run())
+    list(Loop(Points(val=0), experiment(epochs=6), {name: hook}, RunContext(artifacts=tmp_path, recorder=costs)).run())
     # 42 iterations, in epochs of 7
     assert sum(cost["calls"] for cost in costs.costs if cost["event"] == "on_step") == 4
 
 
 def test_a_machine_is_measured_in_a_run_of_short_epochs() -> None:
     rows = Rows()
-    list(Loop(Points(val=0), experiment(epochs=8), {"device_stats": HOOKS["device_stats"]()}, recorder=rows).run())
+    list(Loop(Points(val=0), experiment(epochs=8), {"device_stats": HOOKS["device_stats"]()}, RunContext(recorder=rows)).run())
     assert [row["iteration"] for row in rows.rows if "rss_bytes" in row] == [50]

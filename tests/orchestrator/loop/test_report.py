@@ -6,6 +6,7 @@ from hooks import Rhythm
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -15,7 +16,7 @@ from tests.tasks import Points, experiment
 def test_a_report_says_where_the_newest_checkpoint_is(tmp_path: Path) -> None:
     hooks = {"checkpoint": Checkpoint(every=Rhythm(3, "steps"), save_last=False)}
     # 7 steps an epoch: checkpoints at 3 and 6, and at 9 and 12
-    reports = Loop(Points(), experiment(), hooks, store=CheckpointStore(Storage(tmp_path))).run()
+    reports = Loop(Points(), experiment(), hooks, RunContext(store=CheckpointStore(Storage(tmp_path)))).run()
     assert [report.checkpoint for report in reports] == [f"{tmp_path}/step-00000006", f"{tmp_path}/step-00000012"]
 
 
@@ -24,7 +25,7 @@ def _report_steps(rank: int, world_size: int, train: int) -> list[tuple[int, lis
         Points(train=train, val=3, test=1),
         experiment(epochs=2, batch_size=4, validate_every=Rhythm(3, "steps")),
         {},
-        world=World(rank, world_size, rank),
+        RunContext(world=World(rank, world_size, rank)),
     )
     return [(report.metrics["step"], sorted(report.metrics)) for report in loop.run()]
 

@@ -10,6 +10,7 @@ from hooks import Hook, State
 from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import CudaClock
 from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
@@ -40,7 +41,7 @@ def test_a_run_that_fails_does_not_wait_for_a_device_that_is_stuck(
     monkeypatch.setattr(loop_module, "clock_for", lambda of: CudaClock())
     monkeypatch.setattr(rounds, "DEVICE_S", 0.0)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
-    loop = Loop(Points(), experiment(), {"fails": Fails(device)}, recorder=recorder)
+    loop = Loop(Points(), experiment(), {"fails": Fails(device)}, RunContext(recorder=recorder))
     with pytest.raises(Exception, match="the disk is full"):
         list(loop.run())
     rows = read_recorded(storage, "rows").to_pylist()

@@ -23,6 +23,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Component
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
@@ -73,7 +74,7 @@ def live(root: Path, hooks: dict[str, Hook], restore: str | None = None, world: 
     rows, seen = Rows(), Seen()
     store = CheckpointStore(Storage(root), master=world.is_master)
     fields = {"epochs": 3, "batch_size": 6, "scheduler": SCHEDULER, **fields}
-    loop = Loop(TASK, experiment(**fields), {**hooks, "seen": seen}, store=store, recorder=rows, world=world)
+    loop = Loop(TASK, experiment(**fields), {**hooks, "seen": seen}, RunContext(store=store, recorder=rows, world=world))
     if restore:
         loop.restore(restore)
     reports = [report.metrics for report in loop.run()]
@@ -165,7 +166,7 @@ def test_worker_processes_bring_the_data_in_the_same_order_after_a_resume(tmp_pa
 
     def seen_by(hooks: dict[str, Hook], restore: str | None = None) -> tuple[list[list[int]], dict[str, Any]]:
         seen = Seen()
-        loop = Loop(plain, experiment(batch_size=6, loader=loader), {**hooks, "seen": seen}, store=store)
+        loop = Loop(plain, experiment(batch_size=6, loader=loader), {**hooks, "seen": seen}, RunContext(store=store))
         if restore:
             loop.restore(restore)
         list(loop.run())
@@ -230,7 +231,7 @@ def _continue_with_others(rank: int, world_size: int, root: str) -> tuple[dict[s
     store = CheckpointStore(Storage(root), master=rank == 0)
     seen, rows = Seen(), Rows()
     fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
-    loop = Loop(Points(val=0), experiment(**fields), {"seen": seen}, store=store, recorder=rows, world=World(rank, world_size))
+    loop = Loop(Points(val=0), experiment(**fields), {"seen": seen}, RunContext(store=store, recorder=rows, world=World(rank, world_size)))
     loop.restore("step-00000001")
     list(loop.run())
     return numbers(loop.state.module), seen.indices, rows.columns("iteration", "step", "batch_size")
@@ -242,7 +243,7 @@ def test_an_epoch_begun_by_one_rank_is_gone_on_with_by_two(tmp_path: Path) -> No
     fields = {"epochs": 1, "accumulate": 2, "batch_size": 8}
     store = CheckpointStore(Storage(tmp_path))
     hooks: dict[str, Hook] = {"checkpoint": Checkpoint(every=Rhythm(1, "steps"), keep=None)}
-    list(Loop(Points(val=0), experiment(**fields), hooks, store=store).run())
+    list(Loop(Points(val=0), experiment(**fields), hooks, RunContext(store=store)).run())
     (weights, seen_0, rows), (_, seen_1, _) = on_ranks(_continue_with_others, 2, str(tmp_path))
 
     dataset: Any = Points().data()["train"]
@@ -273,7 +274,7 @@ def test_an_epoch_begun_with_larger_batches_is_gone_on_with_by_its_order(tmp_pat
     def life(batch_size: int, restored: str = "") -> list[int]:
         seen = Seen()
         hooks: dict[str, Hook] = {"seen": seen, "checkpoint": Checkpoint(every=Rhythm(1, "steps"), keep=None)}
-        loop = Loop(Points(val=0), experiment(batch_size=batch_size, **fields), hooks, store=store)
+        loop = Loop(Points(val=0), experiment(batch_size=batch_size, **fields), hooks, RunContext(store=store))
         if restored:
             loop.restore(restored)
         list(loop.run())
@@ -309,7 +310,7 @@ def test_rows_are_on_disk_before_a_checkpoint_is_announced(tmp_path: Path) -> No
     store = CheckpointStore(storage / "checkpoints")
     recorder = Recorder(storage, "stats/attempt=0/rank=0", flush_s=1e9)
     hook = Witness(storage, store)
-    list(Loop(Points(val=0), experiment(epochs=1), {"witness": hook}, store=store, recorder=recorder).run())
+    list(Loop(Points(val=0), experiment(epochs=1), {"witness": hook}, RunContext(store=store, recorder=recorder)).run())
     assert hook.found == [(3, 3), (6, 6)]
 
 
@@ -335,13 +336,13 @@ class Adds(Hook):
 
 def test_a_hooks_own_parts_come_back_under_their_names(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
-    first = Loop(Points(), experiment(), {"one": Adds(1.5), "two": Adds(2.5)}, store=store)
+    first = Loop(Points(), experiment(), {"one": Adds(1.5), "two": Adds(2.5)}, RunContext(store=store))
     reports = first.run()
     next(reports)
     first.save()
     assert store.files("epoch-0001") == ["extra.pt", "hooks.pt", "model.pt", "optimizer.pt", "rank-0000.pt"]
     one, two = Adds(0), Adds(0)
-    Loop(Points(), experiment(), {"one": one, "two": two}, store=store).restore("epoch-0001")
+    Loop(Points(), experiment(), {"one": one, "two": two}, RunContext(store=store)).restore("epoch-0001")
     assert (one.value, two.value) == (1.5, 2.5)
     assert one.loaded["extra"] == {"value": 2.5}
     assert one.loaded["name"] == "epoch-0001"
@@ -349,11 +350,11 @@ def test_a_hooks_own_parts_come_back_under_their_names(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
-    first = Loop(Points(), experiment(), {}, store=store)
+    first = Loop(Points(), experiment(), {}, RunContext(store=store))
     reports = first.run()
     next(reports)
     first.save()
-    other = Loop(Points(batch_norm=True), experiment(), {}, store=store)
+    other = Loop(Points(batch_norm=True), experiment(), {}, RunContext(store=store))
     with pytest.raises(CheckpointError, match=r"'epoch-0001' does not fit this experiment(.|\n)*running_mean"):
         other.restore("epoch-0001")
 
@@ -379,7 +380,7 @@ class Words:
 
 def begin(root: Path, every: str) -> None:
     checkpoint = Checkpoint(every=Rhythm.parse(every), keep=9)
-    list(Loop(Points(), experiment(), {"checkpoint": checkpoint}, store=CheckpointStore(Storage(root))).run())
+    list(Loop(Points(), experiment(), {"checkpoint": checkpoint}, RunContext(store=CheckpointStore(Storage(root)))).run())
 
 
 @pytest.mark.parametrize(
@@ -395,7 +396,7 @@ def begin(root: Path, every: str) -> None:
 def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, val: int, told: list[str]) -> None:
     begin(tmp_path, "3 steps" if name.startswith("step") else "1 epoch")
     words, store = Words(), CheckpointStore(Storage(tmp_path))
-    loop = Loop(Points(train=train, val=val), experiment(), {}, store=store, display=words)
+    loop = Loop(Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=words))
     loop.restore(name)
     assert words.shown == told
     *_, last = [report.metrics["samples"] for report in loop.run()]
@@ -404,6 +405,6 @@ def test_other_data_than_before_is_told(tmp_path: Path, name: str, train: int, v
 
 def test_training_that_stands_past_the_last_sample_does_not_go_on(tmp_path: Path) -> None:
     begin(tmp_path, "3 steps")
-    loop = Loop(Points(train=20), experiment(), {}, store=CheckpointStore(Storage(tmp_path)))
+    loop = Loop(Points(train=20), experiment(), {}, RunContext(store=CheckpointStore(Storage(tmp_path))))
     with pytest.raises(CheckpointError, match=r"had 52 samples.*has 20 now: it stands in the middle of an epoch, after 24 of them\. Put the others back"):
         loop.restore("step-00000003")

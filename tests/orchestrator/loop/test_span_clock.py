@@ -19,6 +19,7 @@ from orchestrator.loop import loop as loop_module
 from orchestrator.loop import rounds
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import INTERVALS, Clock, CudaClock, DeviceSpan, Mark, clock_for
 from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorder import Recorder
@@ -259,7 +260,7 @@ def test_hooks_saving_and_validation_are_no_wait_for_data(time: Time, tmp_path: 
     monkeypatch.setattr(rounds, "perf_counter", time)
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
     given = experiment(epochs=1, validate_every=Rhythm(4, "steps"))
-    loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, recorder=rows, store=store)
+    loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, RunContext(recorder=rows, store=store))
     loop.clock.recording = True
     list(loop.run())
     columns = rows.columns("hooks_s", "checkpoint_s", "data_wait_s", "step_s", phase="train")
@@ -287,7 +288,7 @@ def test_speed_and_remaining_time_are_the_devices(device: Device, monkeypatch: p
     monkeypatch.setattr(eta, "perf_counter", lambda: 0.0)
     hooks = {"works": Works(device), "throughput": Throughput(interval=6), "console": Console(interval=6), "row_stats": RowStats(["step_s/max"])}
     rows = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0})
-    loop = Loop(Points(train=56), experiment(epochs=2), hooks, recorder=rows)
+    loop = Loop(Points(train=56), experiment(epochs=2), hooks, RunContext(recorder=rows))
     with caplog.at_level(logging.INFO, "hookyard"):
         reports = list(loop.run())
     assert [report.metrics["stats/step_s/max"] for report in reports] == [2.0, 2.0]

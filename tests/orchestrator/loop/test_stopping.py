@@ -11,6 +11,7 @@ from hooks.budget_control import Budgets
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import Stopping
 from orchestrator.loop.world import World
@@ -173,7 +174,7 @@ def test_a_hook_stops_the_run_after_the_round_and_the_test_phase_still_runs() ->
 
 def test_a_hook_stops_the_run_in_the_middle_of_an_epoch_and_that_is_no_interruption(tmp_path: Path) -> None:
     store = CheckpointStore(Storage(tmp_path))
-    loop = Loop(Points(), experiment(epochs=9), {"stop": StopAt(10)}, store=store)
+    loop = Loop(Points(), experiment(epochs=9), {"stop": StopAt(10)}, RunContext(store=store))
     reports = list(loop.run())
     assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in reports] == [
         (7, (), False, False),
@@ -189,7 +190,7 @@ def test_asked_from_outside_it_stops_after_the_step_and_can_be_resumed(tmp_path:
         calls.append(1)
         return len(calls) >= 5
 
-    loop = Loop(Points(), experiment(accumulate=2), {}, store=store, stop_asked=stop_asked)
+    loop = Loop(Points(), experiment(accumulate=2), {}, RunContext(store=store, stop_asked=stop_asked))
     reports = list(loop.run())
     assert [(r.stopped, r.interrupted, r.final) for r in reports][-1] == (("interrupted",), True, True)
     assert store.position(store.names()[-1]).iteration == loop.state.iteration
@@ -213,9 +214,9 @@ def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, pha
     whole = Loop(Points(test=5), experiment(), {})
     expected = list(whole.run())
     store = CheckpointStore(Storage(tmp_path))
-    begun = list(Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, store=store).run())
+    begun = list(Loop(Points(test=5), experiment(), {"pause": PauseAt(phase)}, RunContext(store=store)).run())
     assert [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in begun] == [(7, ("time is up",), True, True)]
-    resumed = Loop(Points(test=5), experiment(), {}, store=store)
+    resumed = Loop(Points(test=5), experiment(), {}, RunContext(store=store))
     resumed.restore(store.names()[-1])
     rest = list(resumed.run())
     assert [r.metrics for r in rest if r.metrics["step"] > 7] == [r.metrics for r in expected if r.metrics["step"] > 7]
@@ -225,7 +226,7 @@ def test_a_hook_that_asks_for_a_pause_leaves_a_run_to_resume(tmp_path: Path, pha
 def _pause_on_rank_1(rank: int, world_size: int, folder: str) -> Any:
     store = CheckpointStore(Storage(folder), master=rank == 0)
     hooks: dict[str, Hook] = {"pause": PauseAt("train", rank=1)}
-    reports = list(Loop(Points(), experiment(), hooks, world=World(rank, world_size, rank), store=store).run())
+    reports = list(Loop(Points(), experiment(), hooks, RunContext(world=World(rank, world_size, rank), store=store)).run())
     return [(report.metrics["step"], report.stopped, report.interrupted) for report in reports], store.names()
 
 
@@ -241,7 +242,7 @@ def _stop_on_rank_1(rank: int, world_size: int, root: str, check_every_s: float)
         return rank == 1 and loop.state.step >= 3
 
     store = CheckpointStore(Storage(root), master=rank == 0)
-    loop = Loop(Points(), experiment(batch_size=4), {}, world=World(rank, world_size, rank), store=store, stop_asked=stop_asked)
+    loop = Loop(Points(), experiment(batch_size=4), {}, RunContext(world=World(rank, world_size, rank), store=store, stop_asked=stop_asked))
     reports = [(r.metrics["step"], r.stopped, r.interrupted, r.final) for r in loop.run()]
     return reports, store.names()
 

@@ -23,6 +23,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Component, Experiment
 from orchestrator.config.workers import Workers
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -33,7 +34,7 @@ from tests.tasks import Points, Rows, Seen, experiment, numbers
 
 
 def _count_all_reduces(rank: int, world_size: int) -> tuple[int, int, int, dict[str, Any]]:
-    loop = Loop(Points(), experiment(batch_size=4, accumulate=3), {}, world=World(rank, world_size, rank))
+    loop = Loop(Points(), experiment(batch_size=4, accumulate=3), {}, RunContext(world=World(rank, world_size, rank)))
     calls: list[int] = []
 
     def counting(group, bucket):  # torch refuses annotations that are strings
@@ -83,7 +84,7 @@ def losses(strategy: str, world: World, norm_type: float = 2.0, **fields: Any) -
         "sync_buffers": SyncBuffers(),
     }
     rows = Rows()
-    loop = Loop(TASK, written(strategy, **fields), hooks, world=world, recorder=rows)
+    loop = Loop(TASK, written(strategy, **fields), hooks, RunContext(world=world, recorder=rows))
     reports = [report.metrics for report in loop.run()]
     weight: Any = loop.state.module.get_parameter("4.weight")
     return {
@@ -107,7 +108,7 @@ def kept(root: Path, world: World, every: str = "3 steps", restore: str | None =
     """A life of a run, from a checkpoint on if one is given: what it saw and what it came to."""
     hooks, rows = keeping(every, background), Rows()
     store = CheckpointStore(Storage(root), "points", master=world.is_master)
-    loop = Loop(TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, world=world, store=store, recorder=rows)
+    loop = Loop(TASK, written("fsdp", epochs=2, optimizer=ADAM), hooks, RunContext(world=world, store=store, recorder=rows))
     if restore:
         loop.restore(restore)
     if run:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hooks import Hook, State
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Blocks, Points, Rows, described, experiment, numbers
 
 
@@ -26,7 +27,7 @@ def test_a_compiled_model_trains_as_it_does_uncompiled(monkeypatch: pytest.Monke
 
     def lived(**fields: Any) -> tuple[list[Any], list[str]]:
         rows = Rows()
-        loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, recorder=rows)
+        loop = Loop(Points(train=16, val=8), experiment(steps=4, **fields), {}, RunContext(recorder=rows))
         list(loop.run())
         return rows.columns("phase", "loss"), list(loop.state.module.state_dict())
 
@@ -50,7 +51,7 @@ def test_channels_last_is_how_images_lie_in_memory_and_no_other_number() -> None
     found = {}
     for wanted in (True, False):
         rows = Rows()
-        loop = Loop(Images(train=16, val=0), experiment(steps=4, channels_last=wanted), {}, recorder=rows)
+        loop = Loop(Images(train=16, val=0), experiment(steps=4, channels_last=wanted), {}, RunContext(recorder=rows))
         list(loop.run())
         assert loop.state.module.get_parameter("2.weight").stride(1) == (1 if wanted else 3)  # shape (3, 4, 1, 3)
         found[wanted] = [loss for (loss,) in rows.columns("loss")]
@@ -85,7 +86,7 @@ class Deep(Points):
 
 def trained(task: Points, **fields: Any) -> tuple[list[Any], dict[str, Any]]:
     rows = Rows()
-    loop = Loop(task, experiment(**fields), {}, recorder=rows)
+    loop = Loop(task, experiment(**fields), {}, RunContext(recorder=rows))
     list(loop.run())
     return rows.columns("phase", "loss"), numbers(loop.state.module)
 

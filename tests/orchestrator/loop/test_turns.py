@@ -28,6 +28,7 @@ from orchestrator.config.load import experiment_from_dict
 from orchestrator.config.resolve import resolve
 from orchestrator.errors import CheckpointError, ConfigError, RunError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -91,7 +92,7 @@ def written(**more: Any) -> Experiment:
 def loop_of(experiment: Experiment, hooks: dict[str, Hook] | None = None, world: World | None = None, folder: Path | None = None) -> tuple[Loop, Rows]:
     resolved, rows, world = resolve(experiment.source), Rows(), world or World()
     store = CheckpointStore(Storage(folder), master=world.is_master) if folder else None
-    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, **(hooks or {})}, world=world, store=store, recorder=rows, artifacts=folder or Path()), rows
+    return Loop(resolved.task, resolved.experiment, {**resolved.hooks, **(hooks or {})}, RunContext(world=world, store=store, recorder=rows, artifacts=folder or Path())), rows
 
 
 # By hand

@@ -15,6 +15,7 @@ from torch import nn
 from hooks import HOOKS, Hook, HookError, Rhythm, State
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -122,8 +123,8 @@ class Notes(Hook):
 
 def resumed_after_three_steps(folder: Path) -> tuple[Notes, Notes]:
     store, first, second = CheckpointStore(Storage(folder)), Notes(), Notes()
-    list(Loop(Points(val=0), experiment(epochs=1), {"notes": first}, store=store).run())
-    loop = Loop(Points(val=0), experiment(epochs=1), {"notes": second}, store=store)
+    list(Loop(Points(val=0), experiment(epochs=1), {"notes": first}, RunContext(store=store)).run())
+    loop = Loop(Points(val=0), experiment(epochs=1), {"notes": second}, RunContext(store=store))
     loop.restore("step-00000003")
     list(loop.run())
     return first, second
@@ -182,7 +183,7 @@ class Noting(CheckpointStore):
 def _save(rank: int, world_size: int, root: str) -> list[str]:
     store = Noting(Storage(root), master=rank == 0)
     hooks = {"gathers": Gathers(), "ema": HOOKS["ema"]()}
-    list(Loop(Points(val=0), experiment(epochs=1), hooks, world=World(rank, world_size, rank), store=store).run())
+    list(Loop(Points(val=0), experiment(epochs=1), hooks, RunContext(world=World(rank, world_size, rank), store=store)).run())
     return sorted(store.written)
 
 

@@ -13,6 +13,7 @@ from hooks import Hook, State
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.parts.logs.model_graph import add_graph
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, experiment, numbers
 
 
@@ -24,7 +25,7 @@ def nodes(folder: Path) -> set[str]:
 
 
 def trained(folder: Path, hooks: dict[str, Hook]) -> nn.Module:
-    loop = Loop(Points(batch_norm=True, dropout=0.5, noisy=True), experiment(epochs=1), hooks, artifacts=folder)
+    loop = Loop(Points(batch_norm=True, dropout=0.5, noisy=True), experiment(epochs=1), hooks, RunContext(artifacts=folder))
     list(loop.run())
     return loop.state.module
 

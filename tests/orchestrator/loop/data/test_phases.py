@@ -14,6 +14,7 @@ from torchmetrics.classification import MulticlassF1Score
 from orchestrator.errors import ConfigError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.tasks import Points, PointSet, experiment
 
@@ -147,7 +148,7 @@ def test_batches_are_page_locked_where_there_is_a_gpu_unless_it_is_said(pin_memo
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU to wait for")
 def test_nothing_on_the_step_path_waits_for_the_gpu() -> None:
     """torch raises at whatever makes the host wait."""
-    loop = Loop(Points(batch_norm=True, val=0), experiment(epochs=2, precision="bf16"), {}, world=World(device=torch.device("cuda")))
+    loop = Loop(Points(batch_norm=True, val=0), experiment(epochs=2, precision="bf16"), {}, RunContext(world=World(device=torch.device("cuda"))))
     iterations = loop.iterations.train(loop.data.train.begin(0, 0))
     loop.state.phase, loop.state.phase_length = "train", 7
     next(iterations)

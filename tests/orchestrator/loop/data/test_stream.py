@@ -23,6 +23,7 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, RunError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
@@ -99,7 +100,7 @@ def test_an_evaluation_of_a_stream_gives_the_means_over_its_samples_with_each_of
     hooks = {"ema": EMA(decay=0.5, evaluate="both"), "csv": csv, "console": Console(), "info": RuntimeInfo()}
     task = Streams(kind=kind, indexed="train", test=11)
     loops = [
-        Loop(one, experiment(loader={"eval_batch_size": 4}), dict(hooks) if one is task else {"ema": EMA(decay=0.5, evaluate="both")}, recorder=rows, artifacts=tmp_path)
+        Loop(one, experiment(loader={"eval_batch_size": 4}), dict(hooks) if one is task else {"ema": EMA(decay=0.5, evaluate="both")}, RunContext(recorder=rows, artifacts=tmp_path))
         for one in (Points(test=11), task)
     ]
     expected, found = ([report.metrics for report in loop.run()] for loop in loops)
@@ -119,21 +120,21 @@ class Metered(Streams):
 def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     world, found = World(rank, world_size, rank), {}
     for strategy in ("ddp", "fsdp"):
-        loop = Loop(Streams(val=17, kind="placed"), experiment(epochs=1, workers={"count": 2, "strategy": strategy}), {}, world=world)
+        loop = Loop(Streams(val=17, kind="placed"), experiment(epochs=1, workers={"count": 2, "strategy": strategy}), {}, RunContext(world=world))
         found[strategy] = [report.metrics for report in loop.run()]
     seen = Seen()
     # Rank 0 has 13 samples and rank 1 has 12: a batch of one more.
-    stops = Loop(Streams(train=25), experiment(steps=100, batch_size=4, loader={"when_dry": "stop"}), {"seen": seen}, world=world)
+    stops = Loop(Streams(train=25), experiment(steps=100, batch_size=4, loader={"when_dry": "stop"}), {"seen": seen}, RunContext(world=world))
     found["stopped"] = [(report.metrics["step"], stops.state.finished) for report in stops.run()]
-    wrapped = Loop(Streams(train=25), experiment(steps=8, batch_size=4), {}, world=world)
+    wrapped = Loop(Streams(train=25), experiment(steps=8, batch_size=4), {}, RunContext(world=world))
     found["wrapped"] = [report.metrics["step"] for report in wrapped.run()]
     found["seen"] = seen.indices
     try:
-        list(Loop(Metered(val=1), experiment(epochs=1, epoch_steps=2), {}, world=world).run())
+        list(Loop(Metered(val=1), experiment(epochs=1, epoch_steps=2), {}, RunContext(world=world)).run())
     except RunError as error:
         found["error"] = str(error)
     store = CheckpointStore(Storage(root), master=world.is_master)
-    loop = Loop(Streams(), experiment(steps=4), {}, world=world, store=store)
+    loop = Loop(Streams(), experiment(steps=4), {}, RunContext(world=world, store=store))
     reports = loop.run()
     next(reports)
     loop.save()
@@ -162,7 +163,7 @@ def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[
 
 
 def test_another_number_of_ranks_cannot_go_on_in_a_stream(two: list[dict[str, Any]], root: Path) -> None:
-    loop = Loop(Streams(), experiment(steps=4), {}, store=CheckpointStore(Storage(root)))
+    loop = Loop(Streams(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root))))
     with pytest.raises(CheckpointError, match="a stream, of which each rank keeps its own place, and the checkpoint is of 2 ranks, not 1; go on with --workers 2"):
         loop.restore("epoch-0001")
 

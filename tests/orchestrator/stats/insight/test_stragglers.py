@@ -18,6 +18,7 @@ from hooks import Hook, State
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.loop import iterations
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.stats.insight.gradient_syncs import MAY_WAIT, OWN_WORK, WAIT, gradient_syncs
 from orchestrator.stats.insight.stragglers import stragglers
@@ -317,7 +318,7 @@ def _train(rank: int, world_size: int) -> dict[str, list[dict[str, Any]]]:
         slow = _Slow() if span == "hooks_s" and rank == 1 else _Nothing()
         recorder = Rows()
         hooks = {"recording": _Recording(), "slow": slow}
-        list(Loop(task, experiment(epochs=1), hooks, world=World(rank, world_size), recorder=recorder).run())
+        list(Loop(task, experiment(epochs=1), hooks, RunContext(world=World(rank, world_size), recorder=recorder)).run())
         rows[span] = [{"rank": rank, "node": "here", **row} for row in recorder.rows]
     return rows
 
