@@ -1,10 +1,7 @@
-"""When checkpoints are asked for, which are kept, and what a resume knows; on a store that records its calls."""
+"""When checkpoints are asked for, which are kept, and what a resume knows."""
 
 from __future__ import annotations
 
-import copy
-import io
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from hooks import HookError, Rhythm, State
+from hooks import HookError, Rhythm
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator.checkpoint.store import CheckpointStore
@@ -20,108 +17,48 @@ from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
-from tests.hooks.phases import run_phase
+from tests.hooks.checkpointing.lives import Life, Store, lived, names, val
 from tests.tasks import Points, described, experiment
 
-
-class Store:
-    """A run's checkpoints in miniature: deletes what its owners gave up, and records every call in order."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[Any, ...]] = []
-        self.stored: list[str] = []
-        self.states: dict[str, dict[str, Any]] = {}
-        self.owners: dict[str, list[str]] = {}
-        self.labels: dict[str, str] = {}
-
-    def save(self, name: str, states: dict[str, Any]) -> None:
-        self.log.append(("save", name))
-        self.stored = [*(known for known in self.stored if known != name), name]
-        self.states[name] = copy.deepcopy(states)
-
-    def retain(self, owner: str, names: Sequence[str]) -> None:
-        assert set(names) <= set(self.stored), f"{owner} wants {names}, there are only {self.stored}"
-        given_up = set(self.owners.get(owner, [])) - set(names)
-        self.owners[owner] = list(names)
-        wanted = {name for owned in self.owners.values() for name in owned}
-        for name in sorted(given_up - wanted):
-            self.log.append(("delete", name))
-            self.stored = [known for known in self.stored if known != name]
-
-    def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        assert name in self.stored
-        self.log.extend(("mark", label, name) for label in labels)
-        self.labels.update(dict.fromkeys(labels, name))
-
-    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
-        assert name in self.stored
-        self.log.append(("publish", name, dict(parts)))
-        return f"{folder}/{name}.pt"
-
-    def judged(self, label: str) -> str:
-        return "model"
-
-    def names(self) -> list[str]:
-        return list(self.stored)
-
-    def did(self, verb: str) -> list[str]:
-        """The names of all calls of one kind."""
-        return [call[-1] if verb != "publish" else call[1] for call in self.log if call[0] == verb]
+TWO = Rhythm(2)
+LABELS = {"accuracy": "best-val-accuracy", "loss": "best-val-loss", "score": "best-val-score", "error": "best-val-ema-top-1-error", "train": "best-train-loss"}
 
 
-class Life:
-    """A run with one or more checkpoint hooks, saving where the loop does: once, after the hooks of an event."""
-
-    def __init__(self, *hooks: Checkpoint, store: Store | None = None, **fields: Any) -> None:
-        self.hooks, self.store = hooks, store or Store()
-        self.state = State(checkpoints=self.store, **fields)
-        for index, hook in enumerate(hooks):
-            hook.name = f"checkpoint{index or ''}"
-
-    def restore(self, name: str) -> None:
-        for hook in self.hooks:
-            hook.load_state_dict(copy.deepcopy(self.store.states[name][hook.name]))
-            hook.on_load(self.state, {"model": {}, "name": name})
-            hook.on_start(self.state)
-
-    def save_if_asked(self) -> None:
-        state = self.state
-        if not state.checkpoint_reasons:
-            return
-        state.checkpoint_reasons.clear()
-        name = f"epoch-{state.epoch:04d}" if state.epoch_completed else f"step-{state.step:08d}"
-        self.store.save(name, {hook.name: hook.state_dict() for hook in self.hooks})
-        for hook in self.hooks:
-            hook.on_save(state, {})
-            hook.on_saved(state, f"s3://bucket/run/checkpoints/{name}")
-
-    def phase(self, phase: str, iterations: int, length: int | None = None, **metrics: float) -> None:
-        (first, *others) = self.hooks
-        assert not others or iterations == 0
-        run_phase(first, self.state, phase, [{}] * iterations, length=length, metrics=metrics, step_end=self._step_end)
-        self.save_if_asked()
-
-    def _step_end(self) -> None:
-        if self.state.phase_iteration < self.state.phase_length:
-            self.save_if_asked()
-
-    def epoch(self, accuracy: float | None = None, **metrics: float) -> None:
-        """One epoch of two steps, and its validation."""
-        self.phase("train", 2, **{"train/loss": 1.0})
-        if accuracy is not None:
-            metrics["val/accuracy"] = accuracy
-        if metrics:
-            self.phase("val", 1, **metrics)
-
-
-# Rhythm
-
-
-def test_it_saves_at_epochs() -> None:
-    life = Life(Checkpoint(every=Rhythm(2), save_last=False))
-    for _ in range(5):
-        life.epoch()
-    assert life.store.did("save") == ["epoch-0002", "epoch-0004"]
+@pytest.mark.parametrize(
+    ("hook", "epochs", "saved", "kept", "best"),
+    [
+        pytest.param({"every": TWO, "save_last": False}, [None] * 5, [2, 4], [2, 4], {}, id="every so many epochs"),
+        pytest.param({"every": TWO, "begin": 5, "save_last": False}, [None] * 10, [5, 7, 9], [5, 7, 9], {}, id="begin is the first, as MMEngine's save_begin"),
+        pytest.param({"keep": 1}, [None] * 5, [1, 2, 3, 4, 5], [5], {}, id="the newest is kept"),
+        pytest.param({"keep": 3}, [None] * 5, [1, 2, 3, 4, 5], [3, 4, 5], {}, id="the newest are kept"),
+        pytest.param({"keep": None}, [None] * 5, [1, 2, 3, 4, 5], [1, 2, 3, 4, 5], {}, id="all are kept"),
+        pytest.param({"keep": 2, "best": "val/accuracy"}, [0.5, 0.9, 0.7, 0.8, 0.6], [1, 2, 3, 4, 5], [2, 4, 5], {"accuracy": 2}, id="the best besides the newest"),
+        pytest.param({"every": Rhythm(3), "best": "val/accuracy"}, [0.5, 0.4, 0.6, 0.7], [1, 3, 4], [1, 3, 4], {"accuracy": 4}, id="a best between two is saved"),
+        pytest.param({"best": "val/accuracy"}, [0.5, 0.5], [1, 2], [1, 2], {"accuracy": 1}, id="an equal score is no better"),
+        pytest.param({"best": "val/loss"}, val("loss", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"loss": 2}, id="less of a loss is better"),
+        pytest.param({"best": "train/loss"}, [None], [1], [1], {"train": 1}, id="a training metric is judged after training"),
+        pytest.param({"every": TWO, "keep": 1}, [0.9, 0.7, 0.8, 0.6, 0.5, 0.5], [2, 4, 6], [2, 6], {"accuracy": 2}, id="where nothing is said, the best of those made anyway"),
+        pytest.param(
+            {"keep": 1, "best": ["val/accuracy", "val/ema/top 1 error"], "mode": ["max", "min"]},
+            [{"val/accuracy": accuracy, "val/ema/top 1 error": error} for accuracy, error in ((0.5, 0.3), (0.9, 0.4), (0.7, 0.5))],
+            [1, 2, 3], [1, 2, 3], {"accuracy": 2, "error": 1}, id="several metrics have a best each",
+        ),
+        pytest.param(
+            {"best": "auto"}, [{"val/loss": one, "val/accuracy": one, "val/f1": -one} for one in (3, 1, 2)], [1, 2, 3], [1, 2, 3], {"accuracy": 1},
+            id="auto is the first metric of val, as MMEngine's, whose evaluators know no loss",
+        ),
+        pytest.param({"best": "auto"}, [{"val/loss": one, "val/ema/loss": -one} for one in (3, 1, 2)], [1, 2, 3], [1, 2, 3], {"loss": 2}, id="auto is the loss where val has no other"),
+        pytest.param({"best": "val/score", "mode": "min"}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="mode"),
+        pytest.param({"best": "val/score", "rule": "less"}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="MMEngine's rule is read as mode"),
+        pytest.param({"best": "val/score", "rule": ["less"]}, val("score", 3, 1, 2), [1, 2, 3], [1, 2, 3], {"score": 2}, id="and a list of one"),
+    ],
+)  # fmt: skip
+def test_what_is_saved_kept_and_called_best(hook: dict[str, Any], epochs: list[Any], saved: list[int], kept: list[int], best: dict[str, int]) -> None:
+    """`best` names the epoch by metric, of which the first has the label `best` too. A best between two checkpoints makes one where it was asked for."""
+    store = lived(Checkpoint(**hook), *epochs).store
+    assert (store.did("save"), store.stored) == (names(*saved), names(*kept))
+    labels = {LABELS[metric]: names(epoch)[0] for metric, epoch in best.items()}
+    assert store.labels == ({"best": next(iter(labels.values())), **labels} if labels else {})
 
 
 def test_it_saves_at_steps_and_only_there() -> None:
@@ -131,14 +68,6 @@ def test_it_saves_at_steps_and_only_there() -> None:
     life.phase("val", 5)
     life.phase("train", 7, length=20)
     assert life.store.did("save") == ["step-00000003", "step-00000006"]
-
-
-def test_begin_is_the_first_that_may_have_one() -> None:
-    """MMEngine's save_begin: 5 with every 2 gives 5, 7, 9."""
-    life = Life(Checkpoint(every=Rhythm(2), begin=5, save_last=False))
-    for _ in range(10):
-        life.epoch()
-    assert life.store.did("save") == ["epoch-0005", "epoch-0007", "epoch-0009"]
 
 
 @pytest.mark.parametrize(("save_last", "saved"), [(True, ["epoch-0002", "epoch-0003"]), (False, ["epoch-0002"])])
@@ -170,19 +99,9 @@ def test_a_rhythm_of_zero_never_saves() -> None:
 # Retention
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(1, [5]), (3, [3, 4, 5]), (None, [1, 2, 3, 4, 5])])
-def test_the_newest_are_kept(keep: int | None, kept: list[int]) -> None:
-    life = Life(Checkpoint(keep=keep))
-    for _ in range(5):
-        life.epoch()
-    assert life.store.stored == [f"epoch-{epoch:04d}" for epoch in kept]
-
-
 def test_the_old_goes_only_after_the_new_is_stored() -> None:
     """MMEngine deletes the old checkpoint, and the old best, before it writes the new one."""
-    life = Life(Checkpoint(keep=1, best="val/accuracy"))
-    for accuracy in (0.5, 0.9, 0.7, 0.95):
-        life.epoch(accuracy)
+    life = lived(Checkpoint(keep=1, best="val/accuracy"), 0.5, 0.9, 0.7, 0.95)
     order = [call for call in life.store.log if call[0] in ("save", "delete")]
     assert order == [
         ("save", "epoch-0001"),
@@ -195,17 +114,9 @@ def test_the_old_goes_only_after_the_new_is_stored() -> None:
     ]
 
 
-def test_the_best_is_kept_besides_the_newest() -> None:
-    life = Life(Checkpoint(keep=2, best="val/accuracy"))
-    for accuracy in (0.5, 0.9, 0.7, 0.8, 0.6):
-        life.epoch(accuracy)
-    assert life.store.stored == ["epoch-0002", "epoch-0004", "epoch-0005"]
-
-
 def test_checkpoints_of_others_are_left_to_them() -> None:
     """A run's own save, and one of another hook, are not in this hook's count and not in its hands."""
-    life = Life(Checkpoint(keep=1))
-    life.epoch()
+    life = lived(Checkpoint(keep=1), None)
     life.state.request_checkpoint("nan")
     life.state.step += 1
     life.state.epoch_completed = False
@@ -240,14 +151,6 @@ def test_the_last_is_saved_before_validation_and_marked_after_it() -> None:
     assert life.store.log[1:] == [("mark", "best-val-accuracy", "epoch-0001"), ("mark", "best", "epoch-0001")]
 
 
-def test_a_best_between_two_checkpoints_is_saved() -> None:
-    life = Life(Checkpoint(every=Rhythm(3), best="val/accuracy"))
-    for accuracy in (0.5, 0.4, 0.6, 0.7):
-        life.epoch(accuracy)
-    assert life.store.did("save") == ["epoch-0001", "epoch-0003", "epoch-0004"]
-    assert life.store.labels == {"best": "epoch-0004", "best-val-accuracy": "epoch-0004"}
-
-
 def test_a_best_in_the_middle_of_an_epoch_is_saved() -> None:
     life = Life(Checkpoint(best="val/accuracy"))
     life.phase("train", 5, length=10)
@@ -269,13 +172,6 @@ def test_the_best_has_its_optimizer(tmp_path: Path) -> None:
         assert torch.equal(stored[index]["momentum_buffer"], values["momentum_buffer"])
 
 
-def test_an_equal_score_is_no_better() -> None:
-    life = Life(Checkpoint(best="val/accuracy"))
-    life.epoch(0.5)
-    life.epoch(0.5)
-    assert life.store.labels["best"] == "epoch-0001"
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("metric", ["val/accuracy", "val/loss"])
 def test_what_is_not_finite_is_never_best(metric: str, value: float) -> None:
@@ -285,61 +181,11 @@ def test_what_is_not_finite_is_never_best(metric: str, value: float) -> None:
     assert life.store.labels["best"] == "epoch-0002"
 
 
-def test_less_is_better_for_a_loss() -> None:
-    life = Life(Checkpoint(best="val/loss"))
-    for loss in (3.0, 1.0, 2.0):
-        life.epoch(**{"val/loss": loss})
-    assert life.store.labels["best"] == "epoch-0002"
-
-
-def test_several_metrics_have_a_best_each() -> None:
-    life = Life(Checkpoint(keep=1, best=["val/accuracy", "val/ema/top 1 error"], mode=["max", "min"]))
-    for accuracy, error in ((0.5, 0.3), (0.9, 0.4), (0.7, 0.5)):
-        life.epoch(**{"val/accuracy": accuracy, "val/ema/top 1 error": error})
-    assert life.store.labels == {
-        "best": "epoch-0002",
-        "best-val-accuracy": "epoch-0002",
-        "best-val-ema-top-1-error": "epoch-0001",
-    }
-    assert life.store.stored == ["epoch-0001", "epoch-0002", "epoch-0003"]
-
-
-def test_a_training_metric_is_judged_after_training() -> None:
-    life = Life(Checkpoint(best="train/loss"))
-    life.epoch()
-    assert life.store.labels["best"] == "epoch-0001"
-
-
 def test_validation_alone_works_with_several_metrics() -> None:
     """MMEngine raises KeyError: it makes its tables in before_train."""
     life = Life(Checkpoint(best=["val/accuracy", "val/loss"]))
     life.phase("val", 1, **{"val/accuracy": 0.5, "val/loss": 1.0})
     assert life.store.did("mark") == ["step-00000000"] * 3
-
-
-def test_auto_is_the_first_metric_of_val() -> None:
-    """As MMEngine's, whose evaluators know no loss."""
-    life = Life(Checkpoint(best="auto"))
-    for loss in (3.0, 1.0, 2.0):
-        life.epoch(**{"val/loss": loss, "val/accuracy": loss, "val/f1": -loss})
-    assert life.store.labels == {"best": "epoch-0001", "best-val-accuracy": "epoch-0001"}
-
-
-def test_auto_is_the_loss_where_val_has_no_other_metric() -> None:
-    life = Life(Checkpoint(best="auto"))
-    for loss in (3.0, 1.0, 2.0):
-        life.epoch(**{"val/loss": loss, "val/ema/loss": -loss})
-    assert life.store.labels == {"best": "epoch-0002", "best-val-loss": "epoch-0002"}
-
-
-def test_the_best_of_those_made_anyway_is_kept_where_nothing_is_said() -> None:
-    """A metric that gets better between two checkpoints makes none: the rhythm said how many there are to be."""
-    life = Life(Checkpoint(every=Rhythm(2), keep=1))
-    for accuracy in (0.9, 0.7, 0.8, 0.6, 0.5, 0.5):
-        life.epoch(accuracy)
-    assert life.store.did("save") == ["epoch-0002", "epoch-0004", "epoch-0006"]
-    assert life.store.labels == {"best": "epoch-0002", "best-val-accuracy": "epoch-0002"}
-    assert life.store.stored == ["epoch-0002", "epoch-0006"]
 
 
 def test_it_is_the_best_by_what_the_experiment_judges_by() -> None:
@@ -402,16 +248,6 @@ def test_what_is_better_is_not_guessed(metric: str) -> None:
     Checkpoint(best=metric, mode="max")
 
 
-def test_mmengines_rule_is_read_as_mode() -> None:
-    for said in ({"rule": "less"}, {"mode": "min"}, {"rule": ["less"]}):
-        life = Life(Checkpoint(best="val/score", **said))
-        for score in (3.0, 1.0, 2.0):
-            life.epoch(**{"val/score": score})
-        assert life.store.labels["best"] == "epoch-0002"
-    with pytest.raises(ValueError, match="both mode=max and rule=greater"):
-        Checkpoint(best="val/score", mode="max", rule="greater")
-
-
 def test_auto_refuses_a_name_it_cannot_judge() -> None:
     with pytest.raises(HookError, match="'val/score' is better; write mode: max or mode: min"):
         Life(Checkpoint(best="auto")).epoch(**{"val/score": 1.0})
@@ -431,6 +267,8 @@ def test_modes_must_fit_the_metrics() -> None:
         Checkpoint(best=["val/loss"], mode=["min", "max"])
     with pytest.raises(ValueError, match="auto stands alone"):
         Checkpoint(best=["auto", "val/loss"])
+    with pytest.raises(ValueError, match="both mode=max and rule=greater"):
+        Checkpoint(best="val/score", mode="max", rule="greater")
 
 
 @pytest.mark.parametrize("wrong", [{"keep": 0}, {"begin": -1}, {"rule": "max"}, {"mode": "greater"}, {"every": "often"}, {"best": "val/score"}])
@@ -448,9 +286,7 @@ def test_yaml_becomes_a_hook() -> None:
 
 
 def test_last_and_best_are_published_once_each() -> None:
-    life = Life(Checkpoint(best="val/accuracy", publish=["model", "ema"]))
-    for accuracy in (0.5, 0.9, 0.7):
-        life.epoch(accuracy)
+    life = lived(Checkpoint(best="val/accuracy", publish=["model", "ema"]), 0.5, 0.9, 0.7)
     life.hooks[0].on_end(life.state)
     published = [call for call in life.store.log if call[0] == "publish"]
     places = {"model": "model", "ema": "ema"}
@@ -511,175 +347,8 @@ def test_a_metric_that_never_improved_is_not_published() -> None:
 
 
 def test_nothing_is_published_unasked_or_where_nothing_was_saved() -> None:
-    life = Life(Checkpoint())
-    life.epoch()
+    life = lived(Checkpoint(), None)
     life.hooks[0].on_end(life.state)
     empty = Life(Checkpoint(publish=["model"], best="val/loss"))
     empty.hooks[0].on_end(empty.state)
     assert life.store.did("publish") == empty.store.did("publish") == []
-
-
-# Resuming
-
-
-def _resume(life: Life, name: str, **fields: Any) -> Life:
-    hook = Checkpoint(**{field: getattr(life.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")})
-    later = Life(hook, store=life.store, **fields)
-    later.restore(name)
-    return later
-
-
-def test_a_resumed_run_remembers_the_best() -> None:
-    """Lightning forgot it, and marked the first epoch after a resume."""
-    life = Life(Checkpoint(keep=1, best="val/accuracy"))
-    for accuracy in (0.5, 0.9, 0.7):
-        life.epoch(accuracy)
-    later = _resume(life, "epoch-0003", epoch=3, step=6)
-    later.epoch(0.8)
-    assert later.store.labels["best"] == "epoch-0002"
-    assert later.store.stored == ["epoch-0002", "epoch-0004"]
-
-
-def test_the_rhythm_goes_on_after_a_resume() -> None:
-    """ClassyVision counts phases from where it resumes."""
-    life = Life(Checkpoint(every=Rhythm(2), best="val/accuracy", save_last=False))
-    for accuracy in (0.1, 0.2, 0.9):
-        life.epoch(accuracy)
-    later = _resume(life, "epoch-0003", epoch=3, step=6)
-    for _ in range(3):
-        later.epoch(0.5)
-    assert later.store.did("save")[-2:] == ["epoch-0004", "epoch-0006"]
-
-
-def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
-    """Its own name was not known when its state was written."""
-    life = Life(Checkpoint(every=Rhythm(100), keep=1, best="val/accuracy"))
-    for accuracy in (0.5, 0.9):
-        life.epoch(accuracy)
-    life.store.labels.clear()
-    later = _resume(life, "epoch-0002", epoch=2, step=4)
-    assert later.store.labels == {"best": "epoch-0002", "best-val-accuracy": "epoch-0002"}
-    later.epoch(0.8)
-    assert later.store.stored == ["epoch-0002"]
-    later.epoch(0.95)
-    assert later.store.stored == ["epoch-0004"]
-
-
-def test_the_restored_checkpoint_counts_among_the_newest() -> None:
-    life = Life(Checkpoint(keep=2))
-    for _ in range(3):
-        life.epoch()
-    later = _resume(life, "epoch-0003", epoch=3, step=6)
-    later.epoch()
-    assert later.store.stored == ["epoch-0003", "epoch-0004"]
-
-
-def test_what_was_made_after_the_restored_one_is_superseded() -> None:
-    """Resuming at epoch 2 of 4: what came later goes with the next save, and its best is forgotten."""
-    life = Life(Checkpoint(keep=None, best="val/accuracy"))
-    for accuracy in (0.5, 0.4, 0.9, 0.3):
-        life.epoch(accuracy)
-    later = _resume(life, "epoch-0002", epoch=2, step=4)
-    assert later.store.labels["best"] == "epoch-0001"
-    assert len(later.store.stored) == 4, "nothing goes before something new is stored"
-    later.epoch(0.6)
-    assert later.store.stored == ["epoch-0001", "epoch-0002", "epoch-0003"]
-    assert later.store.labels["best"] == "epoch-0003"
-
-
-def test_a_best_that_is_gone_is_not_asked_for() -> None:
-    life = Life(Checkpoint(keep=1, best="val/accuracy"))
-    for accuracy in (0.9, 0.5):
-        life.epoch(accuracy)
-    life.store.stored.remove("epoch-0001")
-    later = _resume(life, "epoch-0002", epoch=2, step=4)
-    later.epoch(0.8)
-    assert later.store.stored == ["epoch-0003"]
-
-
-def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
-    life = Life(Checkpoint(best="val/score", mode="max"))
-    life.epoch(**{"val/score": 9.0})
-    life.epoch(**{"val/score": 8.0})
-    hook = Checkpoint(best="val/score", mode="min")
-    later = Life(hook, store=life.store, epoch=2, step=4)
-    later.restore("epoch-0002")
-    later.epoch(**{"val/score": 20.0})
-    later.epoch(**{"val/score": 10.0})
-    assert later.store.labels["best"] == "epoch-0004"
-
-
-def test_the_best_of_an_earlier_versions_checkpoint_is_remembered() -> None:
-    hook = Checkpoint(best="val/score", mode="min")
-    hook.load_state_dict({"names": [], "bests": {"val/score": {"rule": "less", "score": 2.0, "name": "epoch-0001"}}, "pending": []})
-    assert hook.state_dict()["bests"] == {"val/score": {"mode": "min", "score": 2.0, "name": "epoch-0001"}}
-
-
-def test_auto_resumes_with_the_metric_it_chose() -> None:
-    life = Life(Checkpoint(best="auto"))
-    for accuracy in (0.9, 0.5):
-        life.epoch(accuracy)
-    later = _resume(life, "epoch-0002", epoch=2, step=4)
-    later.epoch(**{"val/loss": 0.1, "val/accuracy": 0.6})
-    assert later.store.labels["best"] == "epoch-0001"
-
-
-def test_a_run_begun_from_another_runs_checkpoint_owns_none_of_its_files() -> None:
-    life = Life(Checkpoint(best="val/accuracy"))
-    for accuracy in (0.5, 0.6):
-        life.epoch(accuracy)
-    hook = Checkpoint(best="val/accuracy")
-    other = Life(hook, epoch=2, step=4)
-    other.store.states = life.store.states
-    other.restore("epoch-0002")
-    other.epoch(0.7)
-    assert other.store.stored == ["epoch-0003"]
-    assert other.store.labels["best"] == "epoch-0003"
-
-
-def test_the_state_loads_with_weights_only() -> None:
-    life = Life(Checkpoint(best="val/accuracy"))
-    life.epoch(0.5)
-    state = life.hooks[0].state_dict()
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    assert torch.load(buffer, weights_only=True) == state
-
-
-# Ranks
-
-
-class _NoStore:
-    """The store of a rank that is not the master and cannot see the master's disk."""
-
-    def names(self) -> list[str]:
-        return []
-
-    def retain(self, owner: str, names: Sequence[str]) -> None: ...
-    def mark(self, name: str, *labels: str, metric: str = "") -> None: ...
-    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
-        return ""
-
-    def judged(self, label: str) -> str:
-        return ""
-
-
-def test_all_ranks_decide_alike_after_a_resume() -> None:
-    """What a rank sees of the disk must not change what it asks for."""
-    life = Life(Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False))
-    for accuracy in (0.9, 0.5):
-        life.epoch(accuracy)
-    saved = life.store.states["epoch-0001"]["checkpoint"]
-    asked = []
-    for store in (life.store, _NoStore(), None):
-        hook, state = Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False), State(checkpoints=store, epoch=1, step=2)
-        hook.load_state_dict(copy.deepcopy(saved))
-        hook.on_load(state, {"name": "epoch-0001"})
-        hook.on_start(state)
-        for accuracy in (0.8, 0.95):
-            run_phase(hook, state, "train", [{}] * 2)
-            run_phase(hook, state, "val", [{}], metrics={"val/accuracy": accuracy})
-            asked.append(list(state.checkpoint_reasons))
-            state.checkpoint_reasons.clear()
-    assert asked == [[], ["best"]] * 3

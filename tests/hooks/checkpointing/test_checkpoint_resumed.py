@@ -1,0 +1,156 @@
+"""What the checkpoint hook goes on with after a resume: its rhythm, its best and what it keeps, alike on all ranks."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from hooks import Rhythm, State
+from hooks.checkpointing.checkpoint import Checkpoint
+from tests.hooks.checkpointing.lives import Life, lived, names
+from tests.hooks.phases import run_phase
+
+
+def _resume(life: Life, epoch: int) -> Life:
+    """Another life, from the checkpoint after so many epochs."""
+    hook = Checkpoint(**{field: getattr(life.hooks[0], field) for field in ("every", "keep", "best", "mode", "save_last")})
+    later = Life(hook, store=life.store, epoch=epoch, step=2 * epoch)
+    later.restore(names(epoch)[0])
+    return later
+
+
+def test_a_resumed_run_remembers_the_best() -> None:
+    """Lightning forgot it, and marked the first epoch after a resume."""
+    life = lived(Checkpoint(keep=1, best="val/accuracy"), 0.5, 0.9, 0.7)
+    later = _resume(life, 3)
+    later.epoch(0.8)
+    assert later.store.labels["best"] == "epoch-0002"
+    assert later.store.stored == ["epoch-0002", "epoch-0004"]
+
+
+def test_the_rhythm_goes_on_after_a_resume() -> None:
+    """ClassyVision counts phases from where it resumes."""
+    life = lived(Checkpoint(every=Rhythm(2), best="val/accuracy", save_last=False), 0.1, 0.2, 0.9)
+    later = _resume(life, 3)
+    for _ in range(3):
+        later.epoch(0.5)
+    assert later.store.did("save")[-2:] == ["epoch-0004", "epoch-0006"]
+
+
+def test_a_checkpoint_made_for_its_score_knows_that_it_is_the_best() -> None:
+    """Its own name was not known when its state was written."""
+    life = lived(Checkpoint(every=Rhythm(100), keep=1, best="val/accuracy"), 0.5, 0.9)
+    life.store.labels.clear()
+    later = _resume(life, 2)
+    assert later.store.labels == {"best": "epoch-0002", "best-val-accuracy": "epoch-0002"}
+    later.epoch(0.8)
+    assert later.store.stored == ["epoch-0002"]
+    later.epoch(0.95)
+    assert later.store.stored == ["epoch-0004"]
+
+
+def test_the_restored_checkpoint_counts_among_the_newest() -> None:
+    life = lived(Checkpoint(keep=2), *[None] * 3)
+    later = _resume(life, 3)
+    later.epoch()
+    assert later.store.stored == ["epoch-0003", "epoch-0004"]
+
+
+def test_what_was_made_after_the_restored_one_is_superseded() -> None:
+    """Resuming at epoch 2 of 4: what came later goes with the next save, and its best is forgotten."""
+    life = lived(Checkpoint(keep=None, best="val/accuracy"), 0.5, 0.4, 0.9, 0.3)
+    later = _resume(life, 2)
+    assert later.store.labels["best"] == "epoch-0001"
+    assert len(later.store.stored) == 4, "nothing goes before something new is stored"
+    later.epoch(0.6)
+    assert later.store.stored == ["epoch-0001", "epoch-0002", "epoch-0003"]
+    assert later.store.labels["best"] == "epoch-0003"
+
+
+def test_a_best_that_is_gone_is_not_asked_for() -> None:
+    life = lived(Checkpoint(keep=1, best="val/accuracy"), 0.9, 0.5)
+    life.store.stored.remove("epoch-0001")
+    later = _resume(life, 2)
+    later.epoch(0.8)
+    assert later.store.stored == ["epoch-0003"]
+
+
+def test_a_score_is_forgotten_when_the_other_way_is_better() -> None:
+    life = Life(Checkpoint(best="val/score", mode="max"))
+    life.epoch(**{"val/score": 9.0})
+    life.epoch(**{"val/score": 8.0})
+    hook = Checkpoint(best="val/score", mode="min")
+    later = Life(hook, store=life.store, epoch=2, step=4)
+    later.restore("epoch-0002")
+    later.epoch(**{"val/score": 20.0})
+    later.epoch(**{"val/score": 10.0})
+    assert later.store.labels["best"] == "epoch-0004"
+
+
+def test_the_best_of_an_earlier_versions_checkpoint_is_remembered() -> None:
+    hook = Checkpoint(best="val/score", mode="min")
+    hook.load_state_dict({"names": [], "bests": {"val/score": {"rule": "less", "score": 2.0, "name": "epoch-0001"}}, "pending": []})
+    assert hook.state_dict()["bests"] == {"val/score": {"mode": "min", "score": 2.0, "name": "epoch-0001"}}
+
+
+def test_auto_resumes_with_the_metric_it_chose() -> None:
+    life = lived(Checkpoint(best="auto"), 0.9, 0.5)
+    later = _resume(life, 2)
+    later.epoch(**{"val/loss": 0.1, "val/accuracy": 0.6})
+    assert later.store.labels["best"] == "epoch-0001"
+
+
+def test_a_run_begun_from_another_runs_checkpoint_owns_none_of_its_files() -> None:
+    life = lived(Checkpoint(best="val/accuracy"), 0.5, 0.6)
+    hook = Checkpoint(best="val/accuracy")
+    other = Life(hook, epoch=2, step=4)
+    other.store.states = life.store.states
+    other.restore("epoch-0002")
+    other.epoch(0.7)
+    assert other.store.stored == ["epoch-0003"]
+    assert other.store.labels["best"] == "epoch-0003"
+
+
+def test_the_state_loads_with_weights_only() -> None:
+    life = lived(Checkpoint(best="val/accuracy"), 0.5)
+    state = life.hooks[0].state_dict()
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    assert torch.load(buffer, weights_only=True) == state
+
+
+class _NoStore:
+    """The store of a rank that is not the master and cannot see the master's disk."""
+
+    def names(self) -> list[str]:
+        return []
+
+    def retain(self, owner: str, names: Sequence[str]) -> None: ...
+    def mark(self, name: str, *labels: str, metric: str = "") -> None: ...
+    def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
+        return ""
+
+    def judged(self, label: str) -> str:
+        return ""
+
+
+def test_all_ranks_decide_alike_after_a_resume() -> None:
+    """What a rank sees of the disk must not change what it asks for."""
+    life = lived(Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False), 0.9, 0.5)
+    saved = life.store.states["epoch-0001"]["checkpoint"]
+    asked = []
+    for store in (life.store, _NoStore(), None):
+        hook, state = Checkpoint(every=Rhythm(100), best="val/accuracy", save_last=False), State(checkpoints=store, epoch=1, step=2)
+        hook.load_state_dict(copy.deepcopy(saved))
+        hook.on_load(state, {"name": "epoch-0001"})
+        hook.on_start(state)
+        for accuracy in (0.8, 0.95):
+            run_phase(hook, state, "train", [{}] * 2)
+            run_phase(hook, state, "val", [{}], metrics={"val/accuracy": accuracy})
+            asked.append(list(state.checkpoint_reasons))
+            state.checkpoint_reasons.clear()
+    assert asked == [[], ["best"]] * 3
