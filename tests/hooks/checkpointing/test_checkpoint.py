@@ -40,8 +40,8 @@ LABELS = {"accuracy": "best-val-accuracy", "loss": "best-val-loss", "score": "be
         pytest.param({"every": TWO, "keep": 1}, [0.9, 0.7, 0.8, 0.6, 0.5, 0.5], [2, 4, 6], [2, 6], {"accuracy": 2}, id="where nothing is said, the best of those made anyway"),
         pytest.param(
             {"keep": 1, "best": ["val/accuracy", "val/ema/top 1 error"], "mode": ["max", "min"]},
-            [{"val/accuracy": accuracy, "val/ema/top 1 error": error} for accuracy, error in ((0.5, 0.3), (0.9, 0.4), (0.7, 0.5))],
-            [1, 2, 3], [1, 2, 3], {"accuracy": 2, "error": 1}, id="several metrics have a best each",
+            [{"val/accuracy": accuracy, "val/ema/top 1 error": error} for accuracy, error in ((0.5, 0.5), (0.9, 0.4), (0.7, 0.3), (0.6, 0.35))],
+            [1, 2, 3, 4], [2, 3, 4], {"accuracy": 2, "error": 3}, id="several metrics have a best each",
         ),
         pytest.param(
             {"best": "auto"}, [{"val/loss": one, "val/accuracy": one, "val/f1": -one} for one in (3, 1, 2)], [1, 2, 3], [1, 2, 3], {"accuracy": 1},

@@ -1,6 +1,7 @@
+"""The moving average of the weights, against torch and against the formulas it comes from, and validation with it."""
+
 from __future__ import annotations
 
-import io
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hooks import Hook, Rhythm, State
 from hooks.state import Weights
@@ -19,69 +20,10 @@ from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
+from tests.hooks.training.averages import Reference, Trail, averages, same, weights
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
-
-
-class Reference(Hook):
-    """torch's AveragedModel, updated after each optimizer step."""
-
-    def __init__(self, module: nn.Module, average: Any) -> None:
-        self.averaged = AveragedModel(module, multi_avg_fn=average)
-        self.module = module
-
-    def on_update(self, state: State) -> None:
-        self.averaged.update_parameters(self.module)
-
-
-class Trail(Hook):
-    """Every value the weights had after a step, in float64."""
-
-    def __init__(self) -> None:
-        self.values: list[list[Tensor]] = []
-
-    def on_update(self, state: State) -> None:
-        self.values.append([parameter.detach().double() for parameter in state.module.parameters()])
-
-
-def weights(module: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in module.parameters()]
-
-
-def averages(hook: EMA, state: State) -> list[Tensor]:
-    with hook.applied(state):
-        return weights(state.module)
-
-
-def same(left: list[Tensor], right: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
-
-
-def through_a_file(value: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-def checkpoint_of(hook: EMA, state: State) -> dict[str, Any]:
-    checkpoint = {"model": state.module.state_dict(), "hook": hook.state_dict(), "rank": hook.rank_state_dict()}
-    hook.on_save(state, checkpoint)
-    return dict(through_a_file(checkpoint))
-
-
-def resume(hook: EMA, module: nn.Module, checkpoint: dict[str, Any], **fields: Any) -> State:
-    """What the loop does: model, hook's state, on_load, on_start."""
-    module.load_state_dict(checkpoint["model"])
-    state = new_state(module, **fields)
-    hook.load_state_dict(checkpoint["hook"])
-    if checkpoint["rank"]:
-        hook.load_rank_state_dict(checkpoint["rank"])
-    hook.on_load(state, checkpoint)
-    hook.on_start(state)
-    return state
-
 
 # The average
 
@@ -203,71 +145,6 @@ def test_before_begin_nothing_is_averaged_and_validation_is_raw() -> None:
     state, hook = new_state(small_model()), EMA(begin=Rhythm(100, "steps"))
     train(state, {"ema": hook}, batches(4))
     assert same(averages(hook, state), weights(state.module))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_are_averaged_in_fp32(dtype: torch.dtype) -> None:
-    """In bf16 a step of 0.001 towards 2 is lost to rounding; ClassyVision leaves such weights out altogether."""
-    module = nn.Linear(3, 2).to(dtype)
-    state, hook = State(module=module, model=module, phase="train"), EMA(decay=0.999)
-    nn.init.constant_(module.weight, 1.0)
-    hook.on_update(state)
-    nn.init.constant_(module.weight, 2.0)
-    for _ in range(700):
-        hook.on_update(state)
-    expected = torch.tensor(2 - 0.999**700, dtype=torch.float64)
-    record = checkpoint_of(hook, state)["ema"]
-    torch.testing.assert_close(record["exact"]["weight"].double(), expected.expand(2, 3), rtol=1e-4, atol=0)
-    assert record["model"]["weight"].dtype == dtype
-    torch.testing.assert_close(record["model"]["weight"].double(), expected.expand(2, 3), rtol=4e-3, atol=0)
-    with hook.applied(state):
-        assert module(torch.ones(1, 3, dtype=dtype)).dtype == dtype
-    assert torch.equal(module.weight, torch.full((2, 3), 2.0, dtype=dtype))
-
-
-def test_float64_stays_float64() -> None:
-    module = small_model().double()
-    state, hook, reference = new_state(module), EMA(decay=0.9), Reference(module, get_ema_multi_avg_fn(0.9))
-    train(state, {"ema": hook, "reference": reference}, [(batch.double(),) for (batch,) in batches(5)])
-    assert same(averages(hook, state), weights(reference.averaged.module))
-
-
-def test_frozen_weights_stay_what_they_are_and_unfrozen_ones_are_averaged() -> None:
-    module = small_model()
-    first: Any = module[0]
-    first.requires_grad_(False)
-    frozen = first.weight.clone()
-    state, hook = new_state(module), EMA(decay=0.5)
-    train(state, {"ema": hook}, batches(3))
-    assert torch.equal(averages(hook, state)[0], frozen)
-    first.weight.requires_grad_(True)
-    train(state, {"ema": hook}, batches(1))
-    torch.testing.assert_close(averages(hook, state)[0], 0.5 * frozen + 0.5 * first.weight.detach())
-
-
-def test_integer_parameters_are_never_averaged() -> None:
-    module = nn.Module()
-    module.codes = nn.Parameter(torch.tensor([1, 2, 3]), requires_grad=False)
-    module.weight = nn.Parameter(torch.tensor([1.0]))
-    state, hook = State(module=module), EMA(decay=0.5)
-    hook.on_update(state)
-    module.codes.data += 10
-    module.weight.data += 1
-    hook.on_update(state)
-    with hook.applied(state):
-        assert (module.codes.tolist(), module.weight.tolist()) == ([11, 12, 13], [1.5])
-
-
-def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    first, second = module[0], module[1]
-    second.weight = first.weight
-    state, hook = new_state(module), EMA(decay=0.5)
-    train(state, {"ema": hook}, batches(3))
-    with hook.applied(state):
-        assert second.weight is first.weight
-    record = checkpoint_of(hook, state)["ema"]["model"]
-    assert torch.equal(record["0.weight"], record["1.weight"])
 
 
 # Putting the averages in and taking them out
@@ -471,109 +348,6 @@ def test_recompute_is_refused_where_ranks_would_wait_for_each_other() -> None:
         EMA(buffers="recompute").on_start(state)
 
 
-# Saving and resuming
-
-
-def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
-    """MMEngine writes the averages as state_dict and hides the raw weights, or the other way round."""
-    state, hook = new_state(small_model()), EMA(decay=0.9)
-    train(state, {"ema": hook}, batches(5))
-    checkpoint = checkpoint_of(hook, state)
-    assert same(list(checkpoint["model"].values()), list(state.module.state_dict().values()))
-    fresh = small_model(seed=9)
-    fresh.load_state_dict(checkpoint["ema"]["model"])
-    assert same(weights(fresh), averages(hook, state))
-    assert (checkpoint["ema"]["updates"], checkpoint["ema"]["decay"]) == (5, 0.9)
-    assert checkpoint["ema"]["exact"] == {}  # nothing is stored twice
-    assert checkpoint["hook"] == checkpoint["rank"] == {}
-
-
-def test_before_begin_the_record_is_the_raw_weights() -> None:
-    state, hook = new_state(small_model()), EMA(begin=Rhythm(9))
-    train(state, {"ema": hook}, batches(2))
-    record = checkpoint_of(hook, state)["ema"]
-    assert record["updates"] == 0
-    assert same(list(record["model"].values()), list(state.module.state_dict().values()))
-
-
-def test_two_averages_have_two_records() -> None:
-    state, checkpoint = new_state(small_model()), {}
-    train(state, hooks := {"ema": EMA(decay=0.5), "slow": EMA(decay=0.9)}, batches(3))
-    for hook in hooks.values():
-        hook.on_save(state, checkpoint)
-    assert {name: record["decay"] for name, record in checkpoint.items()} == {"ema": 0.5, "slow": 0.9}
-
-
-@pytest.mark.parametrize("cut", [1, 3, 4, 7])
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"average": "stochastic", "decay": 0},
-        {"average": "annealing", "gamma": 3},
-        {"begin": Rhythm(4, "steps")},
-        {"interval": 3},
-        {"buffers": "ema"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_resumed_it_gives_the_same_as_without_a_break(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
-    data = [(batch.to(dtype),) for (batch,) in batches(9)]
-    straight, whole = EMA(**{"decay": 0.9, **fields}), new_state(small_model().to(dtype))
-    train(whole, {"ema": straight}, data[:cut])
-    checkpoint = checkpoint_of(straight, whole)
-    assert whole.optimizer is not None
-    optimizer = through_a_file(whole.optimizer.state_dict())
-    train(whole, {"ema": straight}, data[cut:])
-
-    hook = EMA(**{"decay": 0.9, **fields})
-    state = resume(hook, small_model(seed=5).to(dtype), checkpoint, step=cut, iteration=cut)
-    assert state.optimizer is not None
-    state.optimizer.load_state_dict(optimizer)
-    train(state, {"ema": hook}, data[cut:])
-    expected, found = checkpoint_of(straight, whole)["ema"], checkpoint_of(hook, state)["ema"]
-    assert found["updates"] == expected["updates"]
-    for part in ("model", "exact"):
-        assert found[part].keys() == expected[part].keys()
-        assert all(torch.equal(found[part][name], value) for name, value in expected[part].items())
-
-
-def test_validation_right_after_a_resume_sees_the_averages() -> None:
-    state, hook = new_state(small_model()), EMA(decay=0.9)
-    train(state, {"ema": hook}, batches(4))
-    resumed = EMA(decay=0.9)
-    new = resume(resumed, small_model(seed=5), checkpoint_of(hook, state), step=4)
-    with new.evaluations[""](new):
-        assert same(weights(new.module), averages(hook, state))
-
-
-def test_added_to_a_run_under_way_it_starts_from_the_restored_weights() -> None:
-    state = new_state(small_model())
-    train(state, {}, batches(3))
-    checkpoint = through_a_file({"model": state.module.state_dict(), "hook": {}, "rank": {}})
-    hook, trail = EMA(decay=0.5), Trail()
-    new = resume(hook, small_model(seed=5), checkpoint, step=3, iteration=3)
-    with new.evaluations[""](new):
-        assert same(weights(new.module), weights(state.module))
-    train(new, {"ema": hook, "trail": trail}, batches(2))
-    for ours, first, second in zip(averages(hook, new), *trail.values, strict=True):
-        torch.testing.assert_close(ours.double(), 0.5 * first + 0.5 * second)
-
-
-@pytest.mark.parametrize(
-    ("change", "found"), [(lambda model: model.pop("0.weight"), "is missing"), (lambda model: None, r"has shape \(6, 4\)")]
-)
-def test_a_record_that_does_not_fit_is_an_error(change: Any, found: str) -> None:
-    state, hook = new_state(small_model()), EMA()
-    train(state, {"ema": hook}, batches(2))
-    checkpoint = checkpoint_of(hook, state)
-    change(checkpoint["ema"]["model"])
-    other = small_model() if "missing" in found else nn.Sequential(nn.Linear(5, 6))
-    with pytest.raises(ValueError, match=f"the checkpoint's average of '0.weight' {found}; the model needs"):
-        EMA().on_load(new_state(other), checkpoint)
-
-
 # Parameters
 
 
@@ -591,14 +365,6 @@ def test_a_device_that_torch_does_not_know_is_refused_as_the_file_is_loaded() ->
 def test_momentum_is_refused_with_the_decay_to_write() -> None:
     with pytest.raises(ValueError, match=r"momentum=0.0002 is MMEngine's 1 - decay; write decay=0.9998"):
         EMA(momentum=0.0002)
-
-
-def test_the_averages_are_kept_where_they_should_be() -> None:
-    """ClassyVision's default is the GPU, also where there is none."""
-    for device in (None, "cpu"):
-        state, hook = new_state(small_model()), EMA(decay=0.9, device=device)
-        train(state, {"ema": hook}, batches(2))
-        assert all(value.device.type == "cpu" for value in averages(hook, state))
 
 
 # Several ranks

@@ -14,8 +14,8 @@ from hooks.testing import check_hook
 from hooks.training.ema import EMA
 from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
+from tests.hooks.training.averages import Trail, averages, checkpoint_of, resume, through_a_file
 from tests.hooks.training.steps import batches, new_state, small_model, train
-from tests.hooks.training.test_ema import Trail, averages, checkpoint_of, resume, through_a_file
 
 STDS = [0.05, 0.2]
 

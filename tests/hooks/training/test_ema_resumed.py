@@ -1,0 +1,100 @@
+"""What a checkpoint holds of averages, and what goes on from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hooks import Rhythm
+from hooks.training.ema import EMA
+from tests.hooks.training.averages import Trail, averages, checkpoint_of, resume, same, through_a_file, weights
+from tests.hooks.training.steps import batches, new_state, small_model, train
+
+
+def test_the_checkpoint_has_a_record_to_load_and_its_model_is_raw() -> None:
+    """MMEngine writes the averages as state_dict and hides the raw weights, or the other way round."""
+    state, hook = new_state(small_model()), EMA(decay=0.9)
+    train(state, {"ema": hook}, batches(5))
+    checkpoint = checkpoint_of(hook, state)
+    assert same(list(checkpoint["model"].values()), list(state.module.state_dict().values()))
+    fresh = small_model(seed=9)
+    fresh.load_state_dict(checkpoint["ema"]["model"])
+    assert same(weights(fresh), averages(hook, state))
+    assert (checkpoint["ema"]["updates"], checkpoint["ema"]["decay"]) == (5, 0.9)
+    assert checkpoint["ema"]["exact"] == {}  # nothing is stored twice
+    assert checkpoint["hook"] == checkpoint["rank"] == {}
+
+
+def test_before_begin_the_record_is_the_raw_weights() -> None:
+    state, hook = new_state(small_model()), EMA(begin=Rhythm(9))
+    train(state, {"ema": hook}, batches(2))
+    record = checkpoint_of(hook, state)["ema"]
+    assert record["updates"] == 0
+    assert same(list(record["model"].values()), list(state.module.state_dict().values()))
+
+
+def test_two_averages_have_two_records() -> None:
+    state, checkpoint = new_state(small_model()), {}
+    train(state, hooks := {"ema": EMA(decay=0.5), "slow": EMA(decay=0.9)}, batches(3))
+    for hook in hooks.values():
+        hook.on_save(state, checkpoint)
+    assert {name: record["decay"] for name, record in checkpoint.items()} == {"ema": 0.5, "slow": 0.9}
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 7])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"average": "stochastic", "decay": 0},
+        {"average": "annealing", "gamma": 3},
+        {"begin": Rhythm(4, "steps")},
+        {"interval": 3},
+        {"buffers": "ema"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_resumed_it_gives_the_same_as_without_a_break(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
+    data = [(batch.to(dtype),) for (batch,) in batches(9)]
+    straight, whole = EMA(**{"decay": 0.9, **fields}), new_state(small_model().to(dtype))
+    train(whole, {"ema": straight}, data[:cut])
+    checkpoint = checkpoint_of(straight, whole)
+    assert whole.optimizer is not None
+    optimizer = through_a_file(whole.optimizer.state_dict())
+    train(whole, {"ema": straight}, data[cut:])
+
+    hook = EMA(**{"decay": 0.9, **fields})
+    state = resume(hook, small_model(seed=5).to(dtype), checkpoint, step=cut, iteration=cut)
+    assert state.optimizer is not None
+    state.optimizer.load_state_dict(optimizer)
+    train(state, {"ema": hook}, data[cut:])
+    expected, found = checkpoint_of(straight, whole)["ema"], checkpoint_of(hook, state)["ema"]
+    assert found["updates"] == expected["updates"]
+    for part in ("model", "exact"):
+        assert found[part].keys() == expected[part].keys()
+        assert all(torch.equal(found[part][name], value) for name, value in expected[part].items())
+
+
+def test_validation_right_after_a_resume_sees_the_averages() -> None:
+    state, hook = new_state(small_model()), EMA(decay=0.9)
+    train(state, {"ema": hook}, batches(4))
+    resumed = EMA(decay=0.9)
+    new = resume(resumed, small_model(seed=5), checkpoint_of(hook, state), step=4)
+    with new.evaluations[""](new):
+        assert same(weights(new.module), averages(hook, state))
+
+
+def test_added_to_a_run_under_way_it_starts_from_the_restored_weights() -> None:
+    state = new_state(small_model())
+    train(state, {}, batches(3))
+    checkpoint = through_a_file({"model": state.module.state_dict(), "hook": {}, "rank": {}})
+    hook, trail = EMA(decay=0.5), Trail()
+    new = resume(hook, small_model(seed=5), checkpoint, step=3, iteration=3)
+    with new.evaluations[""](new):
+        assert same(weights(new.module), weights(state.module))
+    train(new, {"ema": hook, "trail": trail}, batches(2))
+    for ours, first, second in zip(averages(hook, new), *trail.values, strict=True):
+        torch.testing.assert_close(ours.double(), 0.5 * first + 0.5 * second)
