@@ -3,7 +3,9 @@
 Every hook that ships and has a pace, on a small and on a larger model. In the first half of a run the model is gone through three times a step,
 in the second once, so that the same look is a larger share. All is judged by processor time, as other work on the machine makes wall time long: what paces
 are steered by, and what is reported, by how much steps with a look are longer than the mean of those without, over all of the time. Shares are of the
-four parts of a run: the first quarter of each half, and the rest of it.
+four parts of a run: the first quarter of each half, and the rest of it. As one look may be dearer than what such a part has for it, there is also
+what was owed at most: the level of a leaky bucket that looks fill and the share of the time empties. No stretch of a run, wherever it begins, has more
+than its share and that.
 
     python -m benchmarks.observation_budget [hook ...]
 """
@@ -12,9 +14,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, pairwise, product
 from pathlib import Path
 from statistics import mean
 from time import process_time
@@ -95,6 +97,10 @@ class Shares(NamedTuple):
     """What a hook took of the processor's time in each part of a run, how often it looked, and its pace at the end."""
 
     parts: tuple[float, ...]
+    dearest_s: float
+    """What the dearest look took."""
+    owed_s: float
+    """The most by which any stretch of the run has more than the budget."""
     calls: int
     every: int
 
@@ -111,18 +117,28 @@ def run(name: str, model: str, budget: str | None, steps: int) -> Shares:
         for _ in loop.run():
             pass
         pace = next(iter(steered_paces(hook).values()))
-        return Shares(tuple(_shares(probe.noted, steps)), probe.noted[-1][1], pace.count if isinstance(pace, Rhythm) else pace)
+        parts = [list(_spent(probe.noted, begin, end)) for begin, end in pairwise((1, steps // 8, steps // 2, 5 * steps // 8, steps))]
+        shares = tuple(sum(longer for _, longer in part) / sum(seconds for seconds, _ in part) for part in parts)
+        dearest_s = max(longer for part in parts for _, longer in part)
+        owed_s = _most_owed(chain(*parts), hook.budget.share if hook.budget else 1.0)
+        return Shares(shares, dearest_s, owed_s, probe.noted[-1][1], pace.count if isinstance(pace, Rhythm) else pace)
 
 
-def _shares(noted: list[tuple[float, int]], steps: int) -> Iterator[float]:
-    """The share in each part, as looks are seen in the number of calls and epochs begin every so many steps."""
-    half = steps // 2
-    for begin, end in ((1, half // 4), (half // 4, half), (half, half + half // 4), (half + half // 4, steps)):
-        spent = [(noted[at][0] - noted[at - 1][0], noted[at][1] > noted[at - 1][1], at % EPOCH_STEPS == 0) for at in range(begin, end)]
-        usual = {first: mean([seconds for seconds, looked, begins in spent if not looked and begins == first] or [0.0]) for first in (False, True)}
-        usual[True] = usual[True] or usual[False]
-        longer = sum(seconds - usual[begins] for seconds, looked, begins in spent if looked)
-        yield longer / (noted[end - 1][0] - noted[begin - 1][0])
+def _spent(noted: list[tuple[float, int]], begin: int, end: int) -> Iterator[tuple[float, float]]:
+    """What each step of a part took, and how much of it a look, as looks are seen in the number of calls and epochs begin every so many steps."""
+    spent = [(noted[at][0] - noted[at - 1][0], noted[at][1] > noted[at - 1][1], at % EPOCH_STEPS == 0) for at in range(begin, end)]
+    usual = {first: mean([seconds for seconds, looked, begins in spent if not looked and begins == first] or [0.0]) for first in (False, True)}
+    usual[True] = usual[True] or usual[False]
+    for seconds, looked, begins in spent:
+        yield seconds, seconds - usual[begins] if looked else 0.0
+
+
+def _most_owed(spent: Iterable[tuple[float, float]], share: float) -> float:
+    owed = most = 0.0
+    for seconds, longer in spent:
+        owed = max(0.0, owed + longer - share * seconds)
+        most = max(most, owed)
+    return most
 
 
 def main(*names: str) -> None:
@@ -134,8 +150,10 @@ def main(*names: str) -> None:
         rows = []
         for name, budget in product(names or paced, BUDGETS):
             shares = run(name, model, budget, steps)
-            rows.append((f"{name}, {budget or 'default'}", shares.calls, shares.every, *(f"{100 * share:.2f}" for share in shares.parts)))
-        columns = ["hook", "calls", "pace at the end", "% settling", "% settled", "% after the change", "% later"]
+            owed = f"{1000 * shares.owed_s:.1f}" if budget else "-"
+            parts = (f"{100 * share:.2f}" for share in shares.parts)
+            rows.append((f"{name}, {budget or 'default'}", shares.calls, shares.every, *parts, f"{1000 * shares.dearest_s:.1f}", owed))
+        columns = ["hook", "calls", "pace at the end", "% settling", "% settled", "% after the change", "% later", "ms, dearest look", "ms owed at most"]
         print_table(f"{model} model, {steps} steps", columns, rows)
 
 

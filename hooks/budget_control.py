@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from math import ceil, log2
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
-
-import torch
 
 from hooks.budget import Budget
 from hooks.hook import WITHIN_ITERATION, Hook
@@ -24,7 +22,7 @@ UNKNOWN_S = 0.005
 """What looking is taken to cost beside a whole step, until it has been measured: modules are imported, and caches are cold."""
 AIM = 0.9
 """The part of its budget that a hook is to take, as what it costs varies."""
-SETTLE_EVERY_S = 0.25
+SETTLE_EVERY_S = 0.1
 """A single rank settles its paces this often; several do as they ask each other whether to stop."""
 LEAST_TIMED = 8
 """Steps that have to be timed before a first pace is chosen."""
@@ -69,10 +67,12 @@ class Budgets:
 
     An iteration only notes the time; everything else is reckoned when paces are settled. What a look costs is what the ledger has of the hook
     since the look before, at every event, and by how much longer a step with a look is than those without, beside the hook's own calls: what its
-    module hooks do in the forward pass, say. On CUDA it is the device's time that steps are compared in. Nothing waits for the device.
+    module hooks do in the forward pass, say. With `mark`, which gives a moment of a device's time line, steps are compared in the device's time.
+    Nothing waits for it.
     """
 
-    def __init__(self, hooks: Mapping[str, Hook]) -> None:
+    def __init__(self, hooks: Mapping[str, Hook], mark: Callable[[], Any] | None = None) -> None:
+        self._now = mark or perf_counter
         having = {name: hook for name, hook in hooks.items() if isinstance(hook.budget, Budget)}
         # With places of their own modulo this, hooks never look in the same step, and there are steps in which none looks.
         apart = _power(len(having) + 1)
@@ -100,7 +100,7 @@ class Budgets:
         """A phase begins: what came before belongs to no step."""
         self._reckon()
         self._units.clear()
-        self._units.append(Unit(_now(state), False, ()))
+        self._units.append(Unit(self._now(), False, ()))
         self._accumulate = state.accumulate
 
     def note(self, state: State) -> None:
@@ -114,14 +114,12 @@ class Budgets:
             return
         looked = [(one, looks, *one.spend()) for one, looks in self._looked.items()] if self._looked else ()
         self._looked.clear()
-        self._units.append(Unit(_now(state), trains, looked))
+        self._units.append(Unit(self._now(), trains, looked))
 
     def wanted(self) -> list[float]:
         """The paces that this rank needs, two for each hook: in training, and in val and test; 0 where it has nothing to say."""
         self._reckon()
         self._settled_at = perf_counter()
-        for one in self.all.values():
-            one.sum_up()
         step_s = {trains: median(idle) if len(idle) >= LEAST_TIMED else 0.0 for trains, idle in self._idle.items()}
         return [one.wanted(trains, step_s[trains], self._accumulate) for one in self.all.values() for trains in (True, False)]
 
@@ -144,9 +142,13 @@ class Budgets:
 
     def _reckon(self) -> None:
         units = self._units
-        while len(units) > 1 and _is_over(units[1].ended):
-            began, unit = units.popleft().ended, units[0]
-            seconds, idle = _between(began, unit.ended), self._idle[unit.trains]
+        while len(units) > 1:
+            span = units[1].ended - units[0].ended
+            if not isinstance(span, float) and not span.ready():
+                return
+            units.popleft()
+            unit, seconds = units[0], float(span)
+            idle = self._idle[unit.trains]
             if not unit.looks:
                 idle.append(seconds)
             for one, looks, within, beside in unit.looks:
@@ -171,8 +173,8 @@ class Steering:
         self.beside: list[Call] = []
         self.looking: list[Call] = []
         self._calls, self._spent = 0, (0.0, 0.0)
-        self._cost_s: float | None = None
-        self._new = 0.0, 0
+        self._costs_s: deque[float] = deque(maxlen=max(_SEEN, *(pace.times for pace in self.paces.values())))
+        """Of the last looks, as many as its slowest pace takes to come again: what one has cost is paid for by the time that these take."""
         self._longer_s: deque[float] = deque(maxlen=_SEEN)
 
     def looked(self) -> bool:
@@ -188,7 +190,7 @@ class Steering:
 
     def take(self, looks: int, seconds: float, longer_s: float | None) -> None:
         """Takes what some looks cost."""
-        self._new = self._new[0] + seconds, self._new[1] + looks
+        self._costs_s.extend([seconds / looks] * looks)
         if longer_s is not None:
             self._longer_s.append(longer_s / looks)
 
@@ -197,18 +199,11 @@ class Steering:
         is_timed = self.looking and step_s > 0 and (trains or not self.fastest.in_steps)
         if not is_timed:
             return 0.0
-        if self._cost_s is None and self.every[trains]:
+        if not self._costs_s and self.every[trains]:
             return float(self.every[trains])
-        cost_s = step_s + UNKNOWN_S if self._cost_s is None else self._cost_s + max(0.0, median(self._longer_s or (0.0,)))
+        cost_s = fmean(self._costs_s) + max(0.0, median(self._longer_s or (0.0,))) if self._costs_s else step_s + UNKNOWN_S
         counted_s = step_s / accumulate if trains and not self.fastest.in_steps else step_s
         return max(cost_s / (AIM * self._share * counted_s), 1.0)
-
-    def sum_up(self) -> None:
-        """Takes the looks since this was asked last into the average. Its weights sum up to one, so that what they cost is paid for by the time that comes."""
-        seconds, looks = self._new
-        if looks:
-            self._cost_s = seconds / looks if self._cost_s is None else (self._cost_s + seconds / looks) / 2
-        self._new = 0.0, 0
 
     def settle(self, trains: bool, wanted: float, accumulate: int = 1) -> None:
         """Takes a slower pace where one is wanted, and a faster one where it is surely enough."""
@@ -242,20 +237,3 @@ def _most(hook: Hook, field: str) -> int:
     """The largest power of two that a field may hold."""
     limits = get_args(get_type_hints(type(hook), include_extras=True)[field])[1:]
     return min((1 << int(limit.le).bit_length() - 1 for limit in limits if getattr(limit, "le", None) is not None), default=1 << 30)
-
-
-def _now(state: State) -> Any:
-    """A mark on the time line on which steps are compared."""
-    if state.device.type != "cuda":
-        return perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def _is_over(mark: Any) -> bool:
-    return isinstance(mark, float) or bool(mark.query())
-
-
-def _between(began: Any, ended: Any) -> float:
-    return float(ended - began) if isinstance(began, float) else float(began.elapsed_time(ended)) / 1000

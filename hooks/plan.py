@@ -57,7 +57,7 @@ class Plan:
         self.rank, self._mark = rank, mark
         self.hooks: dict[str, Hook] = {}
         self.calls: dict[str, tuple[Call, ...]] = {}
-        self.budgets = Budgets(dict(in_order(hooks)))
+        self.budgets = Budgets(dict(in_order(hooks)), mark)
         for name, hook in in_order(hooks):
             hook.name = name
             if runs_on(hook, rank, local_rank):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -85,26 +85,24 @@ class Rhythm:
 @dataclass(eq=False)
 class SteeredPace:
     """A pace that is chosen while the run goes on: one of training, and one of val and test; 0 is never. It is due `place` steps or
-    iterations before each multiple."""
+    iterations before each multiple, and where it has become slower not before as many have passed since it was due last."""
 
     in_steps: bool
     place: int = 0
     times: int = 1
     """How many times as long as the shortest of its hook's paces it is."""
-    _training: int = 0
-    _evaluating: int = 0
+    _count: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    _last: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    """Where it was due last, in training and in val and test."""
 
     def set(self, trains: bool, count: int) -> None:
         """Takes another pace of training, or of val and test."""
-        if trains:
-            self._training = count
-        else:
-            self._evaluating = count
+        self._count[trains] = count
 
     def under_way(self, state: State, *, counted: bool) -> bool:
         """As the function `under_way`."""
         trains = state.phase == "train"
-        count = self._training if trains else self._evaluating
+        count = self._count[trains]
         if not count:
             return False
         if not self.in_steps:
@@ -113,7 +111,11 @@ class SteeredPace:
             done = state.step
         else:
             return False
-        return (done + (not counted) + self.place) % count == 0
+        at = done + (not counted) + self.place
+        if at % count or 0 < at - self._last[trains] < count:
+            return False
+        self._last[trains] = at
+        return True
 
 
 def paced_by(field: str) -> Callable[[_Handler], _Handler]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -63,6 +64,38 @@ class Counts(Hook):
     def on_step(self, state: State) -> None:
         self.time.now += self.own_s
         self.at[state.phase].append(state.iterations_before + state.phase_iteration)
+
+
+@dataclass
+class Draws(Hook):
+    """Is cheap at one pace, and dear at a slower one."""
+
+    interval: int = 50
+    histograms: Rhythm = Rhythm(500, "steps")
+
+    def __post_init__(self) -> None:
+        self.time, self.dear_s = ToldTime(), 0.0
+        self.took: list[tuple[float, float]] = []
+
+    @paced_by("interval")
+    def on_step(self, state: State) -> None:
+        self.take(0.0003)
+
+    @paced_by("histograms")
+    def on_update(self, state: State) -> None:
+        self.take(self.dear_s)
+
+    def take(self, seconds: float) -> None:
+        self.time.now += seconds
+        self.took.append((self.time.now, seconds))
+
+    def most_owed_s(self, share: float) -> float:
+        """The most by which looks had taken more than the share of any stretch of time: the level of a leaky bucket."""
+        owed = most = before = 0.0
+        for now, seconds in self.took:
+            owed = max(0.0, owed - share * (now - before)) + seconds
+            most, before = max(most, owed), now
+        return most
 
 
 @dataclass
@@ -139,6 +172,21 @@ def test_the_cost_stays_below_the_ceiling_from_the_beginning_and_after_a_change_
     hook.own_s, hook.within_s = 5 * hook.own_s, 5 * hook.within_s
     drive.train(5000)
     assert drive.train(5000) <= share
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05])
+@pytest.mark.parametrize("steps", [1000, 1010, 1100])
+def test_a_look_that_is_dear_is_paid_for_before_the_next_of_its_kind_also_as_steps_become_shorter(time: ToldTime, share: float, steps: int) -> None:
+    """However many cheap ones there are in between: no stretch of time has more looks than its share pays for, but for one."""
+    hook = with_budget(Draws(), time, f"{100 * share}%", dear_s=0.04)
+    drive = Drive(Plan({"draws": hook}), time, 0.009)
+    drive.train(steps)
+    drive.step_s = 0.003
+    drive.train(10_000)
+    dear = [now for now, seconds in hook.took if seconds == 0.04]
+    assert len(dear) > 3
+    assert min(later - earlier for earlier, later in pairwise(dear)) >= 0.04 / share
+    assert hook.most_owed_s(share) <= 1.1 * 0.04
 
 
 def test_the_row_of_a_look_says_the_pace_in_force(time: ToldTime) -> None:
