@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +166,7 @@ class State:
     checkpoints: Checkpoints | None = None
     clock: Clock | None = None
     display: Display | None = None
-    info: dict[str, Any] = field(default_factory=dict)
+    info: MutableMapping[str, Any] = field(default_factory=dict)
     """What is known of the run beside its rows and metrics, such as its parameters' number: any hook may write and read
     it; plain values by name."""
     evaluation: str = ""

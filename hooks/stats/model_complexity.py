@@ -60,7 +60,7 @@ class ModelComplexity(Hook):
                 state.forward(module, batch)
             costs[""].flops = flops.get_total_flops()
         samples = state.samples_in(batch)
-        state.info |= costs[""].per_sample(samples)
+        state.info.update(costs[""].per_sample(samples))
         self._write(state, costs, samples)
         state.show(_summary(state.info))
 

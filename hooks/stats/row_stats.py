@@ -59,6 +59,7 @@ class RowStats(Hook):
     report: list[str] = field(default_factory=list)
     """The statistics, as COLUMN/STATISTIC."""
 
+    observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
     reach: ClassVar[int] = RECENT // 2

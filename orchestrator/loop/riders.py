@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from hooks.call import Call
 from hooks.hook import WITHIN_ITERATION, Hook, Priority
+from hooks.parts.metric_names import kind_of
 from hooks.plan import Plan
 from hooks.state import State, Weights
 from orchestrator.checkpoint.position import Stage
@@ -24,9 +26,9 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.rounds import Rounds
 from orchestrator.loop.run_context import RunContext
 
-OF_TRAINING = ("on_phase_start", *WITHIN_ITERATION, "on_phase_end")
-"""The events of a training phase."""
-OF_THE_RUN = ("on_start", "on_load", "on_end", "on_exception")
+OF_TRAINING = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
+"""The events of a training phase, and of the beginning: those of all runs in one order."""
+OF_THE_RUN = ("on_load", "on_end", "on_exception")
 """Events that a hook of the training hears once, and not once for each run that shares it."""
 FOLLOWED = (
     "optimizer", "scheduler", "scaler", "turn", "phase", "epoch", "iteration", "step", "samples", "world_samples", "phase_iteration",
@@ -40,8 +42,8 @@ FOR_A_RIDER = "a rider asks for it"
 class Carrier(Loop):
     """A loop that others ride on: it alone trains. Worker process.
 
-    In a training phase the observing hooks of all of them are called in the order of their priorities, each with the state of its own
-    run. A phase is trained when the first of them needs it, so that training goes on after the carrier's own run is over. Between two
+    As training begins and in its phases the observing hooks of all of them are called, each with the state of its own run, and where it would be
+    if that trained alone. A phase is trained when the first of them needs it, so that training goes on after the carrier's own run is over. Between two
     phases each has its turn, which begins with the random numbers that training has left: as nothing but observing goes
     on, all turns must end with the same, with which training goes on.
     """
@@ -50,9 +52,12 @@ class Carrier(Loop):
         """Takes riders on; call it before `run`."""
         self.riders, self.is_over, self.trained = list(riders), False, 0
         self.measured: dict[str, Any] = {}
-        """What hooks of the training have put into the reports since the last phase of it."""
+        """What hooks of the training have put into the reports since the last phase of it, but for those of the test."""
         self.stage, self.after_phase = self.cursor.stage, storable_random_state()
         self._after_turn: dict[str, Any] | None = None
+        training, self.state.info = self.state.info, ChainMap({}, self.state.info)
+        for call in (call for event in OF_TRAINING for call in self.plan.calls[event] if not self.is_own(call)):
+            call.run = _noting(call.run, training)
         everybody: list[Carrier | Rider] = [self, *self.riders]
         files = TrainingFiles(HookedContents.files)
         for loop in everybody:
@@ -89,7 +94,9 @@ class Carrier(Loop):
                 rider.cursor.eval_iterations = {}
         own = self.plan
         self.plan = self.iterations.plan = self._shared_plan()
+        self.recorder.onlookers = [rider.recorder.recent for rider in self.riders]
         super()._train()
+        self.recorder.onlookers = ()
         self.plan = self.iterations.plan = own
         self.trained += 1
         for rider in (rider for rider in self.riders if not rider.is_over):
@@ -108,17 +115,29 @@ class Carrier(Loop):
             )
 
     def _begin(self) -> None:
+        own, self.plan = self.plan, self._shared_plan()
         super()._begin()
+        self.plan = own
         for rider in self.riders:
             rider.begin()
 
     def _shared_plan(self) -> Plan:
-        calls: dict[str, list[Call]] = {event: list(self.plan.calls[event]) for event in OF_TRAINING}
-        for rider in (rider for rider in self.riders if not rider.is_over):
-            for event in OF_TRAINING:
-                calls[event] += [call for call in rider.plan.calls[event] if rider.is_own(call)]
+        calls = {event: self._calls_of_all(event) for event in OF_TRAINING}
         calls["on_phase_end"].append(Call("(riders)", "on_phase_end", self._tell_riders, priority=Priority.HIGHEST - 1))
         return self.plan.with_calls(calls)
+
+    def _calls_of_all(self, event: str) -> list[Call]:
+        """The calls of all that are not over: each rider's own behind the same call of the training as where it trains alone."""
+        calls = list(self.plan.calls[event])
+        for rider in (rider for rider in self.riders if not rider.is_over):
+            place = 0
+            for call in rider.plan.calls[event]:
+                if rider.is_own(call):
+                    calls.insert(place, call)
+                else:
+                    place = next(index for index, one in enumerate(calls) if one.name == call.name)
+                place += 1
+        return calls
 
     def _tell_riders(self, state: State) -> None:
         """Gives riders the metrics of a phase of training, and what hooks of the training asked for in it."""
@@ -163,12 +182,10 @@ class Rider(Loop):
         Rounds.__init__(self, carrier.task, experiment, own, context, carrier.clock)  # all else of a loop is the carrier's
         self.carrier, self.is_over, self._ridden = carrier, False, 0
         self.data, self.precisions, self.schedules = carrier.data, carrier.precisions, carrier.schedules
-        # Whoever looks back sees the rows of training too.
-        self.recorder.recent = carrier.recorder.recent
         self.state = replace(
             carrier.state,
             model=carrier.state.module,
-            row={}, metrics={}, info=dict(carrier.state.info), evaluations={"": Weights()},
+            row={}, metrics={}, info=ChainMap({}, carrier.state.info), evaluations={"": Weights()},
             checkpoint_reasons=[], stop_reasons=[], pause_reasons=[], skip_reasons=[],
             **context.told_hooks(experiment),
         )  # fmt: skip
@@ -186,8 +203,9 @@ class Rider(Loop):
         return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
 
     def begin(self) -> None:
-        """Begins when the carrier does."""
-        super()._begin()
+        """Begins when the carrier does, where its hooks have begun."""
+        self._refuse_what_is_not_there()
+        self.evaluation.refuse_two_of_a_name()
 
     def restore(self, name: str) -> None:
         """Puts a checkpoint of this run back, which was made where that of the carrier was."""
@@ -266,7 +284,8 @@ class Rider(Loop):
         return report
 
     def _add_measured(self, state: State, metrics: dict[str, Any]) -> None:
-        metrics.update({name: value for name, value in self.carrier.measured.items() if name not in metrics})
+        if kind_of(state.phase) != "test":
+            metrics.update({name: value for name, value in self.carrier.measured.items() if name not in metrics})
 
     def _close(self) -> None:
         """It is the carrier's."""
@@ -276,13 +295,27 @@ class Rider(Loop):
         super()._end()
 
 
+def _noting(run: Callable[..., None], info: MutableMapping[str, Any]) -> Callable[..., None]:
+    """A hook's call of the training, which notes what it knows where all runs see it."""
+
+    def noting(state: State, *arguments: Any) -> None:
+        own, state.info = state.info, info
+        try:
+            run(state, *arguments)
+        finally:
+            state.info = own
+
+    return noting
+
+
 def _measuring(call: Call, measured: dict[str, Any]) -> Call:
     """A call at a report that keeps what it adds."""
 
     def run(state: State, metrics: dict[str, Any]) -> None:
         before = {*metrics}
         call.run(state, metrics)
-        measured.update({name: value for name, value in metrics.items() if name not in before and name not in measured})
+        if kind_of(state.phase) != "test":
+            measured.update({name: value for name, value in metrics.items() if name not in before and name not in measured})
 
     return replace(call, run=run)
 

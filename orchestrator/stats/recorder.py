@@ -48,6 +48,8 @@ class Recorder:
         """Rows that lack what a device was never asked for."""
         self.recent = Batches(recent)
         self.recent.begin(self._batch)
+        self.onlookers: Sequence[Batches] = ()
+        """Others who look back on its rows too."""
 
     def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:
         """Says what all rows from now on have in common, and what their numbers mean."""
@@ -63,7 +65,7 @@ class Recorder:
         batch.count += 1
         now = numbers[-1] if numbers else perf_counter()
         if batch.count >= self._flush_rows or now - self._flushed_at >= self._flush_s:
-            self._begin_batch(Batch(batch.labels, batch.layout))
+            self._end_batch()
             self._flush_rows_waiting(ready_only=True)
             self._flushed_at = now
 
@@ -74,7 +76,7 @@ class Recorder:
 
     def sync(self) -> None:
         """Puts every row taken so far on disk, or on the object store; raises StorageError where that cannot be done."""
-        self._begin_batch(Batch(self._batch.labels, self._batch.layout))
+        self._end_batch()
         self._flush_rows_waiting(ready_only=False)
         if not self._files:
             return
@@ -85,7 +87,7 @@ class Recorder:
 
     def settle(self, within_s: float) -> None:
         """Flushes what a device computes within so many seconds, in its order."""
-        self._begin_batch(Batch(self._batch.labels, self._batch.layout))
+        self._end_batch()
         until = perf_counter() + within_s
         self._flush_rows_waiting(ready_only=True)
         while self._waiting and perf_counter() < until:
@@ -108,7 +110,12 @@ class Recorder:
         if self._batch.count and self._files:
             self._waiting.append((self._batch, DeviceValues(self._batch.added.values())))
         self._batch = batch
-        self.recent.begin(batch)
+        for recent in (self.recent, *self.onlookers):
+            recent.begin(batch)
+
+    def _end_batch(self) -> None:
+        if self._batch.count:
+            self._begin_batch(Batch(self._batch.labels, self._batch.layout))
 
     def _flush_rows_waiting(self, *, ready_only: bool) -> None:
         while self._waiting and (not ready_only or self._device_is_lost or self._waiting[0][1].ready()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Sequence
@@ -67,6 +68,7 @@ def assert_the_same(riding: Sweep, alone: Sweep) -> None:
     assert len(riding.runs) == len(alone.runs)
     for one, other in zip(riding.runs, alone.runs, strict=True):
         assert reports(one) == reports(other), one.name
+        assert [*map(sorted, one.reports())] == [*map(sorted, other.reports())], one.name
         assert stored(one, "best") == stored(other, "best"), one.name
         assert stored(one, "last") == stored(other, "last"), one.name
         assert (one.status, one.folder.metadata().stopped) == (other.status, other.folder.metadata().stopped)
@@ -109,6 +111,43 @@ def test_what_riders_share_lies_on_the_disk_once_or_is_written_by_each_where_the
         assert len({*numbers_of_files(linked, file)}) == expected, file
         assert len({*numbers_of_files(written, file)}) == 3, file
     assert_the_same(linked, written)
+
+
+@dataclass
+class Shrinks(Hook):
+    """Changes the weights, so that it matters whether an average is taken before or after."""
+
+    def on_start(self, state: State) -> None:
+        self.on_update(state)
+
+    def on_update(self, state: State) -> None:
+        state.module.load_state_dict({name: 0.99 * weight for name, weight in state.module.state_dict().items()})
+        state.record(**{f"shrunk_{self.name}": state.step})
+
+
+def written(run: Run) -> list[dict[str, Any]]:
+    """The lines of json_lines, without what was measured."""
+    lines = map(json.loads, Path(run.path, "scalars.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name != "time" and not name.endswith(("_s", "_bytes"))} for line in lines]
+
+
+def known(run: Run) -> dict[str, Any]:
+    """What hooks know of a run, without what was measured."""
+    return {**run.folder.metadata().info, "metrics": None}
+
+
+def test_riders_hooks_stand_and_see_what_they_would_alone(tmp_path: Path) -> None:
+    """Among the hooks of the training, the rows and what hooks know of the run."""
+    shrinks = {"type": f"{__name__}:Shrinks"}
+    hooks = {"before": shrinks, "ema": {"decay": 0.5}, "json_lines": {"interval": 2, "priority": "NORMAL", "window": "global"}, "after": shrinks}
+    hooks |= {"checkpoint": {}, "row_stats": {"report": ["loss/mean"]}, "model_complexity": {}, "activation_stats": {"every": "2 steps"}}
+    space = {"hooks.runtime_info": {"choice": [{}, None]}}
+    fields = {"epochs": 2, "hooks": hooks, "task_args": {"batch_norm": False}}
+    riding, alone = (sweep(searching(space, riders, **fields), tmp_path / str(riders), local=True) for riders in ("auto", False))
+    assert_the_same(riding, alone)
+    for one, other in zip(riding.runs, alone.runs, strict=True):
+        assert written(one) == written(other)
+        assert known(one) == known(other)
 
 
 def judged(riders: Any = "auto", **settings: Any) -> Any:
