@@ -1,9 +1,9 @@
-"""The manifest: what a checkpoint says of itself, and the index: which checkpoints are kept for whom. Needs no torch."""
+"""The manifest: what a checkpoint says of itself. Needs no torch."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,7 +14,7 @@ from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import checked, read_json
 
 FORMAT = 1
-MANIFEST, INDEX = "manifest.json", "index.json"
+MANIFEST = "manifest.json"
 
 
 class LaterFormat(CheckpointError):
@@ -48,25 +48,6 @@ class _Manifest:
     """Pieces that a batch was gone through in."""
 
 
-@dataclass(frozen=True)
-class _Index:
-    """Which checkpoints each owner wants kept, and which one each label is of."""
-
-    owners: Mapping[str, Sequence[str]]
-    labels: Mapping[str, str]
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    """The metric by which a label is given."""
-
-
-def read_index(storage: Storage) -> dict[str, Any]:
-    """The index of the checkpoints in a storage; raises DamagedFile."""
-    advice = "Delete it: checkpoints keep their names then, and lose labels such as best"
-    try:
-        return read_json(storage, INDEX, checked_index, advice)
-    except FileNotFoundError:
-        return {"owners": {}, "labels": {}}
-
-
 def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
     """The manifest of a checkpoint in a storage; raises FileNotFoundError where there is none, DamagedFile."""
     return read_json(storage, f"{name}/{MANIFEST}", checked_manifest, "This checkpoint is left out; older ones may be whole")
@@ -98,17 +79,9 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     if checkpoint.world_size < 1:
         raise ValueError(f"`world_size` is {checkpoint.world_size}")
     for file in checkpoint.files:
-        _refuse_outside(file)
+        refuse_outside(file)
     position_in(manifest)
     return dict(manifest)
-
-
-def checked_index(index: Any) -> dict[str, Any]:
-    """An index as it was read; raises ValueError for what is none."""
-    kept: _Index = checked(index, _Index)
-    for name in {*kept.labels.values(), *(name for names in kept.owners.values() for name in names)}:
-        _refuse_outside(name)
-    return dict(index)
 
 
 def position_in(manifest: Mapping[str, Any]) -> Position:
@@ -118,7 +91,7 @@ def position_in(manifest: Mapping[str, Any]) -> Position:
     return Position.read({"world_samples": position.samples * manifest["world_size"], **manifest["position"]})
 
 
-def _refuse_outside(name: str) -> None:
+def refuse_outside(name: str) -> None:
     """Raises ValueError for a path that leads out of the folder it is read in."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:

@@ -25,15 +25,8 @@ import torch
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.file_writing import SummingWriter, write_file, write_object
-from orchestrator.checkpoint.manifest import (
-    FORMAT,
-    INDEX,
-    MANIFEST,
-    LaterFormat,
-    position_in,
-    read_index,
-    read_manifest,
-)
+from orchestrator.checkpoint.index import INDEX, Index
+from orchestrator.checkpoint.manifest import FORMAT, MANIFEST, LaterFormat, position_in, read_manifest
 from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.checkpoint.verification import Alone, Ranks, damage_among, damage_in
 from orchestrator.errors import CheckpointError, DamagedFile
@@ -55,8 +48,7 @@ class CheckpointStore:
 
     def __init__(self, storage: Storage, run_name: str = "run", master: bool = True) -> None:
         self.storage, self.run_name, self.master = storage, run_name, master
-        self.defer: Callable[[Callable[[], None]], object] = lambda call: call()
-        """Does what nobody has to wait for, as a checkpoint that is given up is deleted."""
+        self.index = Index(storage, master)
 
     # Writing, in three acts: every rank writes its files, the master commits, everybody goes on.
 
@@ -124,11 +116,11 @@ class CheckpointStore:
         else:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             kept = [name]
-        index = self.index()
+        index = self.index.read()
         index["owners"] = {owner: [one for one in names if one in kept] for owner, names in index["owners"].items()}
         index["owners"]["run"] = [name]
         index["labels"] = {label: one for label, one in index["labels"].items() if one in kept and folder == self.storage.path}
-        self._write_index(index)
+        self.index.write(index)
         for other in set(here) - set(kept):
             self.storage.delete(other)
         return name
@@ -249,7 +241,7 @@ class CheckpointStore:
     def resolve(self, label: str) -> str:
         """The name behind `last`, the newest whose files are there in their sizes, a label such as `best`, or a name itself; raises
         CheckpointError where there is none."""
-        labelled = self.index()["labels"].get(label)
+        labelled = self.index.read()["labels"].get(label)
         if labelled:
             return str(labelled)
         if label not in ("best", "last"):
@@ -272,7 +264,7 @@ class CheckpointStore:
         """Where in a checkpoint, by its name or label, the weights stand that validation ran with: `model`, or an entry of
         another file, `ema/model`. Where several sets of weights were validated, those that gave the metric it is the best
         of, else the metric by which the experiment judges first. Raises CheckpointError where that is not known."""
-        name, index = self.resolve(label), self.index()
+        name, index = self.resolve(label), self.index.read()
         manifest, metrics = self.manifest(name), index.get("metrics", {})
         if "evaluations" not in manifest:
             return self._judged_of_before(name)
@@ -344,33 +336,16 @@ class CheckpointStore:
 
     # What hooks may ask
 
-    def index(self) -> dict[str, Any]:
-        """Owners and labels as stored."""
-        return read_index(self.storage)
-
     def retain(self, owner: str, names: Sequence[str]) -> None:
         """Says which checkpoints `owner` wants kept; deletes what it gave up and nobody wants."""
-        if not self.master:
-            return
-        index, names = self.index(), list(dict.fromkeys(names))
-        if index["owners"].get(owner) == names:
-            return
-        given_up = set(index["owners"].get(owner, [])) - set(names)
-        index["owners"][owner] = names
-        wanted = {name for owned in index["owners"].values() for name in owned}
-        index["labels"] = {label: name for label, name in index["labels"].items() if name not in given_up - wanted}
-        self._write_index(index)
-        for name in sorted(given_up - wanted):
-            self.defer(partial(self.storage.delete, name))
+        with self.index.changing() as index:
+            index["owners"][owner] = list(dict.fromkeys(names))
 
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
         """Points labels at a stored checkpoint, which is the best of a metric where one is said."""
-        if not self.master:
-            return
-        index = self.index()
-        index["labels"].update(dict.fromkeys(labels, name))
-        index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
-        self._write_index(index)
+        with self.index.changing() as index:
+            index["labels"].update(dict.fromkeys(labels, name))
+            index["metrics"] = {**index.get("metrics", {}), **dict.fromkeys(labels if metric else (), metric)}
 
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
         """Writes `<folder>/<run>-<hash>.pt` with parts of a checkpoint, each named and with its place: a file, or an entry of
@@ -404,9 +379,6 @@ class CheckpointStore:
 
         filled: dict[str, Any] = placeholders.filled(content, shards.read(self, name, keys, mesh))
         return filled
-
-    def _write_index(self, index: Mapping[str, Any]) -> None:
-        self.storage.write(INDEX, sealed(json.dumps(index, indent=1)))
 
 
 def shared_files(files: Iterable[str]) -> list[str]:

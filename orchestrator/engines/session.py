@@ -253,7 +253,7 @@ class Session:
         assert self._store is not None
         path = self._loop.save()
         assert path is not None
-        earlier = self._store.index()["owners"].get("sweep", []) if self.world.is_master else []
+        earlier = self._store.index.read()["owners"].get("sweep", []) if self.world.is_master else []
         name = path.rpartition("/")[2]
         self._store.retain("sweep", [*(one for one in earlier if one != name), name][-SWEEP_KEEPS:])
         return path

@@ -40,7 +40,7 @@ class Background:
         finalize(self, self._stager.close)  # it holds itself in a cycle, and all copies with it
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._deletions: list[Future[None]] = []
-        store.defer = lambda call: self._deletions.append(self.thread.submit(call))
+        store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
 
     def copied(self, tree: Any) -> Any:
         """A copy, which is whole when this returns; tensors that share memory do so in it. Raises CheckpointError for what cannot be copied."""

@@ -174,11 +174,14 @@ class Saving:
     def _tell_stored(self, name: str, write: Write, begun: float) -> None:
         assert self.store is not None
         self.last_path = self.store.path(name)
-        self.store.retain("run", [name])
-        self._ledger.charge("save", self._paused_s + perf_counter() - begun)
+        with self.store.index.changing():
+            self.store.retain("run", [name])
+            stored = perf_counter()
+            self._plan.fire("on_saved", self._state, self.last_path)
+            told = perf_counter()
+        self._ledger.charge("save", self._paused_s + stored - begun + perf_counter() - told)
         if write.seconds:
             self._ledger.charge("write", write.seconds)
-        self._plan.fire("on_saved", self._state, self.last_path)
 
     def _place(self) -> tuple[int, bool]:
         """What tells one state of the training from others: the iteration, and whether the phase is still under way."""

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Self
 
 from hooks.parts.metric_direction import declared_modes, direction, first_to_judge_by
-from orchestrator.checkpoint.manifest import position_in, read_index, read_manifest
+from orchestrator.checkpoint.index import read_index
+from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.errors import CheckpointError, DamagedFile, HookyardError
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_folder import RunFolder

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.checkpoint.manifest import INDEX, MANIFEST, checked_index, checked_manifest, damage
+from orchestrator.checkpoint.index import INDEX, checked_index
+from orchestrator.checkpoint.manifest import MANIFEST, checked_manifest, damage
 from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import CheckpointError, HookyardError
 from orchestrator.records.lease import FOLDER as CLAIMS

@@ -92,7 +92,7 @@ def left_by(written: Mapping[str, Any], folder: Path) -> str:
     left["weights"], left["rows"], left["calls"] = numbers(loop.state.module), [_told(row) for row in rows.rows], rows.calls
     left["strides"] = [parameter.stride() for parameter in loop.state.module.parameters()]
     left["said"], left["info"], left["ended"] = told.said, _told(loop.state.info), loop.stopping.reasons
-    left["labels"] = store.index() if store else {}
+    left["labels"] = store.index.read() if store else {}
     left["files"] = {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     left["ran"], left["fetched"] = ran, WATCHED.copy()
     left["files"] = {re.sub(r"tfevents\..*", "tfevents", name): content for name, content in left["files"].items()}

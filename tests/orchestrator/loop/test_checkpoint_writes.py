@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import torch
 from hooks import Hook, Rhythm, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
-from orchestrator.checkpoint.manifest import read_index
+from orchestrator.checkpoint.index import read_index
 from orchestrator.checkpoint.position import Position
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError
@@ -271,3 +272,11 @@ def test_a_kill_at_any_operation_of_the_threads_leaves_a_whole_checkpoint(tmp_pa
             break
         tried += 1
     assert tried > 10
+
+
+def test_a_checkpoint_is_as_many_writes_as_it_has_files_and_one_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = ended_at(monkeypatch, -1)
+    list(loop_in(tmp_path, False, epochs=1, validate_every=Rhythm(0)).run())
+    written = Counter(name.rpartition("/")[2] for operation, _, name in (one.partition(" ") for one in done) if operation == "create")
+    files = [*CheckpointStore(Storage(tmp_path)).files("epoch-0001"), "manifest.json", "index.json"]
+    assert written == dict.fromkeys(files, 3), "at steps 3 and 6, and at the end"

@@ -1,0 +1,49 @@
+"""The index of a run's checkpoints: what is changed together is written once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.checkpoint.index import Index
+from orchestrator.storage import Storage
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_changed_together_is_written_once(tmp_path: Path, fails: bool) -> None:
+    """Also where what changes it fails; what is given up in between and wanted again in the end stays."""
+    storage = Storage(tmp_path)
+    for name in ("one", "two", "three"):
+        storage.write(f"{name}/model.pt", b"")
+    index = Index(storage, master=True)
+    with index.changing() as changed:
+        changed["owners"] = {"run": ["one"], "checkpoint": ["one", "two"]}
+        changed["labels"] = {"best": "one", "other": "two"}
+    stored = (tmp_path / "index.json").read_bytes()
+    try:
+        with index.changing() as outer:
+            outer["owners"] = {"run": [], "checkpoint": []}
+            with index.changing() as inner:
+                inner["owners"] = {"run": ["three"], "checkpoint": ["two", "three"]}
+            assert (tmp_path / "index.json").read_bytes() == stored
+            assert storage.names() == ["index.json", "one", "three", "two"]
+            assert index.read()["owners"] == {"run": ["three"], "checkpoint": ["two", "three"]}
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    assert storage.names() == ["index.json", "three", "two"]
+    assert json.loads((tmp_path / "index.json").read_text())["labels"] == {"other": "two"}
+    assert index.read() == Index(storage, master=False).read() == {"owners": {"run": ["three"], "checkpoint": ["two", "three"]}, "labels": {"other": "two"}}
+
+
+def test_what_is_as_it_was_is_not_written(tmp_path: Path) -> None:
+    index = Index(Storage(tmp_path), master=True)
+    with index.changing() as changed:
+        changed["owners"]["run"] = ["one"]
+    written = (tmp_path / "index.json").stat().st_ino
+    with index.changing() as changed:
+        changed["owners"]["run"] = ["one"]
+    assert (tmp_path / "index.json").stat().st_ino == written
