@@ -57,7 +57,7 @@ def _row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
 
 def _told(folder: RunFolder, run: RunMetadata | DamagedFile) -> dict[str, Any]:
     """What a run's `run.json` says of it; of a damaged one nothing but that."""
-    from orchestrator.records.run_folder import status_of
+    from orchestrator.records.run_driver import status_of
 
     if isinstance(run, DamagedFile):
         return {"kind": "", "status": "damaged", "driver": "", "best": None, "tags": [], "notes": "", "started": "", "ended": ""}

@@ -17,12 +17,13 @@ def note(
     untag: Annotated[list[str] | None, typer.Option("--untag", help="A tag to take away.")] = None,
 ) -> None:
     """Writes a note about a run that is over, and tags; `ls` shows both. An experiment's `notes` and `tags` are what it begins with."""
+    from orchestrator.records.run_driver import lease_of
     from orchestrator.records.run_folder import RunFolder
 
     folder = RunFolder.open(run)
     if text is None and not tag and not untag:
         raise UsageError("say what to note: a text, --tag or --untag")
-    with folder.lease():
+    with lease_of(folder):
         metadata = folder.metadata()
         if missing := [name for name in untag or () if name not in metadata.tags]:
             raise UsageError(f"{folder} has no tag {', '.join(missing)}; it has {', '.join(metadata.tags) or 'none'}")

@@ -32,6 +32,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Goes on with a run or a sweep that was interrupted, failed or lost its driver, from the last checkpoints."""
+    from orchestrator.records.run_driver import being_taken_up, lease_of
     from orchestrator.records.run_folder import RunFolder, nothing_started
 
     with nothing_started():
@@ -43,7 +44,7 @@ def resume(
         raise UsageError(f"{run} is a sweep; --workers is for single runs")
     if metadata.sweep and from_start:
         raise UsageError(f"{run} is a sweep; --from-start is for single runs")
-    with folder.lease(take_over=take_over) as lease, folder.being_taken_up():
+    with lease_of(folder, take_over=take_over) as lease, being_taken_up(folder):
         from orchestrator.cluster.preflight import checked_cluster
         from orchestrator.runs import driver as runs
 

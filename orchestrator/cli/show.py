@@ -50,7 +50,8 @@ def show(
 def brief(folder: RunFolder) -> dict[str, Any]:
     """A run in a few words, from its small files alone."""
     from orchestrator.records.reports import counted_reports
-    from orchestrator.records.run_folder import EVALUATIONS, status_of
+    from orchestrator.records.run_driver import status_of
+    from orchestrator.records.run_folder import EVALUATIONS
     from orchestrator.runs.best import Use, best_of
 
     run = folder.metadata()

@@ -10,7 +10,8 @@ from orchestrator.config.experiment import Component, Experiment, NamedOptimizer
 from orchestrator.config.optimizer import OWN, brings_its_own, check_optimizer, optimizer_in_full
 from orchestrator.config.parameter_groups import scaled_rates
 from orchestrator.config.parameters import check
-from orchestrator.config.schedule import Course, Schedule, pace_of, scheduler_in_full, stepping_problems, unread_rate
+from orchestrator.config.schedule import Course, Schedule, pace_of, scheduler_in_full, stepping_problems
+from orchestrator.config.scheduler import unread_rate
 from orchestrator.config.source import with_value
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.task import Task, takes_turns

@@ -1,51 +1,25 @@
-"""The scheduler: torch's, one of your own, or the task's, as long as the run, after a warm-up, or several of them. Checked in
-the driver, built in each worker."""
+"""The schedule: a scheduler as long as the run, after a warm-up, or several of them, each in its part of the run."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Self
 
-import torch.optim.lr_scheduler
-import torch.optim.swa_utils
 from annotated_types import Gt, Lt
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks import HOOKS, Hook, ParamScheduler, Rhythm
 from orchestrator.config.experiment import Component, Optimization, Scheduler
-from orchestrator.config.imports import find_class
 from orchestrator.config.model import Model
-from orchestrator.config.optimizer import (
-    OWN,
-    NoOptimizer,
-    brings_its_own,
-    check_component,
-    in_full_of_own,
-    made_of,
-    model_of_own,
-    subclasses_in,
-)
-from orchestrator.config.parameters import check, model_of_signature
+from orchestrator.config.optimizer import OWN, brings_its_own, in_full_of_own, model_of_own
+from orchestrator.config.parameters import check
+from orchestrator.config.scheduler import LENGTHS, SCHEDULERS, Stage, argument_names, steps_by_a_metric, with_length
 from orchestrator.config.staged_scheduler import StagedLR, Stretch
-from orchestrator.config.users_code import place_of
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.task import Task
-
-SCHEDULERS = {
-    **subclasses_in(torch.optim.lr_scheduler, LRScheduler),
-    **subclasses_in(torch.optim.swa_utils, LRScheduler),
-}
-
-LENGTHS = ("T_max", "total_steps", "total_iters")
-"""What schedulers call their length: where it is not written it is the run's."""
-
-RATES = {"OneCycleLR": "max_lr", "CyclicLR": "base_lr"}
-"""Schedulers that set the rate themselves, whatever the optimizer's is, and what they call it. Where it is not written it is the
-optimizer's."""
 
 _FROM_THE_BEGINNING = (*LENGTHS, "milestones")
 """What is counted from the run's beginning, also where the scheduler begins after a warm-up."""
@@ -108,52 +82,6 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A scheduler with all of its numbers, counted in its own steps, and its part of the schedule."""
-
-    path: str
-    kind: str
-    arguments: Mapping[str, Any]
-    stretch: Stretch = Stretch()
-
-    def check(self, task: type[Task]) -> None:
-        """Refuses what could not be built, before there is an optimizer; raises ConfigError."""
-        if self.kind == OWN:
-            in_full_of_own(self.arguments, task, "scheduler")
-            return
-        problems = [Problem(f"{self.path}.{key}", message) for key, message in self._wrong_for_torch() if self.kind in SCHEDULERS]
-        if problems:
-            raise ConfigError(problems)
-        check_component(self.kind, self._with_rate(1.0), LRScheduler, SCHEDULERS, NoOptimizer(), self.path)
-
-    def _wrong_for_torch(self) -> Iterator[tuple[str, str]]:
-        """What torch's own would refuse in words of its own, or with a step only: each key, and what is wrong."""
-        if self.kind in ("ChainedScheduler", "SequentialLR"):
-            yield "type", f"is {self.kind}, whose schedulers are a list here: each with its type, begin and end"
-        if self.arguments.get("last_epoch", -1) != -1:
-            yield "last_epoch", f"is for a script's own checkpoints, got {self.arguments['last_epoch']}; a run that goes on knows where it is"
-        for key in (*LENGTHS, "step_size", "step_size_up", "step_size_down"):
-            count = self.arguments.get(key)
-            if isinstance(count, int | float) and count <= 0:
-                yield key, f"must be greater than 0, got {count}"
-
-    def _with_rate(self, rate: Any) -> dict[str, Any]:
-        return {RATES[self.kind]: rate, **self.arguments} if self.kind in RATES else dict(self.arguments)
-
-    def build(self, task: Task, optimizer: Optimizer) -> Any | None:
-        """The scheduler, None where the task's method gives none; raises ConfigError."""
-        if self.kind == OWN:
-            made = task.scheduler(optimizer, **self.arguments)
-            if made is None or (callable(getattr(made, "step", None)) and not isinstance(made, type)):
-                return made
-            message = f"{type(task).__name__}.scheduler() gives {made!r}, and must give a scheduler, or None"
-            raise ConfigError([Problem(self.path, f"{message}{place_of(task.scheduler)}")])
-        cls: Callable[..., Any] = find_class(self.kind, LRScheduler, SCHEDULERS, f"{self.path}.type")
-        arguments = self._with_rate([group["lr"] for group in optimizer.param_groups])
-        return made_of(cls, optimizer, self.kind, arguments, self.path)
-
-
-@dataclass(frozen=True)
 class Schedule:
     """What sets the rates of an optimizer over the run: a scheduler, or several with the parts of the run that they act in."""
 
@@ -198,14 +126,14 @@ def _one(scheduler: Component, task: type[Task], course: Course | None, path: st
     arguments, ours = _split(scheduler, task, WarmUp, path)
     warm = check(WarmUp, ours, path)
     message = _wrong_warm_up(ours, warm, course)
-    if not message and warm.warmup.count and _steps_by_a_metric(scheduler, path):
+    if not message and warm.warmup.count and steps_by_a_metric(scheduler, path):
         message = f"does not go with {scheduler.type}, which steps where a metric is there"
     if message:
         raise ConfigError([Problem(f"{path}.{next(iter(ours))}", message)])
     if course is None:
         return (Stage(path, scheduler.type, arguments),)
     begin = course.count(warm.warmup) or 0
-    arguments = _with_length(scheduler.type, arguments, task, course.count(course.whole) or begin + 1, path)
+    arguments = with_length(scheduler.type, arguments, task, course.count(course.whole) or begin + 1, path)
     if not begin:
         return (Stage(path, scheduler.type, arguments),)
     rising = Stage(path, "LinearLR", {"start_factor": warm.warmup_factor, "total_iters": begin}, Stretch(end=begin))
@@ -222,13 +150,13 @@ def _several(schedulers: Sequence[Component], task: type[Task], course: Course |
         arguments, _ = _split(scheduler, task, Window, place)
         begin, end, every = course.count(window.begin or Rhythm(0)), course.count(window.end) if window.end else whole, course.count(window.pace())
         if begin is None or end is None or every is None:  # before the data is there, any length will do to check the rest
-            yield Stage(place, scheduler.type, _with_length(scheduler.type, arguments, task, 1, place))
+            yield Stage(place, scheduler.type, with_length(scheduler.type, arguments, task, 1, place))
             continue
         message = _wrong_window(window, (begin, end), over, whole, course)
         if message:
             raise ConfigError([Problem(place, message)])
         over = max(over, end)
-        arguments = _with_length(scheduler.type, arguments, task, -(-(end - begin) // every), place)
+        arguments = with_length(scheduler.type, arguments, task, -(-(end - begin) // every), place)
         yield Stage(place, scheduler.type, arguments, Stretch(begin, end if window.end else None, every))
 
 
@@ -252,7 +180,7 @@ def _windows(schedulers: Sequence[Component], task: type[Task], path: str) -> li
         window = check(Window, _split(scheduler, task, Window, place)[1], place)
         if window.every is not None and not window.every.count:
             raise ConfigError([Problem(f"{place}.every", "is 0, and so it would never step")])
-        if _steps_by_a_metric(scheduler, place):
+        if steps_by_a_metric(scheduler, place):
             raise ConfigError([Problem(place, f"cannot be one of a list: {scheduler.type} steps where a metric is there")])
         if window.begin is None:
             begin = windows[-1].end if windows else Rhythm(0)
@@ -278,17 +206,9 @@ def pace_of(optimizations: Sequence[Optimization], task: type[Task]) -> Rhythm |
 
 def _split(scheduler: Component, task: type[Task], ours: type[Model], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a scheduler's class is given, and which of our keys stand beside it."""
-    arguments, names = scheduler.arguments, _names(scheduler.type, task, path)
+    arguments, names = scheduler.arguments, argument_names(scheduler.type, task, path)
     taken = {key: arguments.pop(key) for key in ours.model_fields if key in arguments and key not in names}
     return arguments, taken
-
-
-def _with_length(kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str) -> dict[str, Any]:
-    """The arguments of a scheduler with its length, where that is not written."""
-    names = _names(kind, task, path)
-    if {"epochs", "steps_per_epoch"} & arguments.keys():  # OneCycleLR's other way to say its length
-        names = names - {"total_steps"}
-    return arguments | {name: length for name in LENGTHS if name in names and arguments.get(name) is None}
 
 
 def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
@@ -302,10 +222,6 @@ def _counted_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str,
         rest = [one - begin for one in values]
         arguments = {**arguments, key: rest if isinstance(value, list) else rest[0]}
     return arguments
-
-
-def _steps_by_a_metric(scheduler: Component, path: str) -> bool:
-    return scheduler.type != OWN and issubclass(find_class(scheduler.type, LRScheduler, SCHEDULERS, f"{path}.type"), ReduceLROnPlateau)
 
 
 def scheduler_in_full(written: Any, task: type[Task]) -> Any:
@@ -328,15 +244,6 @@ def _in_full(written: Mapping[str, Any], task: type[Task], keys: type[Model], pa
     theirs = {key: value for key, value in written.items() if key not in ours} | dict.fromkeys(lengths, 1)
     full = in_full_of_own(theirs, task, "scheduler")
     return {key: value for key, value in full.items() if key not in lengths} | ours
-
-
-def unread_rate(optimizer: Mapping[str, Any], scheduler: Any, path: str = "scheduler") -> str | None:
-    """What makes nothing read the rate of one of torch's optimizers, where it is so; its scheduler stands at `path`."""
-    stages = [(f"{path}.{index}", one) for index, one in enumerate(scheduler)] if isinstance(scheduler, list) else [(path, scheduler)]
-    set_by = [f"{one['type']} sets the rate to {place}.{name}" for place, one in stages if isinstance(one, dict) and (name := RATES.get(str(one.get("type")))) in one]
-    if not set_by or len(set_by) != len(stages) or optimizer.get("type", OWN) == OWN:
-        return None
-    return f"is read by nothing: {set_by[0]}"
 
 
 def stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
@@ -373,7 +280,7 @@ def _monitor_problems(one: Optimization, hook: ParamScheduler, name: str) -> lis
     if not isinstance(one.scheduler, Component) or one.scheduler.type not in SCHEDULERS:
         return []
     kind = one.scheduler.type
-    if _steps_by_a_metric(one.scheduler, one.scheduler_path):
+    if steps_by_a_metric(one.scheduler, one.scheduler_path):
         hint = f"write hooks.{name}.monitor, such as monitor: val/loss"
         return [] if hook.monitor else [Problem(one.scheduler_path, f"is {kind}, which steps where a metric is there, and none is named", suggestion=hint)]
     return [Problem(f"hooks.{name}.monitor", f"is read by nothing: {kind} takes no metric, got '{hook.monitor}'")] if hook.monitor else []
@@ -391,11 +298,3 @@ def _wrong_warm_up(written: Mapping[str, Any], warm: WarmUp, course: Course | No
     if begins and total and begins >= total:
         return f"is {warm.warmup}, and the run is over after {course.whole}"
     return None
-
-
-def _names(kind: str, task: type[Task], path: str) -> set[str]:
-    """The arguments that a scheduler, which stands at `path`, takes by name."""
-    if kind == OWN:
-        return set(model_of_own(task, "scheduler").model_fields)
-    cls: Any = find_class(kind, LRScheduler, SCHEDULERS, f"{path}.type")
-    return set(model_of_signature(cls).model_fields)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.records.lease import FOLDER as CLAIMS
 from orchestrator.records.lease import Lease
+from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder, run_folders
 from orchestrator.storage import Storage
 
@@ -70,7 +71,7 @@ class Removal:
 
 def _status(folder: RunFolder) -> str:
     try:
-        return folder.status()
+        return status_of(folder)
     except DamagedFile:
         return "damaged"
 

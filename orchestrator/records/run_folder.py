@@ -17,9 +17,9 @@ import yaml
 from orchestrator.checkpoint.manifest import position_in, read_manifest
 from orchestrator.checkpoint.position import Position
 from orchestrator.config.source import ExperimentSource
-from orchestrator.errors import CheckpointError, DamagedFile, HookyardError, StorageError, UsageError
+from orchestrator.errors import CheckpointError, DamagedFile, StorageError, UsageError
 from orchestrator.records.lease import FOLDER as DRIVERS
-from orchestrator.records.lease import Lease, is_driven, renew_lease
+from orchestrator.records.lease import renew_lease
 from orchestrator.records.metadata import Attempt, Host, RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.reports import checked_report
@@ -226,19 +226,6 @@ class RunFolder:
             reason = str(error)
         raise DamagedFile(str(self.storage / "experiment.yaml"), reason, ADVICE["experiment.yaml"])
 
-    def status(self) -> str:
-        """The run's status; `lost` where it says running and its driver is gone."""
-        return status_of(self, self.metadata())
-
-    @nothing_started()
-    def lease(self, *, take_over: bool = False) -> Lease:
-        """The right to go on with it, of a trial with its sweep's. Raises UsageError where a run of before there were leases
-        says that it is driven."""
-        around = self.lease_place(self.metadata())
-        if is_driven(around) is None:
-            self._refuse_if_driven(take_over)
-        return Lease(around, take_over=take_over)
-
     def evaluated_run(self) -> RunFolder:
         """Of an evaluation, the run whose checkpoint it measures."""
         return RunFolder(self.storage.parent.parent)
@@ -252,37 +239,6 @@ class RunFolder:
     def lease_place(self, metadata: RunMetadata) -> Storage:
         """Where it is told who drives it."""
         return self.storage.parent.parent if metadata.trial else self.storage
-
-    def _refuse_if_driven(self, take_over: bool) -> None:
-        metadata = self.metadata()
-        driver = metadata.driver
-        if driver is None or metadata.status != "running":
-            return
-        if driver.is_visible() and driver.lives():
-            raise UsageError(f"{self} is still running (process {driver.pid}); end that first")
-        if not driver.is_visible() and not take_over:
-            raise UsageError(
-                f"{self} is run by {driver}, and whether that still lives cannot be seen from here. End it there; where it is "
-                f"gone: hookyard resume {self} --take-over"
-            )
-
-    @contextmanager
-    def being_taken_up(self) -> Iterator[None]:
-        """Within it the run is running for whoever looks, though it takes seconds until this process, which has its lease, drives
-        it; where that refuses or dies, it is what it was before."""
-        with nothing_started():
-            self.update(taken_up_by=asdict(Process.this()))
-        try:
-            yield
-        except BaseException:
-            with suppress(HookyardError, OSError):  # what failed before is the failure that is told
-                self._be_left()
-            raise
-        self._be_left()
-
-    def _be_left(self) -> None:
-        if self.metadata().taken_up_by:
-            self.update(taken_up_by=None)
 
     # Attempts
 
@@ -390,17 +346,6 @@ def _is_plain(value: Any) -> bool:
 def numbered(names: Sequence[str], prefix: str) -> list[int]:
     """The numbers in the names of folders such as `rank=3`, in order; other names are not ours."""
     return sorted(int(name.removeprefix(prefix)) for name in names if name.startswith(prefix) and name.removeprefix(prefix).isdecimal())
-
-
-def status_of(folder: RunFolder, run: RunMetadata) -> str:
-    """A run's status from its `run.json`: `running` where a process is about to go on with it, `lost` where its driver is gone."""
-    taker, driver = run.taken_up_by and checked(run.taken_up_by, Process), run.driver
-    if taker and taker.is_visible() and taker.lives():
-        return "running"
-    if run.status != "running" or driver is None:
-        return run.status
-    lives = driver.lives() if driver.is_visible() else is_driven(folder.lease_place(run))
-    return "lost" if lives is False else "running"
 
 
 def run_folders(around: Storage) -> list[RunFolder]:

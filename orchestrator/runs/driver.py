@@ -19,6 +19,7 @@ from orchestrator.records.metadata import EngineName
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
 from orchestrator.records.reports import counted_reports
+from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
 from orchestrator.runs.result import Run
@@ -82,7 +83,7 @@ def resume(
         metadata = folder.metadata()
     if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; go on with it with resume_sweep (hookyard resume)")
-    with folder.lease(take_over=take_over) as lease:
+    with lease_of(folder, take_over=take_over) as lease:
         return go_on(folder, lease, workers=workers, address=address, from_start=from_start)
 
 

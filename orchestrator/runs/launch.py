@@ -18,6 +18,7 @@ from orchestrator.engines.session import Assignment, Subject
 from orchestrator.errors import UsageError
 from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import EngineName
+from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import take_up_predecessor
@@ -94,7 +95,7 @@ def drive(
             Lifecycle(InProcess(workers, display=display, stop_asked=asked, end_standing=interrupts.fail), assignment, resolved).train()
         else:
             _on_ray(engine, assignment, resolved, display, asked, address)
-    if folder.status() == "interrupted":
+    if status_of(folder) == "interrupted":
         say(f"Interrupted after a checkpoint. To go on: {how_to_go_on}")
 
 

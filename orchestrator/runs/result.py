@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.parts.metric_direction import declared_modes
 from orchestrator.errors import UsageError
+from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import Best, best_of
 
@@ -50,7 +51,7 @@ class Result:
     def status(self) -> str:
         """running, finished, stopped (a run that a hook ended), interrupted (can be resumed), failed, or lost (its driver
         died)."""
-        return self.folder.status()
+        return status_of(self.folder)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from orchestrator.records.metadata import Attempt
+from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.checksums import write_parquet
 from orchestrator.stats.reading import described, recorded_tables
@@ -76,5 +77,5 @@ def compact_ended(folder: RunFolder) -> None:
     """Compacts a run that has ended, where that was killed or failed, and may be done from here. In any process that reads it."""
     if is_compacted(folder.storage) or folder.metadata().status not in ENDED:
         return
-    with suppress(Exception), folder.lease():  # somebody else's run, storage or memory: it is read as it is
+    with suppress(Exception), lease_of(folder):  # somebody else's run, storage or memory: it is read as it is
         compact(folder.storage, folder.attempts())

@@ -23,7 +23,8 @@ from pyarrow import ArrowException
 from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder, status_of
+from orchestrator.records.run_driver import status_of
+from orchestrator.records.run_folder import INDEX, REOPENED, RunFolder
 from orchestrator.stats.best_report import best_report
 from orchestrator.stats.compaction import JOINED_ROWS, is_compacted
 from orchestrator.stats.reading import described

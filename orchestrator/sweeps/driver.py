@@ -36,6 +36,7 @@ from orchestrator.records.lease import Lease
 from orchestrator.records.metadata import RunMetadata
 from orchestrator.records.process import Process
 from orchestrator.records.provenance import provenance
+from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
 from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_name
 from orchestrator.runs.driver import experiment_to_resume, resume_command
@@ -130,7 +131,7 @@ def resume_sweep(
     on with that.
     """
     folder = open_sweep_folder(path)
-    with folder.lease(take_over=take_over) as lease:
+    with lease_of(folder, take_over=take_over) as lease:
         return go_on(folder, lease, failed=failed, accept_changes=accept_changes, address=address)
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 
 from orchestrator.records.metadata import Attempt, RunMetadata, seconds_at
 from orchestrator.records.reports import counted_reports
-from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.records.run_driver import status_of
+from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.records.standstill import present_standstill
 from orchestrator.stats.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.stats.insight import Verdict, diagnose

@@ -10,7 +10,8 @@ from time import time
 from typing import Any
 
 from orchestrator.records.metadata import seconds_at
-from orchestrator.records.run_folder import ENDED, RunFolder, status_of
+from orchestrator.records.run_driver import status_of
+from orchestrator.records.run_folder import ENDED, RunFolder
 from orchestrator.stats.best_report import best_report
 from orchestrator.stats.configurations import Configuration, Repeat, configurations
 from orchestrator.stats.quantities import is_number

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
+from orchestrator.records.run_driver import being_taken_up, status_of
 from orchestrator.records.run_folder import RunFolder
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.stats.insight.runs import slower, training
@@ -54,7 +55,7 @@ def test_json_is_one_object_of_what_a_frame_shows(run: RunFolder) -> None:
 def test_a_run_that_is_about_to_go_on_is_running(run: RunFolder) -> None:
     """A resume reads the experiment and imports torch before it trains, and whoever watches comes sooner."""
     run.end("interrupted")
-    with run.being_taken_up():
+    with being_taken_up(run):
         shown = call(str(run), "--once")
     assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, f"{run}  running")
     assert call(str(run), "--once").exit_code == 130
@@ -105,7 +106,7 @@ def test_ctrl_c_leaves_the_run_alone(run: RunFolder, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(watch.time, "sleep", sleep)
     result = on_a_terminal(monkeypatch, str(run))
     assert (result.exit_code, result.stderr.strip()) == (130, f"{run} goes on without being watched")
-    assert run.status() == "running"
+    assert status_of(run) == "running"
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:

@@ -154,7 +154,7 @@ def test_signatures_that_take_anything() -> None:
 
 def test_every_optimizer_and_scheduler_of_torch_can_be_read() -> None:
     from orchestrator.config.optimizer import OPTIMIZERS
-    from orchestrator.config.schedule import SCHEDULERS
+    from orchestrator.config.scheduler import SCHEDULERS
 
     assert {"SGD", "AdamW", "Muon"} <= set(OPTIMIZERS)
     assert {"CosineAnnealingLR", "ReduceLROnPlateau", "OneCycleLR", "SWALR"} <= set(SCHEDULERS)

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import uuid
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,11 @@ from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.config.source import ExperimentSource
 from orchestrator.errors import UsageError
 from orchestrator.records.lease import Lease
-from orchestrator.records.process import Process
 from orchestrator.records.run_folder import RunFolder, list_runs, now
 
 
 def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
     return RunFolder.create(storage, name, "name: digits\n", **metadata)
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
@@ -65,37 +57,6 @@ def test_a_folder_that_is_no_run_is_not_written_into(tmp_path: Path) -> None:
 def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing is no run: it has no run.json"):
         RunFolder.open(tmp_path / "nothing")
-
-
-# Status
-
-
-def test_the_status_is_what_is_written_while_the_driver_lives(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    assert folder.status() == "running"
-    folder.update(status="finished", ended="2026-01-01T00:00:00Z")
-    assert folder.status() == "finished"
-    assert folder.metadata().ended == "2026-01-01T00:00:00Z"
-
-
-def test_a_run_whose_driver_is_gone_is_lost(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    folder.update(pid=dead_pid())
-    assert folder.status() == "lost"
-    folder.update(status="interrupted")
-    assert folder.status() == "interrupted"
-
-
-def test_nothing_is_said_of_a_driver_elsewhere_that_left_no_claim(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    folder.update(pid=dead_pid(), host="elsewhere")
-    assert folder.status() == "running"
-
-
-def test_a_stranger_with_the_driver_s_number_is_not_the_driver(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    folder.update(process_started="1")
-    assert folder.status() == "lost"
 
 
 # Begun and not there
@@ -162,17 +123,6 @@ def test_an_attempt_killed_before_it_was_written_down_is_none(tmp_path: Path) ->
     (tmp_path / "digits/stats/attempt=1").mkdir()
     assert [attempt.number for attempt in folder.attempts()] == [0]
     assert folder.begin_attempt().number == 1
-
-
-@pytest.mark.parametrize("status", ["interrupted", "failed"])
-def test_a_run_that_is_about_to_go_on_is_running_until_that_is_refused_or_dies(tmp_path: Path, status: str) -> None:
-    folder = make(tmp_path)
-    folder.end(status)
-    with folder.being_taken_up():
-        assert folder.status() == "running"
-    assert folder.status() == status
-    folder.update(taken_up_by={**asdict(Process.this()), "pid": dead_pid()})
-    assert folder.status() == status
 
 
 # Metrics

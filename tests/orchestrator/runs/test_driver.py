@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.ray_environment import Ray
+from orchestrator.records.run_driver import lease_of
 from orchestrator.runs.result import Run
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
 from tests.ranks import on_ranks
@@ -190,7 +191,7 @@ def test_a_run_resumed_with_other_workers_has_them_from_then_on(tmp_path: Path, 
 
 def test_a_run_under_way_is_not_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
-    with cut.folder.lease(), pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"):
+    with lease_of(cut.folder), pytest.raises(UsageError, match=rf"is still running \(process {os.getpid()}, since .*Z\); end that first"):
         resume(cut.path, take_over=True)
 
 

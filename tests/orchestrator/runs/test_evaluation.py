@@ -18,6 +18,7 @@ from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session, Subject
 from orchestrator.loop.world import World
 from orchestrator.records.removal import Removal
+from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.evaluation import Evaluation
 from tests.ranks import on_ranks
@@ -211,7 +212,7 @@ def test_every_verb_knows_it(done: Run, tmp_path: Path) -> None:
     one = RunFolder(made["path"])
     (Path(made["path"]) / "run.json").write_bytes((Path(made["path"]) / "run.json").read_bytes().replace(b'"finished"', b'"running"'))
     (Path(made["path"]) / ".driver").rename(Path(made["path"]) / "gone")
-    assert one.status() == "running"
+    assert status_of(one) == "running"
     with pytest.raises(UsageError, match="epoch-0001-val is under way: end it before copy is removed"):
         Removal.of(copy.path)
     one.update(status="failed")

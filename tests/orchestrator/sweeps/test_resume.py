@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
+from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.driver import failed_trials
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
@@ -186,7 +187,7 @@ def test_failed_trials_are_tried_again_only_where_that_is_asked_for(outside: Pat
 
 def test_a_sweep_under_way_is_left_alone(outside: Path) -> None:
     folder = interrupted_after_one(outside)
-    with RunFolder(folder).lease():
+    with lease_of(RunFolder(folder)):
         with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}, since"):
             resume_sweep(folder)
         with pytest.raises(UsageError, match=f"{folder} is still running"):

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from orchestrator.records.process import Process
+from orchestrator.records.run_driver import being_taken_up, status_of
+from tests.orchestrator.records.test_run_folder import make
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_the_status_is_what_is_written_while_the_driver_lives(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert status_of(folder) == "running"
+    folder.update(status="finished", ended="2026-01-01T00:00:00Z")
+    assert status_of(folder) == "finished"
+    assert folder.metadata().ended == "2026-01-01T00:00:00Z"
+
+
+def test_a_run_whose_driver_is_gone_is_lost(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(pid=dead_pid())
+    assert status_of(folder) == "lost"
+    folder.update(status="interrupted")
+    assert status_of(folder) == "interrupted"
+
+
+def test_nothing_is_said_of_a_driver_elsewhere_that_left_no_claim(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(pid=dead_pid(), host="elsewhere")
+    assert status_of(folder) == "running"
+
+
+def test_a_stranger_with_the_driver_s_number_is_not_the_driver(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(process_started="1")
+    assert status_of(folder) == "lost"
+
+
+@pytest.mark.parametrize("status", ["interrupted", "failed"])
+def test_a_run_that_is_about_to_go_on_is_running_until_that_is_refused_or_dies(tmp_path: Path, status: str) -> None:
+    folder = make(tmp_path)
+    folder.end(status)
+    with being_taken_up(folder):
+        assert status_of(folder) == "running"
+    assert status_of(folder) == status
+    folder.update(taken_up_by={**asdict(Process.this()), "pid": dead_pid()})
+    assert status_of(folder) == status
