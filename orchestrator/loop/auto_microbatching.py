@@ -1,4 +1,4 @@
-"""Fitted iterations: a batch is gone through in as many pieces as fit the memory."""
+"""Automatic microbatching: a batch is gone through in as many pieces as fit the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phase clock: where the time of each iteration went."""
+"""The span clock: where the time of each iteration went."""
 
 from __future__ import annotations
 

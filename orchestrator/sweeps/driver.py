@@ -50,9 +50,9 @@ from orchestrator.sweeps.results.population_replay import replay
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, previous_trials, remaining_trials, seconds_used
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 from orchestrator.sweeps.trial_setup import trial_source
-from orchestrator.sweeps.under_way import SweepUnderWay
 from orchestrator.terminal.display import TerminalDisplay, say
 from orchestrator.terminal.interrupts import Interrupts
 from orchestrator.terminal.live_frame import LiveFrame
@@ -235,12 +235,12 @@ def _carry_out(
             lambda: [RunFolder(folder.storage / "trials", name) for name in announcer.under_way()], display, lambda: interrupts.asked
         )
         rules.replay_reports({trial_name(number): trial.reports for number, trial in previous.items()}, seconds_used(metadata, previous))
-        under_way = SweepUnderWay(experiment, settings, folder, previous, rules, announcer, index)
+        context = SweepContext(experiment, settings, folder, previous, rules, announcer, index)
         if metadata.local:
             from orchestrator.sweeps.in_process import TrialsInTurn
 
             with standstills:
-                TrialsInTurn(under_way, interrupts.fail).run()
+                TrialsInTurn(context, interrupts.fail).run()
         else:
             display.line(connection_line(address))
             with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
@@ -250,7 +250,7 @@ def _carry_out(
                 left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
                 display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
                 with standstills:
-                    launch(under_way, at_once)
+                    launch(context, at_once)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
         if rules.metric_missing:

@@ -20,8 +20,8 @@ from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.search import TRIAL, make_search
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER
-from orchestrator.sweeps.together import Together, TrialUnderWay
-from orchestrator.sweeps.under_way import SweepUnderWay
+from orchestrator.sweeps.sweep_context import SweepContext
+from orchestrator.sweeps.trial_group import TrialGroup, TrialUnderWay
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.tune.schedulers import SequentialScheduler
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class TrialsInTurn:
     """Runs the trials of a sweep in turn; those that share a training at once. Driver."""
 
-    def __init__(self, sweep: SweepUnderWay, end_standing: Callable[[str], None] | None = None) -> None:
+    def __init__(self, sweep: SweepContext, end_standing: Callable[[str], None] | None = None) -> None:
         self._experiment, self._settings, self._location = sweep.experiment, sweep.settings, sweep.folder.location
         self._rules, self._announcer, self._index = sweep.rules, sweep.announcer, sweep.index
         self._engine = InProcess(sweep.experiment.workers, stop_asked=sweep.rules.asked, end_standing=end_standing)
@@ -82,20 +82,20 @@ class TrialsInTurn:
             trials = [trial for trial in trials if not trial.is_over]
 
     def _train_until_one_fails(self, trials: Sequence[TrialUnderWay]) -> None:
-        together = Together(self._engine, trials, self._settings)
+        group = TrialGroup(self._engine, trials, self._settings)
         try:
-            while trial := together.next():
-                together.judged(trial, self._reason_to_stop(trial))
-            together.leave()
+            while trial := group.next():
+                group.judged(trial, self._reason_to_stop(trial))
+            group.leave()
         except BaseException as error:
-            trial = together.failed(error)
+            trial = group.failed(error)
             try:
                 with failing(trial.folder):
                     raise
             except Exception as told:  # one trial's failure, but for a metric that is nowhere, does not end the sweep
                 if lost_gpu(told):
                     raise RunError(f"{told}\nThis process can use its GPU no more, so no other trial is begun in it; resume goes on in a new one") from told
-                together.leave()
+                group.leave()
                 self._failed(trial.number, trial.values, str(told), metric_missing=isinstance(told, MetricMissing))
 
     def _reason_to_stop(self, trial: TrialUnderWay) -> str | None:

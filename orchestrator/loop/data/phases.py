@@ -13,7 +13,7 @@ from orchestrator.config.components import NAME, WRONG_NAME
 from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
-from orchestrator.loop.data.kinds import PhaseData
+from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.stream import Stream, is_indexed, is_loader
 from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.transfer import to_device

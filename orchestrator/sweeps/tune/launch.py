@@ -25,40 +25,40 @@ from orchestrator.stats.trial_index import TrialRecord
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.search.search import REPORTED, TRIAL, DrawnTrials, Search, make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.trial_setup import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import FAILED, Trial
-from orchestrator.sweeps.under_way import SweepUnderWay
 
 
-def launch(under_way: SweepUnderWay, at_once: int) -> None:
+def launch(context: SweepContext, at_once: int) -> None:
     """Runs all trials, `at_once` side by side, on the engine that the settings name; returns when they are over."""
-    experiment, settings, sweep, rules = under_way.experiment, under_way.settings, under_way.folder, under_way.rules
-    search = make_search(settings, experiment.seed, under_way.previous, riding(experiment.source, settings), rules.race)
+    experiment, settings, sweep, rules = context.experiment, context.settings, context.folder, context.rules
+    search = make_search(settings, experiment.seed, context.previous, riding(experiment.source, settings), rules.race)
     given = {"source": with_classes_of_main(experiment.source), "settings": settings, "workers": experiment.workers, "location": sweep.location}
     bundles = ENGINES[settings.engine].bundles(experiment.workers)
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(Trial, **given), tune.PlacementGroupFactory(bundles, strategy="PACK")),
         # Drawn trials go through Tune's own algorithm, as its populations refuse any other: each sample is the next one.
         param_space={TRIAL: tune.sample_from(lambda _: search.suggest("")[TRIAL])} if isinstance(search, DrawnTrials) else {},
-        tune_config=_tune_config(under_way, search, at_once),
-        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(under_way, search), experiment.max_failures),
+        tune_config=_tune_config(context, search, at_once),
+        run_config=_run_config(sweep, _Stopper(rules), _TrialEvents(context, search), experiment.max_failures),
     )
     # The announcer reports a trial that fails, in its own words and without Tune's traceback.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
-        with seeded(settings.seed + len(under_way.previous)), forgetting_trials():
+        with seeded(settings.seed + len(context.previous)), forgetting_trials():
             tuner.fit()
     finally:
         sweep.storage.delete(SCRATCH)
-    for name, record in under_way.index.records().items():
+    for name, record in context.index.records().items():
         if isinstance(record, TrialRecord) and not record.is_over:
             end_trial(RunFolder(sweep.storage / "trials", name), *rules.ending(name))
 
 
-def _tune_config(under_way: SweepUnderWay, search: Search, at_once: int) -> tune.TuneConfig:
-    settings, sweep = under_way.settings, under_way.folder
-    scheduler = make_scheduler(settings, History(sweep), under_way.previous, lambda number: _is_mistake(trial_folder(sweep.location, number)))
+def _tune_config(context: SweepContext, search: Search, at_once: int) -> tune.TuneConfig:
+    settings, sweep = context.settings, context.folder
+    scheduler = make_scheduler(settings, History(sweep), context.previous, lambda number: _is_mistake(trial_folder(sweep.location, number)))
     # Here and not through Tune, which knows one metric; the search has its own, of which there may be several.
     scheduler.set_search_properties(*settings.objectives[0])
     drawn = isinstance(search, DrawnTrials)
@@ -126,9 +126,9 @@ class _Stopper(_OfThisDriver, tune.Stopper):
 class _TrialEvents(_OfThisDriver, tune.Callback):
     """Hands Tune's news of trials to the announcer, and writes down how those ended that Tune stopped."""
 
-    def __init__(self, under_way: SweepUnderWay, search: Search) -> None:
-        self._sweep, self._experiment, self._search = under_way.folder, under_way.experiment, search
-        self._announcer, self._rules, self._index = under_way.announcer, under_way.rules, under_way.index
+    def __init__(self, context: SweepContext, search: Search) -> None:
+        self._sweep, self._experiment, self._search = context.folder, context.experiment, search
+        self._announcer, self._rules, self._index = context.announcer, context.rules, context.index
         self._last: dict[int, Mapping[str, Any]] = {}
         """The last report of each trial that is under way; Tune has none for one that is ended while it is paused."""
         self._failed_before: set[int] = set()

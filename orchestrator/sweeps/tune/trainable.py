@@ -30,7 +30,7 @@ from orchestrator.sweeps.metric_watch import MetricWatch
 from orchestrator.sweeps.results.previous_trials import judged_reports, training_seconds
 from orchestrator.sweeps.search.search import REPORTED, TRIAL
 from orchestrator.sweeps.stopping_rules import BY_SCHEDULER, StoppingRules
-from orchestrator.sweeps.together import Together, TrialUnderWay
+from orchestrator.sweeps.trial_group import TrialGroup, TrialUnderWay
 from orchestrator.sweeps.trial_setup import begin_trial
 
 _POINTER = "checkpoint.json"
@@ -68,7 +68,7 @@ class Trial(tune.Trainable):
     def _take_trial(self, config: dict[str, Any]) -> None:
         self._number, self._values = config[TRIAL]["number"], config[TRIAL]["values"]
         self._riders = config[TRIAL]["riders"]
-        self._together: Together | None = None
+        self._group: TrialGroup | None = None
         self._trials: list[TrialUnderWay] = []
         """Of those that share this one's training the ones that were begun, and have not failed."""
         self._failed: list[int] = []
@@ -144,14 +144,14 @@ class Trial(tune.Trainable):
 
     def _step_together(self) -> dict[str, Any]:
         """The same of trials that share this one's training."""
-        if self._together is None:
+        if self._group is None:
             self._begin_together()
         while True:
-            assert self._together is not None
+            assert self._group is not None
             try:
-                return self._next_of_all(self._together)
+                return self._next_of_all(self._group)
             except Exception as error:  # whatever user code raises, it is one trial's
-                self._one_failed(self._together.failed(error), error)
+                self._one_failed(self._group.failed(error), error)
                 if not self._trials:
                     return self._result(None)
 
@@ -171,7 +171,7 @@ class Trial(tune.Trainable):
                 raise
         self._failed.append(failed.number)
         self._trials = others
-        self._together = Together(self._engine, others, self._settings) if others else None
+        self._group = TrialGroup(self._engine, others, self._settings) if others else None
 
     def _begin_together(self) -> None:
         own = {"number": self._number, "values": self._values}
@@ -185,12 +185,12 @@ class Trial(tune.Trainable):
                 self._trials.append(TrialUnderWay.begin(self._location, one["number"], self._source, self._settings, one["values"]))
         if not self._trials:
             raise RunError("none of the trials that share this training could begin")
-        self._together = Together(self._engine, self._trials, self._settings)
+        self._group = TrialGroup(self._engine, self._trials, self._settings)
         self._rules = StoppingRules(self._settings, ranks=0)
         self._rules.replay_reports({trial.folder.name: trial.made for trial in self._trials}, 0)
 
-    def _next_of_all(self, together: Together) -> dict[str, Any]:
-        while trial := together.next():
+    def _next_of_all(self, group: TrialGroup) -> dict[str, Any]:
+        while trial := group.next():
             report = trial.last
             assert report is not None
             judged = trial.watch.holds(report)
@@ -198,12 +198,12 @@ class Trial(tune.Trainable):
                 trial.made.append(report.metrics)
             counted = {**report.metrics, TRAINING_ITERATION: len(trial.made)}
             stops = judged and self._rules.stops(trial.folder.name, counted, trial.seconds) and not report.final
-            together.judged(trial, self._rules.reasons[trial.folder.name] if stops else None)
+            group.judged(trial, self._rules.reasons[trial.folder.name] if stops else None)
             if judged:
                 self._judged = {name: report.metrics[name] for name in (*_COUNTERS, *self._settings.metrics)}
                 return self._result(trial.number, **{TRAINING_ITERATION: len(trial.made)})
-        together.leave()
-        self._together = None
+        group.leave()
+        self._group = None
         return self._result(None)
 
     def _result(self, number: int | None, **counts: int) -> dict[str, Any]:
@@ -214,14 +214,14 @@ class Trial(tune.Trainable):
     def drop(self, number: int) -> None:
         """The scheduler ends one of the trials that share this one's training, with the report that it has just made."""
         trial = next((trial for trial in self._trials if trial.number == number), None)
-        if self._together and trial and not trial.ending:
-            self._together.judged(trial, BY_SCHEDULER)
+        if self._group and trial and not trial.ending:
+            self._group.judged(trial, BY_SCHEDULER)
 
     def _leave_trial(self) -> None:
         """Lets go of the present trial, wherever it stands; it may go on elsewhere."""
-        if self._together is not None:
-            self._together.leave()
-        self._together = None
+        if self._group is not None:
+            self._group.leave()
+        self._group = None
         if self._life is not None:
             self._life.leave()
         self._life = None

@@ -16,8 +16,8 @@ from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.stats.trial_index import TrialIndex
 from orchestrator.sweeps.search.search import make_search, trial_config
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.sweeps.sweep_context import SweepContext
 from orchestrator.sweeps.tune.launch import _TrialEvents, _tune_config
-from orchestrator.sweeps.under_way import SweepUnderWay
 from tests.orchestrator.config.samples import TEXT
 
 SETTINGS = {"metric": "val/loss", "mode": "min", "space": {"optimizer.lr": {"uniform": [0, 1]}}}
@@ -33,10 +33,10 @@ class Hears:
         self.ends.append(trial)
 
 
-def under_way(folder: Path, settings: dict[str, Any], announcer: Any = None) -> SweepUnderWay:
+def under_way(folder: Path, settings: dict[str, Any], announcer: Any = None) -> SweepContext:
     experiment = experiment_from_dict({**yaml.safe_load(TEXT), "optimizer": {"type": "SGD", "lr": 0.1}, "sweep": settings})
     sweep, run = Sweep.model_validate(settings), RunFolder(folder)
-    return SweepUnderWay(experiment, sweep, run, {}, StoppingRules(sweep), announcer, TrialIndex(run, [("val/loss", "min")]))
+    return SweepContext(experiment, sweep, run, {}, StoppingRules(sweep), announcer, TrialIndex(run, [("val/loss", "min")]))
 
 
 def watching(folder: Path, announcer: Hears) -> _TrialEvents:

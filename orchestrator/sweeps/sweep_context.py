@@ -1,4 +1,4 @@
-"""A sweep that is under way: what is left of it, and who hears how it goes. Driver."""
+"""The context of a sweep: what is left of it, and who hears how it goes. Driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.sweeps.trial_announcer import TrialAnnouncer
 
 
 @dataclass(frozen=True)
-class SweepUnderWay:
+class SweepContext:
     """What runs the trials of a sweep is given, in this process or on Ray."""
 
     experiment: Experiment

@@ -56,7 +56,7 @@ class TrialUnderWay:
         return monotonic() - self.began
 
 
-class Together:
+class TrialGroup:
     """Trials that share the training of the first; a single one where none does.
 
     How a trial ended is written down once its files are closed, which is when another one reports; the rows of all are put away when
