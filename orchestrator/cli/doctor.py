@@ -85,7 +85,7 @@ def _diagnose(run: str, against: str | None, as_json: bool) -> None:
 
     opened, other = open_run(run), open_run(against) if against else None
     ending = failure(opened.status, opened.error)
-    diagnosis = diagnose(opened.rows(), opened.hook_costs, None if other is None else other.rows(), against or "", ending)
+    diagnosis = diagnose(opened.rows(), opened.hook_costs, None if other is None else other.rows(), against or "", ending).of_run(opened.path)
     if not as_json:
         return _print(printable_line(opened.path), printable_data(diagnosis))
     return print_json(
@@ -105,8 +105,8 @@ def _print(path: str, diagnosis: Diagnosis) -> None:
     echo(f"{path}: {diagnosis}")
     for number, verdict in enumerate(diagnosis.verdicts, start=1):
         echo(f"\n{number}. {verdict.kind}: {verdict.sentence}")
-        echo(f"   see: {verdict.query.replace('RUN', path)}")
-        echo(f"   try: {verdict.advice.replace('RUN', path)}")
+        echo(f"   see: {verdict.query}")
+        echo(f"   try: {verdict.advice}")
 
 
 def _look(address: str | None, storage: str, as_json: bool) -> None:

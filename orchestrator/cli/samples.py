@@ -27,9 +27,10 @@ def samples(
     form = "json" if as_json else form
     check_form(form, output)
     with talk():
-        found = open_run(run).samples(where if rank is None else f"rank == {rank} and ({where})")
-    streams = [str(phase) for phase in found["phase"][found["index"].isna()].unique()]
-    if streams:
-        echo(f"{' and '.join(streams)} is a stream, so indices are not known: each row is a batch of its rank, counted by iteration", err=True)
-    # As text, so that an index is not grouped by thousands.
-    show(found.astype({"index": "string"}) if form == "table" else found, "row", form, output)
+        found = open_run(run).samples(where, rank)
+    if "position" in found:
+        streams = found["phase"][found["index"].isna()].unique()
+        echo(f"{' and '.join(streams)} is a stream, without indices: a position counts what its rank has read of it in training", err=True)
+    # As text, so that numbers are not grouped by thousands.
+    numbers = dict.fromkeys(found.columns.intersection(["index", "position"]), "string")
+    show(found.astype(numbers) if form == "table" else found, "row", form, output)

@@ -70,23 +70,18 @@ class Rounds(ABC):
 
     def run(self) -> Generator[Report, None, None]:
         """Trains to the end, yielding a report after each round; whatever fails is shown to `on_exception` and raised."""
-        is_left = False
         try:
             self._begin()
-            for report in self._rounds():
-                is_left = True
-                yield report
-                is_left = False
+            yield from self._rounds()
             self.saving.finish()
             self._end()
+        except GeneratorExit:  # whoever drives it goes no further; others may have failed meanwhile
+            try:
+                self.saving.finish_alone()
+            finally:
+                self._end()
+            raise
         except BaseException as error:
-            if is_left and isinstance(error, GeneratorExit):
-                # Others may have failed meanwhile.
-                try:
-                    self.saving.finish_alone()
-                finally:
-                    self._end()
-                raise
             self._tell_hooks_of(error)
             self._close()
             self._close_files_quietly()

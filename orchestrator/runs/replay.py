@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from hooks import Hook
+from hooks.training.time_limit import TimeLimit
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.load import to_dict
 from orchestrator.config.source import Origin
@@ -35,8 +39,8 @@ from orchestrator.stats.tables import load
 from orchestrator.storage import Storage
 from orchestrator.task import trains_itself
 
-_LEFT_OUT = ("hooks.logs.", "hooks.checkpointing.")
-"""Hooks that only observe, and write for others."""
+_WRITE_FOR_OTHERS = ("hooks.logs.", "hooks.checkpointing.")
+"""Where the hooks lie that only observe, and write for others."""
 _MEASURED = ("s", "bytes", "/s", "%", "°C", "W")
 """Units of what is another each time."""
 
@@ -48,7 +52,8 @@ class Replay:
     checkpoint: str | None
     """Where it began; None is the beginning of the run."""
     row: pd.DataFrame
-    """Of the iteration, on the rank asked for: each number as `stored` and `replayed`, and whether they are the `same` bit for bit."""
+    """Of the iteration, on the rank asked for: each number as `stored` and `replayed`, and whether they are the `same` bit for bit. Nothing is
+    stored of the iteration in which a run failed."""
     losses: pd.DataFrame
     """Of all ranks and iterations on the way: `loss` and `loss_replayed` by rank and iteration."""
 
@@ -58,8 +63,8 @@ class Replay:
         return bool(_same(self.losses["loss"], self.losses["loss_replayed"]).all())
 
 
-class _Reached(BaseException):
-    """The iteration is there, and its row."""
+class _Reached(GeneratorExit):
+    """The iteration is there, and its row: nobody asks the loop for more."""
 
 
 class _UpTo(Recorder):
@@ -94,7 +99,7 @@ class _Way:
         """Trains from its beginning to its end on one rank; raises UsageError where the run is over before, RankFailed where the rank fails."""
         folder = RunFolder(self.run)
         resolved = resolved_as_in(folder, self.attempt)
-        own = {name: hook for name, hook in resolved.hooks.items() if not (hook.observes and type(hook).__module__.startswith(_LEFT_OUT))}
+        own = {name: hook for name, hook in resolved.hooks.items() if not _is_left_out(hook)}
         found = folder.metadata().init
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
         loop = Loop(
@@ -129,14 +134,13 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     """Trains all ranks of a run again up to an iteration, in this process or in as many as there were ranks, which meet over gloo on the CPU;
     `hooks` come in addition, for a single rank.
 
-    Raises UsageError for an iteration or a rank that has no row, and for what cannot be gone through again; RunError where a rank fails.
+    Raises UsageError for an iteration or a rank that has no row, but for the iteration in which the run failed, and for what cannot be gone
+    through again; RunError where a rank fails.
     """
     folder = run.folder
     rows = run.load_stats(where=f"phase == 'train' and iteration == {iteration} and rank == {rank}")
-    if rows.empty:
-        raise UsageError(f"{folder} has no training row of iteration {iteration} on rank {rank}")
     attempts = {attempt.number: attempt for attempt in folder.attempts()}
-    attempt = attempts[int(rows["attempt"].iloc[0])]
+    attempt = attempts[_last_attempt(run, attempts.values(), iteration, rank) if rows.empty else int(rows["attempt"].iloc[0])]
     resolved = resolved_as_in(folder, attempt)
     if trains_itself(type(resolved.task)):
         raise UsageError(f"the task of {folder} trains by itself, and is not replayed")
@@ -147,19 +151,56 @@ def replay(run: Run, iteration: int, rank: int = 0, hooks: Mapping[str, Hook] | 
     _refuse_others_between(folder, attempts.values(), attempt, begun)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as place:
         way = _Way(folder.location, attempt, checkpoint, iteration, place)
+        threads = None if _in_drivers_process(folder) else max(1, int(resolved.experiment.workers.cpus))
         if attempt.world_size == 1:
-            way.go(World(device=device_of(resolved.experiment.workers)), hooks or {})
+            with _torch_threads(threads):
+                way.go(World(device=device_of(resolved.experiment.workers)), hooks or {})
         else:
-            _on_ranks(way, max(1, int(resolved.experiment.workers.cpus)))
+            _on_ranks(way, threads or 1)
         again = load(Storage(place), [], where=f"phase == 'train' and iteration > {begun}")
     stored = run.load_stats(["rank", "iteration", "loss"], f"phase == 'train' and iteration > {begun} and iteration <= {iteration}")
-    losses = stored.merge(again[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="outer", suffixes=("", "_replayed"))
-    return Replay(checkpoint, _beside(rows.iloc[0], again[(again["rank"] == rank) & (again["iteration"] == iteration)].iloc[0]), losses)
+    losses = stored.merge(again[["rank", "iteration", "loss"]], on=["rank", "iteration"], how="left", suffixes=("", "_replayed"))
+    row = again[(again["rank"] == rank) & (again["iteration"] == iteration)].iloc[0]
+    return Replay(checkpoint, _beside(row[[]] if rows.empty else rows.iloc[0], row), losses)
+
+
+def _last_attempt(run: Run, attempts: Iterable[Attempt], iteration: int, rank: int) -> int:
+    """The attempt that failed in an iteration, which has no row; raises UsageError where none did."""
+    last = run.rows(f"phase == 'train' and rank == {rank}").aggregate({"last": "max(iteration)"})["last"].max()
+    last = 0 if pd.isna(last) else int(last)
+    of_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
+    if of_rank and iteration == last + 1 and run.status == "failed":
+        return of_rank[-1]
+    there = f"the last is {last}" if last else "it has none at all"
+    raise UsageError(f"{run.path} has no training row of iteration {iteration} on rank {rank}; {there}")
+
+
+def _is_left_out(hook: Hook) -> bool:
+    """Whether a hook has no part in a replay: it writes for others, or ends the run by the clock."""
+    return (hook.observes and type(hook).__module__.startswith(_WRITE_FOR_OTHERS)) or isinstance(hook, TimeLimit)
+
+
+def _in_drivers_process(folder: RunFolder) -> bool:
+    """Whether a run was trained in the process of its driver, with as many threads as torch takes there."""
+    launched = folder.launched()
+    return launched.local or launched.engine == "in-process"
+
+
+@contextmanager
+def _torch_threads(count: int | None) -> Iterator[None]:
+    """Within it torch has so many threads, by which sums are split and rounded; None is as many as it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _beside(stored: pd.Series, again: pd.Series) -> pd.DataFrame:
-    numbers = [name for name in stored.index if quantities.is_number(stored[name]) and quantities.unit(str(name)) not in _MEASURED and name != "attempt"]
-    table = pd.DataFrame({"stored": stored[numbers], "replayed": again.reindex(numbers)}).rename_axis("number")
+    row = stored if len(stored) else again
+    numbers = [name for name in row.index if quantities.is_number(row[name]) and quantities.unit(str(name)) not in _MEASURED and name != "attempt"]
+    table = pd.DataFrame({"stored": stored.reindex(numbers), "replayed": again.reindex(numbers)}).rename_axis("number")
     return table.assign(same=_same(table["stored"], table["replayed"]))
 
 
@@ -199,22 +240,35 @@ def _refuse_others_between(folder: RunFolder, attempts: Iterable[Attempt], last:
 
 
 def _on_ranks(way: _Way, threads: int) -> None:
-    """Each rank in a process of its own; raises RunError with the first one's words where it fails."""
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_rank, args=(way, rank, threads), daemon=True) for rank in range(way.attempt.world_size)]
-    for process in processes:
-        process.start()
-    waiting = processes
-    while waiting:
-        wait([process.sentinel for process in waiting])
-        ended, waiting = [one for one in waiting if not one.is_alive()], [one for one in waiting if one.is_alive()]
-        for process in ended:
-            if process.exitcode:
-                for other in waiting:
-                    other.terminate()
-                    other.join()
-                told = Path(way.rows, "failed")
-                raise RunError(told.read_text() if told.exists() else f"a process of the replay ended with exit code {process.exitcode}")
+    """Each rank in a process of its own, which ends with this one's call; raises RunError with the first one's words where it fails."""
+    context, waiting = multiprocessing.get_context("spawn"), list[BaseProcess]()
+    try:
+        for rank in range(way.attempt.world_size):
+            process: BaseProcess = context.Process(target=_rank, args=(way, rank, threads), daemon=True)
+            with without_interrupts():
+                process.start()
+            waiting.append(process)
+        while waiting:
+            wait([process.sentinel for process in waiting])
+            ended, waiting = [one for one in waiting if not one.is_alive()], [one for one in waiting if one.is_alive()]
+            for process in ended:
+                if process.exitcode:
+                    told = Path(way.rows, "failed")
+                    raise RunError(told.read_text() if told.exists() else f"a process of the replay ended with exit code {process.exitcode}")
+    finally:
+        for process in waiting:
+            process.terminate()
+            process.join()
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Ctrl-C is for this process, and never reaches those that are started within it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _rank(way: _Way, rank: int, threads: int) -> None:

@@ -139,7 +139,7 @@ class Run(Result):
         makers = {None: summaries.summarize, "rank": summaries.by_rank, "node": summaries.by_node, "phase": summaries.by_phase, "span": summaries.by_span}
         if by not in makers:
             raise UsageError(f"by={by!r} is none of {', '.join([*filter(None, makers), 'hook'])}")
-        rows = self.rows(where if by == "phase" or self.folder.metadata().evaluates else training_unless_said(where))
+        rows = self.rows(where if by == "phase" else self._usual_rows(where))
         check_columns(columns or (), rows.columns)
         return makers[by](rows, columns)
 
@@ -161,22 +161,33 @@ class Run(Result):
 
         return Rows(recorded_rows(self._compacted(), self.folder.attempts(), where))
 
-    def samples(self, where: str | None = None) -> pd.DataFrame:
-        """Which samples the batches of some rows had: for each its `index` in the dataset of the phase, beside `rank`, `phase`, `epoch`,
-        `iteration` and the row's `loss`. Of a stream that is not known: a row for each batch, without an index.
+    def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
+        """Which samples the batches of some rows had, of one rank or of all: for each its `index` in the dataset of the phase, beside `rank`,
+        `phase`, `epoch`, `iteration` and the row's `loss`. A stream has no index: there `position` says which of the samples that its rank has
+        read since the run began it was, from 0; of an evaluation that is not known, and a row is a batch.
 
-        `where` is as `load_stats` takes it; rows are those of `train` unless it speaks of the phase. Imports the task, and asks it for its
-        data. Raises UsageError where that is another by now than it was.
+        `where` is as `load_stats` takes it; rows are those of `train` unless it speaks of the phase, of an evaluation all. Imports the task, and
+        asks it for its data. Raises UsageError where that is another by now than it was, and for a rank that never was.
         """
         from orchestrator.runs.samples import samples
         from orchestrator.stats.shared_training import columns_of
 
-        loss = ["loss"] if "loss" in columns_of(self._compacted(), self.folder.attempts()) else []
-        asked = self.load_stats(["rank", "phase", "epoch", "iteration", "attempt", *loss], training_unless_said(where))
+        attempts = self.folder.attempts()
+        ranks = max((attempt.world_size for attempt in attempts), default=0)
+        if rank is not None and rank >= ranks:
+            raise UsageError(f"{self.path} has no rank {rank}: there {'was 1' if ranks == 1 else f'were {ranks}'}, counted from 0")
+        there = columns_of(self._compacted(), attempts)
+        measured = [name for name in ("loss", "samples", "batch_size") if name in there]
+        usual = self._usual_rows(where)
+        asked = self.load_stats(["rank", "phase", "epoch", "iteration", "attempt", *measured], usual if rank is None else _of_rank(rank, usual))
         begins: dict[Any, int] = {}
         if (asked["phase"] != "train").any():
             begins = self.rows().aggregate({"first": "min(iteration)"}, ["attempt", "rank", "phase", "epoch"], "phase <> 'train'")["first"].to_dict()
         return samples(self.folder, asked, begins)
+
+    def _usual_rows(self, where: str | None) -> str | None:
+        """A condition with the rows of `train` alone where it does not speak of the phase; of an evaluation, which has others, as it is."""
+        return where if self.folder.metadata().evaluates else training_unless_said(where)
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """The folder of a checkpoint: `last`, `best`, or a name. A Path; a URL where the run is not on this machine.
@@ -261,7 +272,11 @@ def training_unless_said(where: str | None) -> str:
 
     if where is None:
         return "phase == 'train'"
-    return where if mentions(where, "phase") else f"phase == 'train' and ({where})"
+    return where if mentions(where, "phase") else f"phase == 'train' and ({where}\n)"
+
+
+def _of_rank(rank: int, where: str | None) -> str:
+    return f"rank == {rank}" if where is None else f"rank == {rank} and ({where}\n)"
 
 
 def open_run(path: str | Path) -> Run:

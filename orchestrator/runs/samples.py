@@ -10,14 +10,17 @@ from typing import Any, cast
 
 import pandas as pd
 import torch
+from torch.utils.data import BatchSampler
 
 from hooks import State
 from hooks.parts.import_path import extend_import_path
+from hooks.parts.metric_names import PHASES, phases_of
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.config.resolve import ResolvedExperiment, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import given_by
+from orchestrator.loop.data.seeded_batches import SeededBatches
 from orchestrator.loop.data.stream import is_indexed
 from orchestrator.loop.randomness import random_state, restore_random_state, seed_all
 from orchestrator.loop.training_cursor import TrainingCursor
@@ -31,15 +34,15 @@ _OF_A_BATCH = ["attempt", "rank", "phase", "epoch"]
 
 
 def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) -> pd.DataFrame:
-    """A row for each sample of the batches of some rows, which have these columns, `iteration` and those that are kept; with its `index`,
-    empty of a stream. `begins` has the first iteration of an evaluation by attempt, rank, phase and epoch.
+    """A row for each sample of the batches of some rows, which have these columns, `iteration` and those that are kept; with its `index`, or
+    of a stream its `position`, which rows of training tell by `samples` and `batch_size`. `begins` has the first iteration of an evaluation
+    by attempt, rank, phase and epoch.
 
     The caller's random numbers stay as they are. Raises UsageError where the task, or its data, is not what it was.
     """
     attempts, orders = {attempt.number: attempt for attempt in folder.attempts()}, dict[str, _Order]()
-    attempts, orders = {attempt.number: attempt for attempt in folder.attempts()}, dict[str, _Order]()
     rows, before = rows.astype({"phase": "str"}), random_state()
-    indices = pd.Series(None, rows.index, dtype=object)
+    places, of_stream = pd.Series(None, rows.index, dtype=object), pd.Series(False, rows.index)
     try:
         for named, group in rows.groupby(_OF_A_BATCH):
             number, rank, phase, epoch = cast(tuple[int, int, str, int], named)
@@ -47,13 +50,26 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
             key = json.dumps(attempt.order and attempt.order.values)
             order = orders[key] = orders.get(key) or _Order(folder, attempt)
             begun = begins[number, rank, phase, epoch] if phase != "train" else None
-            given: list[Any] = order.indices(attempt, rank, phase, epoch, group["iteration"], begun)
-            indices.loc[group.index] = pd.Series(given, group.index, dtype=object)
+            of_stream[group.index] = order.is_stream(phase)
+            given: list[Any] = _read(group) if order.is_stream(phase) else order.indices(attempt, rank, phase, epoch, group["iteration"], begun)
+            places.loc[group.index] = pd.Series(given, group.index, dtype=object)
     finally:
         restore_random_state(before)
     measured = rows[rows.columns.intersection(["loss"])]
-    found = pd.concat([rows[["rank", "phase", "epoch", "iteration"]], indices.rename("index"), measured], axis=1)
-    return found.explode("index", ignore_index=True).astype({"index": "Int64"})
+    found = pd.concat([rows[["rank", "phase", "epoch", "iteration"]], places.rename("index"), measured, of_stream.rename("position")], axis=1)
+    found = found.explode("index", ignore_index=True).astype({"index": "Int64"})
+    streamed = found.pop("position").astype(bool)
+    if not streamed.any():
+        return found
+    found.insert(5, "position", found["index"].where(streamed))
+    return found.assign(index=found["index"].mask(streamed))
+
+
+def _read(rows: pd.DataFrame) -> list[list[int | None]]:
+    """Of each batch that a rank was given of a stream, which of all the samples that it had read they are; not known in an evaluation."""
+    if rows["phase"].iloc[0] != "train":
+        return [[None]] * len(rows)
+    return [[*range(read - size, read)] for read, size in zip(rows["samples"], rows["batch_size"], strict=True)]
 
 
 def resolved_as_in(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:
@@ -79,16 +95,19 @@ class _Order:
         self._datasets = given_by(self._task, self._experiment, World())
         self._drawn = random_state()
 
-    def indices(self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, begun: int | None) -> list[list[int | None]]:
-        """The samples of the batches of some iterations, which began with `begun` in an evaluation; for a stream none."""
+    def is_stream(self, phase: str) -> bool:
+        """Whether the data of a phase has no index; raises UsageError where there is none by now."""
         if phase not in self._datasets:
             raise UsageError(f"{self._folder} has rows of {phase}, and data() of its task gives {', '.join(self._datasets)} by now")
-        if not is_indexed(self._datasets[phase]):
-            return [[None] for _ in iterations]
+        return not is_indexed(self._datasets[phase])
+
+    def indices(self, attempt: Attempt, rank: int, phase: str, epoch: int, iterations: pd.Series, begun: int | None) -> list[list[int]]:
+        """The samples of the batches of some iterations, which began with `begun` in an evaluation."""
         world = _Recalled(rank, attempt.world_size)
         data = self._data(attempt, phase, world)
         if begun is None:
-            first, data.sampler.offset = self._start(attempt, epoch, data, world)
+            first, offset = self._start(attempt, epoch, data, world)
+            data.sampler.begin(epoch, offset)
             data.sampler.set_epoch(epoch if self._is_told_epochs else 0)
         batches = list(data.loader.batch_sampler)
         # An evaluation goes through its data once or several times; a training epoch once.
@@ -97,9 +116,13 @@ class _Order:
 
     def _data(self, attempt: Attempt, phase: str, world: World) -> Indexed:
         restore_random_state(self._drawn)
-        data = Indexed(self._task, self._datasets[phase], phase, self._experiment, world, torch.Generator())
+        # What the task's samplers draw as they are made, they draw one after the other.
+        for name in (one for kind in PHASES for one in phases_of(kind, self._datasets) if not self.is_stream(one)):
+            data = Indexed(self._task, self._datasets[name], name, self._experiment, world, torch.Generator())
+            if name == phase:
+                break
         batches = getattr(data.loader, "batch_sampler", None)
-        if getattr(batches, "sampler", None) is not data.sampler:
+        if type(batches) not in (BatchSampler, SeededBatches) or getattr(batches, "sampler", None) is not data.sampler:
             raise UsageError(f"loader() of {type(self._task).__name__} makes the batches of {phase} itself, so which samples they had is not known here")
         now, then = data.size, attempt.order.sizes.get(phase) if attempt.order else None
         if then not in (now, None):

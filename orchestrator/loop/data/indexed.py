@@ -12,6 +12,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.batches import batches_of
 from orchestrator.loop.data.sampling import sampled
+from orchestrator.loop.data.seeded_batches import SeededBatches
 from orchestrator.loop.data.sharding import ShardedSampler, in_order, shuffled
 from orchestrator.loop.randomness import with_own_generators
 from orchestrator.loop.task_errors import of_kind
@@ -65,7 +66,8 @@ class Indexed:
     def _loader(self, sampler: ShardedSampler) -> Any:
         options = self._experiment.loader
         size = self._experiment.batch_size if self._trains else options.eval_batch_size or self._experiment.batch_size
-        batches = BatchSampler(sampler, size, drop_last=self._trains and options.drop_last)
+        drop_last = self._trains and options.drop_last
+        batches = SeededBatches(sampler, size, drop_last, self._experiment.seed) if options.num_workers else BatchSampler(sampler, size, drop_last)
         pinned = self._world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
         arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": pinned}
         if options.num_workers:
@@ -80,7 +82,7 @@ class Indexed:
         return length
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        self.sampler.offset = offset
+        self.sampler.begin(epoch, offset)
         self._generator.manual_seed(self._experiment.seed * 1_000_003 + epoch * 1_009 + self._world.rank)
         return batches_of(self.loader, self._phase)
 

@@ -42,10 +42,16 @@ class ShardedSampler(Sampler[int]):
         self.rank, self.world_size, self.even = rank, world_size, even
         self.epoch = 0
         self.offset = 0
+        self.begun = 0
+        """The epoch under way, also where none other than the first one's order is asked for."""
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the order of an epoch; does not move the offset."""
         self.epoch = epoch
+
+    def begin(self, epoch: int, offset: int) -> None:
+        """What is gone through next is the rest of an epoch."""
+        self.begun, self.offset = epoch, offset
 
     def __iter__(self) -> Iterator[int]:
         order = self.order(self.epoch)

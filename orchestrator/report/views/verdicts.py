@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,22 +16,23 @@ MOST = 8
 
 def verdicts(diagnosis: Diagnosis, path: str) -> page.Section:
     """What the tables say of the run, the weightiest first; `path` is where the run lies."""
+    diagnosis = diagnosis.of_run(path)
     content = "Nothing to say against this run." if diagnosis.healthy else "The tables say too little to judge this run."
     if diagnosis.verdicts:
-        cards = [_card(number, verdict, path) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
+        cards = [_card(number, verdict) for number, verdict in enumerate(diagnosis.verdicts[:MOST], start=1)]
         left_out = len(diagnosis.verdicts) - len(cards)
-        more = page.nothing(f"And {left_out:,} that weigh less: hookyard doctor {path}") if left_out else None
+        more = page.nothing(f"And {left_out:,} that weigh less: hookyard doctor {shlex.quote(path)}") if left_out else None
         content = element("div", *cards, more, class_="cards")
     return page.Section("verdicts", "What the tables say", content, f"{diagnosis}. By hookyard doctor.")
 
 
-def _card(number: int, verdict: Verdict, path: str) -> Markup:
+def _card(number: int, verdict: Verdict) -> Markup:
     return element(
         "article",
         element("h3", f"{number}. {verdict.kind}"),
         element("p", verdict.sentence),
-        element("p", "Try: ", verdict.advice.replace("RUN", path)),
-        element("p", "See: ", element("code", verdict.query.replace("RUN", path))) if verdict.query else None,
+        element("p", "Try: ", verdict.advice),
+        element("p", "See: ", element("code", verdict.query)) if verdict.query else None,
         element("details", element("summary", "Evidence"), tables.facts("What it rests on", evidence(verdict.numbers)))
         if verdict.numbers
         else None,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.stats import quantities
 from orchestrator.stats.insight.gradient_syncs import WAIT, GradientSyncs, gradient_syncs
-from orchestrator.stats.insight.look import Look, look
+from orchestrator.stats.insight.look import TRAINING, Look, look
 from orchestrator.stats.insight.loss_anomalies import losses
 from orchestrator.stats.insight.memory import memory
 from orchestrator.stats.insight.regression import regression, throughput
@@ -33,6 +33,10 @@ class Diagnosis:
     def healthy(self) -> bool:
         """Whether there is nothing to say, of a run that the tables say enough of."""
         return not self.verdicts and "step_s" in self.signs
+
+    def of_run(self, path: str) -> Self:
+        """The same with the run's path in the commands of the verdicts."""
+        return replace(self, verdicts=tuple(verdict.of_run(path) for verdict in self.verdicts))
 
     def __str__(self) -> str:
         """The numbers as a line."""
@@ -85,7 +89,7 @@ def diagnose(
     if other is not None:
         found += regression(looked.rows, other, against_name)
     if ending is not None:
-        found.append(ending)
+        found.append(_with_its_moment(ending, rows))
     found.sort(key=lambda verdict: verdict.weight, reverse=True)
     signs = vital_signs(looked, found_s, exchanges)
     compared = throughput(looked.rows, other) if other is not None else None
@@ -105,6 +109,14 @@ def failure(status: str, error: str | None) -> Verdict | None:
         return None
     # More than any share of time.
     return Verdict("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
+
+
+def _with_its_moment(ending: Verdict, rows: Rows) -> Verdict:
+    """The verdict on how a run ended, with the command that comes to where it failed again: rows end before it."""
+    last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")["last"].iloc[0]
+    if ending.numbers["status"] != "failed" or pd.isna(last):
+        return ending
+    return replace(ending, advice=f"{ending.advice}; hookyard replay RUN --iteration {int(last) + 1} comes to it again")
 
 
 def vital_signs(looked: Look, found: pd.DataFrame, exchanges: GradientSyncs | None) -> dict[str, Any]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+_OF_A_RUN = re.compile(r"(hookyard \w+ )RUN\b")
+"""A command as verdicts have it, which know no run's place."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,11 @@ class Verdict:
     """What to try."""
     weight: float = 0.0
     """How much it matters, for sorting: for what costs time, its share of the run's time (0 to 1)."""
+
+    def of_run(self, path: str) -> Self:
+        """The same with the run's path in place of RUN in the commands, as a shell takes it."""
+        query, advice = (_OF_A_RUN.sub(lambda found: found[1] + shlex.quote(path), text) for text in (self.query, self.advice))
+        return replace(self, query=query, advice=advice)
 
 
 def rank_names(ranks: list[int], of: int) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -43,6 +46,20 @@ def test_a_verdict_has_its_sentence_its_query_and_what_to_try(slow: str) -> None
     assert lines[2].startswith("1. straggler: rank 1 (node0) is slow in forward_s")
     assert lines[3].startswith("   see: ")
     assert lines[4].startswith("   try: ")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_its_commands_are_there_to_be_copied(tmp_path: Path, flags: list[str]) -> None:
+    """In a folder whose name a shell takes apart, and which is called as a run is in them."""
+    values = np.tile(FALLING, (1, 2))
+    values[99, 1] += 90
+    run = made(tmp_path / "it's a RUN", training(2, loss=values))
+    told = CliRunner().invoke(app, ["doctor", run, *flags]).stdout
+    commands = [shlex.split(json.loads(f'"{one}"') if flags else one) for one in re.findall("hookyard (?:samples|replay) .*? --rank 1", told)]
+    assert commands == [
+        ["hookyard", "samples", run, "--where", "iteration == 100", "--rank", "1"],
+        ["hookyard", "replay", run, "--iteration", "100", "--rank", "1"],
+    ]
 
 
 def test_json_has_the_same(slow: str) -> None:

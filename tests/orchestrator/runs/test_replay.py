@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import subprocess
+import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import UsageError, run
+from orchestrator import RunError, UsageError, open_run, run
 from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.world import World
 from orchestrator.records.run_folder import RunFolder
-from orchestrator.runs.replay import replay
+from orchestrator.runs.replay import replay, without_interrupts
 from orchestrator.runs.result import Run
 from tests import ranks
 from tests.tasks import described
@@ -37,10 +42,19 @@ class Probe(Hook):
 
     def __init__(self) -> None:
         self.seen: list[int] = []
+        self.heard: list[str] = []
+        self.threads = 0
 
     def on_batch(self, state: State) -> None:
         if state.phase == "train":
             self.seen.append(state.iteration + 1)
+            self.threads = torch.get_num_threads()
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        self.heard.append("on_exception")
+
+    def on_end(self, state: State) -> None:
+        self.heard.append("on_end")
 
 
 def test_one_rank_comes_to_the_same_numbers_and_the_run_stays_as_it_is(tmp_path: Path) -> None:
@@ -51,6 +65,7 @@ def test_one_rank_comes_to_the_same_numbers_and_the_run_stays_as_it_is(tmp_path:
     assert found.checkpoint == "step-00000006"
     assert found.agrees
     assert found.losses["iteration"].tolist() == probe.seen == [12, 13]
+    assert probe.heard == ["on_end"]
     assert found.row["same"].all()
     assert {"loss", "lr", "samples", "step", "batch_size"} <= {*found.row.index}
     anew = replay(done, 5)
@@ -58,8 +73,48 @@ def test_one_rank_comes_to_the_same_numbers_and_the_run_stays_as_it_is(tmp_path:
     assert files(done.path) == before
     told = CliRunner().invoke(app, ["replay", done.path, "--iteration", "13"])
     assert "the losses of iterations 12 to 13 agree bit for bit with the stored ones" in told.stdout
-    with pytest.raises(UsageError, match="no training row of iteration 99 on rank 0"):
+    with pytest.raises(UsageError, match="no training row of iteration 99 on rank 0; the last is 14"):
         replay(done, 99)
+
+
+def test_the_iteration_in_which_a_run_failed_fails_again(tmp_path: Path) -> None:
+    with pytest.raises(RunError):
+        run(described(hooks={"breaks": {"type": "tests.tasks:Breaks", "iteration": 3}}), tmp_path, local=True)
+    failed, probe = open_run(tmp_path / "points"), Probe()
+    with pytest.raises(RunError, match="hook 'breaks' failed in on_gradients on rank 0: ZeroDivisionError: broken on purpose"):
+        replay(failed, 3, hooks={"probe": probe})
+    assert (probe.seen, probe.heard) == ([1, 2, 3], ["on_exception"])
+    with pytest.raises(UsageError, match="no training row of iteration 4 on rank 0; the last is 2"):
+        replay(failed, 4)
+    mended = replay(failed, 3, hooks={"breaks": Probe()})
+    assert mended.agrees
+    assert mended.row["stored"].isna().all()
+
+
+def test_it_has_the_threads_of_its_run_and_no_end_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = described(workers={"count": 1, "cpus": 2}, hooks={"time_limit": {"limit": "1h"}})
+    folder = RunFolder.create(tmp_path, "points", to_yaml(experiment), source=experiment.source)
+    _train(0, 1, Assignment(experiment.source, str(folder)))
+    probe, clock = Probe(), count(step=3600)
+    monkeypatch.setattr("hooks.training.time_limit.monotonic", lambda: next(clock))
+    assert replay(Run(folder), 12, hooks={"probe": probe}).agrees
+    assert (probe.threads, torch.get_num_threads()) == (2, 1)
+
+
+def test_ctrl_c_does_not_reach_its_processes() -> None:
+    asked = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with without_interrupts():
+        assert subprocess.check_output([sys.executable, "-c", asked], text=True) == "True\n"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize(
+    ("hook", "answer"),
+    [("probe.py", "such as probe.py:Probe; got 'probe.py'"), ("", "such as probe.py:Probe; got ''"), ("nowhere.py:Probe", "there is no file nowhere.py")],
+)
+def test_a_hook_that_is_none_is_a_wrong_call(hook: str, answer: str) -> None:
+    told = CliRunner().invoke(app, ["replay", "runs/points", "--iteration", "3", "--hook", hook])
+    assert (told.exit_code, answer in told.stderr) == (2, True)
 
 
 def _train(rank: int, world_size: int, given: Assignment) -> None:

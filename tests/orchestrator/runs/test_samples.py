@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, IterableDataset
 from typer.testing import CliRunner
 
 from hooks import Hook, State
@@ -30,9 +30,17 @@ class Sees(Hook):
         state.row["seen"] = " ".join(map(str, state.batch[2].tolist()))
 
 
+class Mixed(BatchSampler):
+    """Batches in an order of their own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = list(super().__iter__())
+        yield from (batches[place] for place in torch.randperm(len(batches)).tolist())
+
+
 @dataclass
 class Weighted(Points):
-    """Draws its training samples by weight, and takes random numbers to make its data."""
+    """Draws its samples by weight, and takes random numbers to make its data and these weights."""
 
     own: bool = False
 
@@ -40,11 +48,13 @@ class Weighted(Points):
         self.train = 40 + int(torch.randint(20, ()))
         return super().data()
 
-    def sampler(self, dataset: Dataset[Any], phase: str) -> list[float] | None:
-        return [1.0 + place % 3 for place in range(self.train)] if phase == "train" else None
+    def sampler(self, dataset: Any, phase: str) -> list[float] | None:
+        weights: list[float] = torch.rand(len(dataset)).tolist()
+        return weights
 
-    def loader(self, dataset: Any, batches: Sampler[list[int]] | None, phase: str, options: dict[str, Any]) -> Iterable[Any]:
-        return super().loader(dataset, [[1, 2], [3]] if self.own else batches, phase, options)  # type: ignore[arg-type]
+    def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Iterable[Any]:
+        own = Mixed(batches.sampler, batches.batch_size, drop_last=False) if self.own else batches
+        return super().loader(dataset, own, phase, options)
 
 
 class _Endless(IterableDataset[Any]):
@@ -96,6 +106,12 @@ def test_samples_are_those_that_the_batches_of_each_rank_truly_had_over_resumes_
     assert agreed(done, "phase == 'train'") >= 2 * 52
     assert agreed(done, "phase == 'val'") > 50
     with_rank = CliRunner().invoke(app, ["samples", str(folder), "--where", "iteration == 2", "--rank", "1", "--format", "csv"])
+    outside = CliRunner().invoke(app, ["samples", str(folder), "--where", "loss > 5) or (rank == 0", "--rank", "1"])
+    assert (outside.exit_code, "cannot read 'loss > 5) or (rank == 0'" in outside.stderr) == (2, True)
+    with pytest.raises(UsageError, match="has no rank 2: there were 2, counted from 0"):
+        done.samples(rank=2)
+    measured = done.evaluate("last", local=True)
+    assert measured.samples("loss > 0 # all")["index"].tolist() == [*range(23)]
     seen = str(done.load_stats(["seen"], "phase == 'train' and rank == 1 and iteration == 2")["seen"].iloc[0])
     assert [line.split(",")[4] for line in with_rank.stdout.split()[1:]] == seen.split()
 
@@ -104,6 +120,7 @@ def test_a_sampler_of_the_tasks_own_and_random_numbers_in_its_data_are_gone_thro
     done = run(described(task="tests.orchestrator.runs.test_samples:Weighted", hooks=HOOKS), tmp_path, local=True)
     before = torch.random.get_rng_state()
     assert agreed(done, "phase == 'train' and loss > 0.9") > 16
+    assert agreed(done, "phase == 'val'") == 2 * 23
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -114,8 +131,9 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
         own.samples()
     run(described(name="stream", task=f"{task}Streamed", steps=2, epochs=None), tmp_path, local=True)
     told = CliRunner().invoke(app, ["samples", str(tmp_path / "stream"), "--where", "iteration == 2"])
-    assert "train is a stream, so indices are not known" in told.stderr
-    assert told.stdout.split()[-5:-1] == ["train", "0", "2", "-"]
+    assert "train is a stream, without indices" in told.stderr
+    assert told.stdout.split()[-7:-1] == ["0", "train", "0", "2", "-", "8"]
+    assert open_run(tmp_path / "stream").samples()["position"].tolist() == [*range(9)]
     changed = run(described(name="changed"), tmp_path, local=True)
     folder = open_run(changed.path).folder
     (attempt,) = folder.attempts()

@@ -93,7 +93,9 @@ def test_a_loss_that_falls_or_is_noisy_is_none_of_these(loss: Any) -> None:
 def test_a_failure_is_the_first_verdict(stats: pd.DataFrame, status: str) -> None:
     ending = failure(status, "rank 1: ValueError: broken\nand more")
     diagnosis = diagnose(stats, against=training(2, change=slower("forward_s", 0, -0.01)), ending=ending)
-    assert diagnosis.verdicts[0] is ending
+    first = diagnosis.verdicts[0]
+    assert (first.kind, first.sentence) == ("failure", ending.sentence if ending else "")
+    assert ("hookyard replay RUN --iteration 201 comes to it again" in first.advice) == (status == "failed" and len(stats) > 0)
     assert not diagnosis.healthy
     assert failure("finished", None) is None
 
