@@ -70,6 +70,8 @@ class Evaluation:
             if meters and not data.by_index:
                 self._refuse_a_rank_without_samples(phase, before)
             values = self._iterations.reduce(f"{phase}/{label}" if label else phase, self._world, meters)
+            if not values:
+                raise RunError(f"the {phase} data has no sample on any rank, and there is nothing to measure; leave {phase} out of data(), or give it some")
             if twice := values.keys() & state.metrics.keys():
                 raise RunError(f"{', '.join(sorted(twice))} would be metrics of {phase} and of another phase too; call its data, or the metric, otherwise")
             state.metrics |= values

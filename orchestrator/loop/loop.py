@@ -17,7 +17,7 @@ from orchestrator.config.judged_metrics import phase_problems
 from orchestrator.config.optimizer import build_optimizers
 from orchestrator.config.schedule import Course, Schedule
 from orchestrator.config.source import Origin
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, RunError
 from orchestrator.loop import initial_weights, weight_sources
 from orchestrator.loop.auto_microbatching import MicrobatchedIterations
 from orchestrator.loop.changes import Changes
@@ -247,11 +247,15 @@ class Loop(Rounds):
         return min(last, (state.step // every.count + 1) * every.count)
 
     def _end_with_the_data(self) -> None:
-        """The run is as long as its training data. Gradients that fill no step are left."""
-        self.state.max_steps = self.state.step
-        self.state.module.zero_grad()
-        if self.state.is_master:
-            self.state.show(f"the training data is used up after {self.state.step} steps; the run ends there")
+        """The run is as long as its training data. Gradients that fill no step are left. Raises RunError where there was no step."""
+        state = self.state
+        if state.step == 0:
+            given = f"the train stream gave {state.iteration} batches, and a step takes {state.accumulate} on each rank"
+            raise RunError(f"the training data is used up before the first step: {given}")
+        state.max_steps = state.step
+        state.module.zero_grad()
+        if state.is_master:
+            state.show(f"the training data is used up after {state.step} steps; the run ends there")
 
     def _end_train_phase(self) -> None:
         state = self.state

@@ -80,6 +80,8 @@ class OwnLoop(Rounds):
         if metrics is None:
             if self.stopping.asked():
                 self.stopping.agree()
+            if not self.stopping.reasons and not self.world.maximum([float(state.step)])[0]:
+                raise RunError(f"train() has ended without a report or a row, so that nothing was trained{place_of(self.task.train)}")
             return
         if state.phase_iteration == 0:
             self.record({}, 1)

@@ -51,14 +51,14 @@ class Indexed:
         self.sampler = ShardedSampler(order, length, world.rank, world.world_size, even=self._trains)
         self.loader = self._loader(self.sampler)
         if self._trains and self.length() == 0:
-            size = f"{length} samples on {world.world_size} ranks"
+            size = f"{length} samples on {world.world_size} rank{'s' if world.world_size > 1 else ''}"
+            if not experiment.loader.drop_last:
+                raise ConfigError([Problem("task", f"{type(task).__name__}.loader() gives no batch of the train data, of {size}")])
             message = f"leaves no training batch: {size} do not fill one of batch_size {experiment.batch_size}"
             raise ConfigError([Problem("loader.drop_last", message)])
 
     def _check_length(self) -> None:
         samples, ranks = len(self._dataset), self._world.world_size
-        if self._trains and samples == 0:
-            raise ConfigError([Problem("task", "the train dataset is empty")])
         if not self._trains and samples < ranks and self._task.meters():
             message = f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {ranks} ranks"
             raise ConfigError([Problem("task", message)])

@@ -14,7 +14,7 @@ from orchestrator.config.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.stream import Stream, is_indexed, is_loader
+from orchestrator.loop.data.stream import Stream, is_indexed, is_loader, length_of
 from orchestrator.loop.task_errors import of_kind
 from orchestrator.loop.transfer import to_device
 from orchestrator.loop.world import World
@@ -118,3 +118,6 @@ def _check(phase: str, dataset: Any) -> None:
         raise ConfigError([Problem("task", f"data() gives a phase '{phase}', and '{name}' {WRONG_NAME}")])
     if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
         raise ConfigError([Problem("task", f"the {phase} dataset ({type(dataset).__name__}) has neither an index (__len__ and __getitem__) nor __iter__")])
+    if length_of(dataset) == 0:
+        advice = None if phase == "train" else f"where there is nothing to evaluate, leave {phase} out of data()"
+        raise ConfigError([Problem("task", f"the {phase} data ({type(dataset).__name__}) is empty: its length is 0", suggestion=advice)])

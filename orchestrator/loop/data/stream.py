@@ -88,8 +88,8 @@ class Stream:
 
     def _own_length(self) -> int | None:
         if self._share is None or self._share.shares_itself:
-            return _length_of(self.loader) if self._share is None else self._in_batches([_length_of(self._share.dataset)])
-        whole, workers = _length_of(self._share.dataset), self._experiment.loader.num_workers or 1
+            return length_of(self.loader) if self._share is None else self._in_batches([length_of(self._share.dataset)])
+        whole, workers = length_of(self._share.dataset), self._experiment.loader.num_workers or 1
         world = self._world
         shards = [world.rank + world.world_size * worker for worker in range(workers)]
         return self._in_batches([None if whole is None else max(0, -(-(whole - shard) // (world.world_size * workers))) for shard in shards])
@@ -271,7 +271,7 @@ def _has_place(one: Any) -> bool:
     return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
 
 
-def _length_of(one: Any) -> int | None:
+def length_of(one: Any) -> int | None:
     """A length, where there is one: a class may have a `__len__` that raises."""
     try:
         return len(one)

@@ -147,7 +147,7 @@ def test_what_cannot_be_copied_is_refused_with_what_to_say(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("failing", "told_at"), [("step-00000003", 6), ("epoch-0001", 8)])
-def test_what_could_not_be_written_is_told_at_the_next_checkpoint_or_at_the_end(
+def test_what_could_not_be_written_is_told_at_the_next_checkpoint_at_the_latest_or_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, told_at: int
 ) -> None:
     replace = os.replace
@@ -161,7 +161,7 @@ def test_what_could_not_be_written_is_told_at_the_next_checkpoint_or_at_the_end(
     loop = loop_in(tmp_path, True, epochs=1)
     with pytest.raises(StorageError, match=rf"\.{failing}\.partial/rank-0000\.pt: No space left on device\. The disk is full"):
         list(loop.run())
-    assert loop.state.step == told_at
+    assert 3 < loop.state.step <= told_at  # sooner where ranks ask each other whether to stop meanwhile, which time decides
     assert CheckpointStore(Storage(tmp_path)).names() == (["step-00000003", "step-00000006"] if told_at == 8 else [])
 
 

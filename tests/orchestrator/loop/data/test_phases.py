@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
 
 from orchestrator.errors import ConfigError
@@ -16,6 +16,7 @@ from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
+from tests.streams import Placed
 from tests.tasks import Points, PointSet, experiment
 
 
@@ -31,6 +32,9 @@ class Broken(Points):
             "no train": {"val": good},
             "other phase": {"train": good, "validation": good},
             "empty": {"train": TensorDataset(torch.zeros(0))},
+            "nothing to validate": {"train": good, "val": good, "val/few": TensorDataset(torch.zeros(0))},
+            "a loader of nothing": {"train": good, "test": DataLoader(good, 999, drop_last=True)},
+            "a stream of nothing": {"train": good, "val": Placed(PointSet(0, False, 0))},
         }[self.how]
 
 
@@ -39,7 +43,10 @@ class Broken(Points):
     [
         ("no train", r"Broken.data\(\) gives no 'train', only \['val'\]"),
         ("other phase", "phase 'validation'; phases are train, val and test"),
-        ("empty", "the train dataset is empty"),
+        ("empty", r"the train data \(TensorDataset\) is empty: its length is 0$"),
+        ("nothing to validate", r"the val/few data \(TensorDataset\) is empty: its length is 0 \(where there is nothing to evaluate, leave val/few out"),
+        ("a loader of nothing", r"the test data \(DataLoader\) is empty"),
+        ("a stream of nothing", r"the val data \(Placed\) is empty"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused(how: str, message: str) -> None:
@@ -48,8 +55,15 @@ def test_data_that_cannot_be_used_is_refused(how: str, message: str) -> None:
 
 
 def test_an_epoch_without_a_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"drop_last.*5 samples on 1 ranks.*batch_size 8"):
+    with pytest.raises(ConfigError, match=r"drop_last.*5 samples on 1 rank .*batch_size 8"):
         Data(Points(train=5), experiment(loader={"drop_last": True}), World())
+
+    class Own(Points):
+        def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Any:
+            return DataLoader(dataset, 999, drop_last=True)
+
+    with pytest.raises(ConfigError, match=r"task: Own.loader\(\) gives no batch of the train data, of 52 samples on 1 rank"):
+        Data(Own(), experiment(), World())
 
 
 class Metered(Points):

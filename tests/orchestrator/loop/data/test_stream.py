@@ -27,7 +27,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
-from tests.streams import Placed, Streams
+from tests.streams import Placed, Shuffled, Streams
 from tests.tasks import Points, PointSet, Rows, Seen, experiment, numbers
 
 
@@ -133,6 +133,12 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         list(Loop(Metered(val=1), experiment(epochs=1, epoch_steps=2), {}, RunContext(world=world)).run())
     except RunError as error:
         found["error"] = str(error)
+    some, none = (Shuffled(PointSet(size, False, 0)) for size in (40, 0))
+    for name, task in (("nothing to train", Streams(train=1)), ("nothing to validate", Given(given=some, others={"val": none}))):
+        try:
+            list(Loop(task, experiment(steps=2, loader={"when_dry": "stop"}), {}, world=world).run())
+        except RunError as error:
+            found[name] = str(error)
     store = CheckpointStore(Storage(root), master=world.is_master)
     loop = Loop(Streams(), experiment(steps=4), {}, RunContext(world=world, store=store))
     reports = loop.run()
@@ -157,6 +163,8 @@ def test_ranks_share_a_stream_and_stop_together_where_one_has_no_more(two: list[
         assert found["wrapped"] == [8]
         assert found["fsdp"][0]["val/loss"] == pytest.approx(found["ddp"][0]["val/loss"], abs=1e-5)
         assert "meters, which need a val sample on each rank, and the stream has none for rank 1" in found["error"]
+        assert found["nothing to train"] == "the training data is used up before the first step: the train stream gave 0 batches, and a step takes 1 on each rank"
+        assert found["nothing to validate"] == "the val data has no sample on any rank, and there is nothing to measure; leave val out of data(), or give it some"
     seen = flat(two[0]["seen"]) + flat(two[1]["seen"])
     assert len(set(seen)) == len(seen) == 24
     assert two[0]["ddp"] == two[1]["ddp"]
