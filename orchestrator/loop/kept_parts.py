@@ -66,7 +66,7 @@ class KeptParts:
         return {"parts": _states(self._of_rank)}
 
     def described(self) -> dict[str, Any]:
-        return {}
+        return {"of_rank": [*self._of_rank]} if self._of_rank else {}
 
     def restore(self, name: str, manifest: Mapping[str, Any], checkpoint: dict[str, Any]) -> None:
         self._stored = name, {part: state for part, state in checkpoint.items() if part != "hooks"}, {}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.experiment import Experiment
-from orchestrator.config.load import to_dict, with_overrides
+from orchestrator.config.load import with_overrides
 from orchestrator.config.source import Predecessor
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.records.run_folder import RunFolder
@@ -40,13 +40,7 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
     experiment = with_overrides(source, overrides)
     if experiment.init is not None:
         raise UsageError(f"{store.path(name)} is gone on from with the weights that are in it, and init.from names {experiment.init.source}; leave init out")
-    before, after = _optimizers(folder.experiment()), _optimizers(to_dict(experiment))
-    if None not in before and after != before:
-        held, given = (", ".join(map(str, kinds)) for kinds in (before, after))
-        raise UsageError(
-            f"{store.path(name)} holds the state of {held}, with which {given} cannot go on; keep the optimizer, or "
-            f"begin with the weights alone, in the run's own experiment file: init.from={folder}@{label}"
-        )
+    refuse_other_optimizers(folder, store, name, experiment)
     done, length, unit = (
         (position.step, experiment.steps, "steps") if experiment.steps else (position.epoch, experiment.epochs, "epochs")
     )
@@ -57,10 +51,37 @@ def continued(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> E
     return experiment
 
 
-def _optimizers(experiment: Mapping[str, Any]) -> list[str | None]:
-    """What trains, by type; of several with their names."""
-    several = experiment.get("optimizers") or {}
-    return [f"{name} ({one.get('type')})" for name, one in several.items()] or [(experiment.get("optimizer") or {}).get("type")]
+def refuse_other_optimizers(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment) -> None:
+    """Raises UsageError where a run's checkpoint is of other optimizers than an experiment has, as far as its manifest says."""
+    manifest = store.manifest(name)
+    each = manifest.get("optimizers") or {"": manifest}
+    before = {one: said.get("optimizer", {}).get("type") for one, said in each.items()}
+    after = {one: named.optimizer.type for one, named in experiment.optimizations.items()}
+    if None in before.values() or before == after:
+        return
+    held, given = (", ".join(f"{one} ({kind})" if one else str(kind) for one, kind in kinds.items()) for kinds in (before, after))
+    raise UsageError(
+        f"{store.path(name)} holds the state of {held}, with which {given} cannot go on; keep the optimizer, or begin another run "
+        f"with the weights alone: init.from={folder}@{name}"
+    )
+
+
+def refuse_other_ranks(folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment, ranks: int) -> None:
+    """Raises UsageError where a run's checkpoint holds what is each rank's own, and there are to be others, or other processes of their loaders."""
+    manifest = store.manifest(name)
+    made_by, own = manifest["world_size"], ", ".join(manifest.get("of_rank", ()))
+    is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get("data", ("train",))
+    if ranks != made_by and (is_stream or own):
+        what = "the train data is a stream, of which each rank keeps its own place" if is_stream else f"session.restore() has parts of each rank ({own})"
+        number = f"{made_by} rank{'s' if made_by > 1 else ''}"
+        advice = f"go on with {made_by} (workers.count={made_by}; resume --workers {made_by}), or begin another run"
+        raise UsageError(f"{what}, and {store.path(name)} is of {number}, not {ranks}; {advice}")
+    processes = experiment.loader.num_workers
+    orders = [attempt.order for attempt in folder.attempts() if attempt.order]
+    before = orders[-1].values["loader"]["num_workers"] if orders else processes
+    if is_stream and before != processes:
+        what = "the train data is a stream, of which each process of a loader keeps its own place"
+        raise UsageError(f"{what}, and {store.path(name)} is of {before} processes for each rank, not {processes}; go on with loader.num_workers={before}")
 
 
 def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:
@@ -70,15 +91,15 @@ def take_up_predecessor(folder: RunFolder, experiment: Experiment) -> None:
     store = CheckpointStore(folder.kept_checkpoints(), folder.name)
     if before is None or folder.attempts() or before.checkpoint in store.names():
         return
-    there = CheckpointStore(RunFolder(_opened(folder.storage, before.run)).kept_checkpoints())
+    there = CheckpointStore(predecessor(folder.storage, before).kept_checkpoints())
     if there.fingerprint(before.checkpoint) != before.sha256:
         raise CheckpointError(f"{there.path(before.checkpoint)} is another checkpoint by now than the one this run was to go on from")
     store.copy_from(there, before.checkpoint)
 
 
-def _opened(here: Storage, run: str) -> Storage:
-    """The storage of another run, with the keys of this one's where both are on such."""
-    return here.at(split_options(run)[0]) if is_url(run) and here.local is None else Storage(run)
+def predecessor(here: Storage, before: Predecessor) -> RunFolder:
+    """The run that another goes on from, with the keys of this storage where both are on such."""
+    return RunFolder(here.at(split_options(before.run)[0]) if is_url(before.run) and here.local is None else Storage(before.run))
 
 
 def _judged_as_before(folder: RunFolder) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from orchestrator.records.provenance import provenance
 from orchestrator.records.reports import counted_reports
 from orchestrator.records.run_driver import lease_of
 from orchestrator.records.run_folder import DEFAULT_STORAGE, ENDED, RunFolder, nothing_started, now
+from orchestrator.runs.continuation import predecessor, refuse_other_optimizers, refuse_other_ranks
 from orchestrator.runs.launch import chosen_engine, drive, refuse_what_cannot_be
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
@@ -50,6 +51,8 @@ def run(
     address = chosen_address(address, local=engine == "in-process")
     Storage(storage).reach()
     refuse_what_cannot_be(experiment, engine, address)
+    if before := experiment.source.goes_on_from:
+        _refuse_other_ranks(predecessor(Storage(storage), before), before.checkpoint, experiment, engine)
     metadata = {
         **provenance(experiment.import_paths),
         "source": experiment.source,
@@ -108,28 +111,41 @@ def _made_ready(folder: RunFolder, workers: int | None, address: str | None, fro
     refuse_what_cannot_be(experiment, engine, address)
     if from_start and (before := experiment.source.goes_on_from):
         raise UsageError(f"{folder} went on from {before}; to begin from there again: hookyard run {before.run}@{before.checkpoint}")
-    _check_checkpoints(folder, from_start)
+    if checkpoint := _checkpoint_to_go_on_from(folder, from_start):
+        refuse_other_optimizers(folder, _store(folder), checkpoint, experiment)
+        _refuse_other_ranks(folder, checkpoint, experiment, engine)
     again = {"status": "running", "error": None, "stopped": [], "resumed": [*metadata.resumed, now()], "taken_up_by": None}
     folder.write_experiment(to_yaml(experiment), experiment.source)
     folder.update(**again, **asdict(Process.this()))
     return experiment, engine, address
 
 
-def _check_checkpoints(folder: RunFolder, from_start: bool) -> None:
-    """Clears the checkpoints where that is asked; else raises UsageError where there are some, and none to go on from."""
-    store = CheckpointStore(folder.kept_checkpoints(), folder.name)
+def _store(folder: RunFolder) -> CheckpointStore:
+    return CheckpointStore(folder.kept_checkpoints(), folder.name)
+
+
+def _refuse_other_ranks(folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineName) -> None:
+    workers = experiment.workers
+    if engine == "in-process" or workers.least == workers.most:
+        refuse_other_ranks(folder, _store(folder), checkpoint, experiment, 1 if engine == "in-process" else workers.most)
+
+
+def _checkpoint_to_go_on_from(folder: RunFolder, from_start: bool) -> str | None:
+    """The newest checkpoint, or None where there is none. Clears them where that is asked; else raises UsageError where there are some, and
+    none to go on from."""
+    store = _store(folder)
     if from_start:
-        return store.clear()
+        store.clear()
+        return None
     store.recover()
     try:
-        store.latest(hashed=False)
+        return store.latest(hashed=False)
     except CheckpointError as error:
         reports = counted_reports(folder.reports(), folder.attempts())
         reached = f"its {len(reports)} reports, up to step {reports[-1].get('step')}" if reports else "what it had trained"
         raise UsageError(
             f"{error}\nNothing was started. {resume_command(folder)} --from-start begins anew; it throws away these checkpoints, and {reached}"
         ) from error
-    return None
 
 
 def experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:

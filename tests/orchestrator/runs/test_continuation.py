@@ -7,12 +7,14 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from orchestrator import ConfigError, Run, UsageError, open_run, resume, run, sweep
 from orchestrator.engines.in_process import InProcess
+from orchestrator.engines.ray_environment import Ray
 from tests.tasks import described
 
 HOOKS = {"ema": {"decay": 0.9}, "checkpoint": {"keep": None, "best": "val/loss"}}
@@ -147,3 +149,36 @@ def test_trials_begin_anew(first: Run, tmp_path: Path) -> None:
     space = "sweep={metric: val/loss, mode: min, trials: 1, space: {optimizer.lr: {uniform: [0.1, 0.2]}}}"
     with pytest.raises(UsageError, match="the trials of a sweep begin anew"):
         sweep(first.continued("last", ["epochs=4", space]), tmp_path, local=True)
+
+
+@pytest.fixture
+def streamed(tmp_path: Path) -> Run:
+    """On a stream, and left at its only report."""
+    fields = {"task": "tests.streams:Streams", "epochs": None, "steps": 4, "hooks": {"checkpoint": {}}}
+    done = run(described(**fields), tmp_path, "streamed", local=True)
+    done.folder.update(status="interrupted")
+    return done
+
+
+def test_what_a_stream_cannot_go_on_with_is_told_in_the_driver(streamed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank, and each process of its loader, keeps a place of its own."""
+    monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
+    ranks = r"a stream, of which each rank keeps its own place, and .*checkpoints/epoch-0001 is of 1 rank, not 2; go on with 1 .*workers.count=1"
+    streamed.folder.update(engine="gang", local=False)
+    with pytest.raises(UsageError, match=ranks):
+        resume(streamed.path, workers=2)
+    with pytest.raises(UsageError, match=ranks):
+        run(streamed.continued("last", ["steps=9", "workers.count=2"]), tmp_path, engine="train")
+    processes = streamed.continued("last", ["steps=9", "loader.num_workers=1"])
+    with pytest.raises(UsageError, match=r"epoch-0001 is of 0 processes for each rank, not 1; go on with loader.num_workers=0"):
+        run(processes, tmp_path, local=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["streamed"]
+    assert streamed.status == "interrupted"
+
+
+def test_an_optimizer_that_was_changed_in_a_run_s_file_is_told_as_it_is_resumed(streamed: Run) -> None:
+    text = streamed.folder.experiment_text()
+    (Path(streamed.path) / "experiment.yaml").write_text(text.replace("type: SGD", "type: Adam").replace("  momentum: 0.9\n", ""))
+    with pytest.raises(UsageError, match="holds the state of SGD, with which Adam cannot go on; keep the optimizer"):
+        resume(streamed.path)
+    assert streamed.status == "interrupted"
