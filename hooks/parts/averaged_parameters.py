@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class AveragedParameters:
         (averages, parameters), unlike = self._of_turn(state) if state.turn else self._all
         if averages:
             foreach_lerp_(averages, parameters, weight)
-        for average, parameter in unlike:
+        for average, parameter in brought(unlike):
             average.lerp_(parameter.to(average), weight)
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
@@ -62,6 +62,15 @@ class AveragedParameters:
             others = [pair for pair in unlike if id(pair[1]) in trained]
             self._turns[state.turn] = ([average for average, _ in alike], [weight for _, weight in alike]), others
         return self._turns[state.turn]
+
+
+def brought(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Averages with what they take, on their own devices; for all that comes from a GPU, page-locked, the host waits once."""
+    there = [(average, value.to(average.device, non_blocking=value.is_cuda)) for average, value in pairs]
+    waited_for = {value.device for average, value in pairs if value.is_cuda and average.device != value.device}
+    for device in waited_for:
+        torch.cuda.current_stream(device).synchronize()
+    return there
 
 
 def wide_copy(tensor: Tensor, device: str | None) -> Tensor:

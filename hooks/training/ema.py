@@ -17,7 +17,7 @@ from hooks.parts import coalesced_collectives as coalesced
 from hooks.parts import power_average
 from hooks.parts import sharded_tensors as shards
 from hooks.parts.average_snapshots import Snapshots
-from hooks.parts.averaged_parameters import AveragedParameters, restore_average, wide_copy
+from hooks.parts.averaged_parameters import AveragedParameters, brought, restore_average, wide_copy
 from hooks.parts.unread_fields import refuse_unread
 from hooks.rhythm import Rhythm, paced_by
 from hooks.state import State, Weights
@@ -66,7 +66,8 @@ class EMA(Hook):
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """What validation and test run with; `both` gives val/accuracy for the raw weights and val/ema/accuracy."""
     device: str | None = None
-    """Where the averages are kept, such as cpu, where each update waits for the weights of a GPU; beside the weights where it is not said."""
+    """Where the averages are kept, such as cpu, where each update waits once for the weights of a GPU, which come over into as much
+    page-locked memory; beside the weights where it is not said."""
     momentum: float | None = None
     """MMEngine's 1 - decay; refused, with the decay to write instead."""
 
@@ -245,8 +246,8 @@ class EMA(Hook):
         if not is_first:
             return
         with torch.no_grad():
-            for (owner, name), average in self._buffers.values():
-                average.lerp_(getattr(owner, name).to(average), weights[0])
+            for average, buffer in brought([(average, getattr(*slot)) for slot, average in self._buffers.values()]):
+                average.lerp_(buffer.to(average), weights[0])
 
     def _copy_weights(self, module: nn.Module) -> None:
         """The first update; from here on the same lists of tensors are averaged."""
