@@ -285,8 +285,9 @@ class Storage:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, path)
-        finally:
+        except BaseException:
             beside.unlink(missing_ok=True)
+            raise
 
     def write(self, name: str, data: bytes | str) -> None:
         """Writes a whole file."""
