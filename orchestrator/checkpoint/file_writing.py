@@ -31,8 +31,9 @@ class Sums(NamedTuple):
 class SummingWriter:
     """Passes bytes on and takes their sums: a thread does, from copies, where they are more than a piece."""
 
-    def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
-        self._file, self._thread = file, thread
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._thread: ThreadPoolExecutor | None = None
         self._size, self._sha256, self._crc32 = 0, hashlib.sha256(), 0
         self._gathered, self._waiting = bytearray(), deque[Future[None]]()
         self.failure: OSError | None = None
@@ -59,12 +60,15 @@ class SummingWriter:
         """Of all that was written; nothing is written after it."""
         for summed_up in self._waiting:
             summed_up.result()
+        if self._thread:
+            self._thread.shutdown()
         self._sum_up(self._gathered)
         return Sums(self._size, self._sha256.hexdigest(), self._crc32)
 
     def _hand_over(self) -> None:
         if len(self._waiting) == _WAITING:
             self._waiting.popleft().result()
+        self._thread = self._thread or ThreadPoolExecutor(1)
         self._waiting.append(self._thread.submit(self._sum_up, self._gathered))
         self._gathered = bytearray()
 
@@ -76,11 +80,10 @@ class SummingWriter:
 def write_file(storage: Storage, folder: str, file: str, fill: Callable[[SummingWriter], None]) -> dict[str, Any]:
     """Writes a file of a checkpoint, as `fill` does it, and returns the manifest's entry for it. Raises CheckpointError where it is not
     there then as it was written."""
-    with ThreadPoolExecutor(1) as thread:
-        with storage.create(f"{folder}/{file}") as stream:
-            writer = SummingWriter(stream, thread)
-            fill(writer)
-        sums = writer.sums()
+    with storage.create(f"{folder}/{file}") as stream:
+        writer = SummingWriter(stream)
+        fill(writer)
+    sums = writer.sums()
     entry = {"sha256": sums.sha256, "bytes": sums.bytes}
     # A store that verifies what it is sent is asked for the size alone.
     reason = of_another_size(storage, folder, file, entry) if storage.verifies_uploads else _unlike(storage, folder, file, sums)
