@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from hooks.private_torch import tree_leaves
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.file_writing import SummingWriter, write_file, write_object
@@ -37,6 +38,8 @@ _log = logging.getLogger("hookyard")
 
 _FILES_AT_ONCE = 4
 """How many files of a checkpoint are written beside each other: most of the time one waits for the disk."""
+_WORTH_THREADS_BYTES = 2**24
+"""What is less is written before threads have begun and taken turns."""
 
 
 class CheckpointStore:
@@ -59,6 +62,8 @@ class CheckpointStore:
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them."""
         write = partial(write_object, self.storage, self.staging(name))
+        if self.storage.local and sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(files) if isinstance(leaf, torch.Tensor)) < _WORTH_THREADS_BYTES:
+            return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
 
