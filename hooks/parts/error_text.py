@@ -21,7 +21,7 @@ def error_text(error: BaseException, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
-def named_text(error: BaseException, longest: int = LONGEST) -> str:
+def named_text(error: BaseException) -> str:
     """An error's class, and what it says."""
-    text = error_text(error, longest)
+    text = error_text(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -27,11 +27,6 @@ def exponent(std: float) -> float:
     return float(np.roots([1.0, 7.0, 16.0 - t, 12.0 - t]).real.max())
 
 
-def std_of(exponent: float) -> float:
-    """The std of a g."""
-    return math.sqrt((exponent + 1) / (exponent + 3)) / (exponent + 2)
-
-
 def share(before: int, step: int, exponent: float) -> float:
     """What an update at a step takes of the new weights, `before` being the step of the last one, 0 where there was none."""
     return float(1 - (before / step) ** (exponent + 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -12,7 +11,7 @@ from typing import Any
 
 from orchestrator.checkpoint.manifest import refuse_outside
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import checked, read_json, sealed
+from orchestrator.storage.stored_data import checked, read_json, write_json
 
 INDEX = "index.json"
 
@@ -43,7 +42,7 @@ class Index:
         return self._changed or read_index(self._storage)
 
     def write(self, index: Mapping[str, Any]) -> None:
-        self._storage.write(INDEX, sealed(json.dumps(index, indent=1)))
+        write_json(self._storage, INDEX, index)
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:

@@ -45,7 +45,7 @@ def optimizer_in_full(written: Mapping[str, Any], task: type[Task]) -> dict[str,
     if written.get("type", OWN) == OWN and brings_its_own(task, "optimizer"):
         return in_full_of_own(written, task, "optimizer")
     if written.get("type") == OWN:
-        raise ConfigError([_no_such_method(task, "optimizer")])
+        raise ConfigError([Problem("optimizer.type", f"is '{OWN}', and {task.__name__} has no method optimizer() of its own")])
     full: dict[str, Any] = with_default_optimizer({"optimizer": dict(written)})["optimizer"]
     return full
 
@@ -196,10 +196,6 @@ def _explained(problem: Problem, task: type[Task], method: str) -> Problem:
     near = problem.suggestion if problem.suggestion and problem.suggestion.startswith("did you mean") else None
     hint = f"write task_args.{key}" if key in parameters(task) else near or declare
     return replace(problem, message=f"is read by nothing: {task.__name__}.{method}() makes the {method} and takes no {key}", suggestion=hint)
-
-
-def _no_such_method(task: type[Task], method: str) -> Problem:
-    return Problem(f"{method}.type", f"is '{OWN}', and {task.__name__} has no method {method}() of its own")
 
 
 class _Enough(Exception):

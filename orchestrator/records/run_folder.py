@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from orchestrator.records.process import Process
 from orchestrator.records.reports import checked_report
 from orchestrator.storage import Storage
 from orchestrator.storage.growing import PARTS
-from orchestrator.storage.stored_data import checked, left_out, mapping, read_json, sealed, whole_lines
+from orchestrator.storage.stored_data import append_line, checked, left_out, mapping, read_json, whole_lines, write_json
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
@@ -134,7 +133,7 @@ class RunFolder:
         """Keeps the experiment: in full for people, and as it was written, to go on from."""
         self.storage.write("experiment.yaml", text)
         if source is not None:
-            self.storage.write("source.json", sealed(json.dumps(source.record(), indent=1)))
+            write_json(self.storage, "source.json", source.record())
 
     def exists(self) -> bool:
         """Whether there is a run: `run.json` is the last of its first files."""
@@ -158,7 +157,7 @@ class RunFolder:
 
     def _write(self, entries: Mapping[str, Any]) -> None:
         renew_lease(self.storage.path)
-        self.storage.write("run.json", sealed(json.dumps(entries, indent=1, default=str)))
+        write_json(self.storage, "run.json", entries)
 
     def update(self, **changes: Any) -> None:
         """Changes entries of `run.json`, by their names in RunMetadata."""
@@ -196,7 +195,7 @@ class RunFolder:
         """Keeps the plain values of `state.info` in `info.json`, until `run.json` has them. Rank 0."""
         plain = {name: value for name, value in info.items() if _is_plain(value)}
         if plain:
-            self.storage.write("info.json", sealed(json.dumps(plain, indent=1)))
+            write_json(self.storage, "info.json", plain)
 
     def source(self) -> ExperimentSource:
         """What was written of the run's experiment; of a run of before, the experiment in full."""
@@ -264,7 +263,7 @@ class RunFolder:
 
     def write_attempt(self, attempt: Attempt) -> None:
         """Writes down what is known of an attempt. Rank 0."""
-        self.storage.write(f"stats/attempt={attempt.number}/attempt.json", sealed(json.dumps(attempt.entries(), indent=1)))
+        write_json(self.storage, f"stats/attempt={attempt.number}/attempt.json", attempt.entries())
 
     @staticmethod
     def rank_folder(attempt: int, rank: int) -> str:
@@ -298,7 +297,7 @@ class RunFolder:
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Adds one report to `metrics.jsonl`. Rank 0."""
-        self.storage.append("metrics.jsonl", sealed(json.dumps(line)) + "\n")
+        append_line(self.storage, "metrics.jsonl", line)
 
     def _end_last_line(self) -> None:
         """Ends a line that a kill cut short, so that the next one stands by itself."""

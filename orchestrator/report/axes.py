@@ -62,9 +62,9 @@ def axis(
     return Axis(low, high, _steps(name, low, high, count))
 
 
-def integer_axis(name: str, values: ArrayLike, count: int = 5) -> Axis:
+def integer_axis(name: str, values: ArrayLike) -> Axis:
     """An axis of whole numbers, such as steps: no label lies between two of them."""
-    found = axis(name, values, logarithmic=False, count=count)
+    found = axis(name, values, logarithmic=False)
     ticks = tuple(tick for tick in found.ticks if float(tick[0]).is_integer())
     return Axis(found.low, found.high, ticks or ((found.low, quantities.number(found.low)),))
 

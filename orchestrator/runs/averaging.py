@@ -95,7 +95,7 @@ def average(folder: RunFolder, std: float, at: int | None = None, hook: str | No
         if error > LARGEST_ERROR:
             raise UsageError(_too_far(folder, std, error, stored, step))
         terms = [Term(one.checkpoint, one.step, one.std, factor) for one, factor in zip(stored, factors, strict=True)]
-        return Average(_sum(store, hook, name, terms), std, name, step, error, terms)
+        return Average(_sum(store, hook, terms), std, name, step, error, terms)
     except CheckpointError as failure:
         raise UsageError(str(failure)) from None
 
@@ -145,8 +145,8 @@ def _too_far(folder: RunFolder, std: float, error: float, stored: Sequence[Term]
     )
 
 
-def _sum(store: CheckpointStore, hook: str, name: str, terms: Sequence[Term]) -> dict[str, Tensor]:
-    """The terms' sum, in float64, as the state dict of the checkpoint `name`, the last of them."""
+def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, Tensor]:
+    """The terms' sum, in float64, as the state dict of the last of their checkpoints."""
     total: dict[str, Tensor] = {}
     record: Mapping[str, Any] = {}
     for checkpoint in dict.fromkeys(term.checkpoint for term in terms):

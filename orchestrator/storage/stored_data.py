@@ -48,6 +48,11 @@ def _tell_changed(place: str) -> None:
     _log.warning("%s was changed after it was written: its checksum does not hold. It is read as it is; where nobody meant that, put back a copy of it", place)
 
 
+def write_json(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
+    """Writes a sealed JSON file for people to read too; what JSON does not know becomes text."""
+    storage.write(name, sealed(json.dumps(entries, indent=1, default=str)))
+
+
 def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str) -> T:
     """What a JSON file holds, as `read` takes it; that raises ValueError for what it cannot take. Raises FileNotFoundError
     where there is none, DamagedFile where it is damaged; `advice` says what can be done then. One that was changed, as
@@ -101,6 +106,20 @@ def hearing() -> Iterator[list[str]]:
         yield heard
     finally:
         _heard.reset(token)
+
+
+def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None:
+    """Adds a sealed line to a JSON Lines file."""
+    storage.append(name, sealed(json.dumps(entries)) + "\n")
+
+
+def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
+    """What the lines of such a file hold, each a `kind` of dataclass; none where there is no file. See `whole_lines`."""
+    try:
+        lines = storage.read_appended(name)
+    except FileNotFoundError:
+        return []
+    return whole_lines(lines, str(storage / name), lambda line: cast(T, checked(line, kind)))
 
 
 def whole_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 1) -> list[T]:

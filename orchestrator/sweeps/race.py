@@ -11,7 +11,6 @@ with a probability up to level / (C - 1), so that whichever would have won is le
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from orchestrator.config.sweep import Race as RaceSettings
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder, now
 from orchestrator.stats.student_t import tail
-from orchestrator.storage.stored_data import checked, sealed, whole_lines
+from orchestrator.storage.stored_data import append_line, read_lines
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 
 FILE = "race.jsonl"
@@ -61,20 +60,11 @@ class RaceLog:
 
     def append(self, left: Left) -> None:
         """Adds one."""
-        self._storage.append(FILE, sealed(json.dumps({**asdict(left), "time": now()})) + "\n")
+        append_line(self._storage, FILE, {**asdict(left), "time": now()})
 
     def read(self) -> list[Left]:
         """All of them, the first first."""
-        try:
-            lines = self._storage.read_appended(FILE)
-        except FileNotFoundError:
-            return []
-        return whole_lines(lines, str(self._storage / FILE), _left)
-
-
-def _left(line: Any) -> Left:
-    left: Left = checked(line, Left)
-    return left
+        return read_lines(self._storage, FILE, Left)
 
 
 class Race:

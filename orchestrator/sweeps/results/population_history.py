@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.storage.stored_data import checked, sealed, whole_lines
+from orchestrator.storage.stored_data import append_line, read_lines, sealed
 
 FILE = "population.jsonl"
 
@@ -48,15 +48,11 @@ class History:
 
     def append(self, **fields: Any) -> None:
         """Adds one."""
-        self._storage.append(FILE, sealed(json.dumps(asdict(Exploit(time=now(), **fields)))) + "\n")
+        append_line(self._storage, FILE, asdict(Exploit(time=now(), **fields)))
 
     def read(self) -> list[Exploit]:
         """All of them, oldest first; none where no trial took another one's weights."""
-        try:
-            lines = self._storage.read_appended(FILE)
-        except FileNotFoundError:
-            return []
-        return whole_lines(lines, str(self._storage / FILE), _exploit)
+        return read_lines(self._storage, FILE, Exploit)
 
     def forget_unbegun(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Drops a trial's last exploit where the driver was lost before the trial took it up; `values` are those it has."""
@@ -67,11 +63,6 @@ class History:
         if unbegun:
             self._storage.join(FILE)
             self._storage.write(FILE, "".join(sealed(json.dumps(asdict(exploit))) + "\n" for exploit in kept))
-
-
-def _exploit(line: Any) -> Exploit:
-    exploit: Exploit = checked(line, Exploit)
-    return exploit
 
 
 def lineage(exploits: list[Exploit], trial: str) -> list[Exploit]:
