@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, OneRun
 from orchestrator.cli.output import echo, print_json, print_table, talk
 
 
 def average(
-    run: Annotated[str, typer.Argument(help="The folder of a run.", autocompletion=run_folders)],
+    run: OneRun,
     std: Annotated[float, typer.Option("--std", help="How wide the average is, in parts of the training: 0.07")],
     at: Annotated[int | None, typer.Option("--at", metavar="STEP", min=1, help="At which snapshot; the newest where it is not said.")] = None,
     out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Where it is written; as safetensors where it ends so.")] = None,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
+from orchestrator.cli.options import RunOrSweep
 from orchestrator.errors import UsageError
 
 
 def note(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
+    run: RunOrSweep,
     text: Annotated[str | None, typer.Argument(help="What to say of it, instead of what was said before.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag to add.")] = None,
     untag: Annotated[list[str] | None, typer.Option("--untag", help="A tag to take away.")] = None,

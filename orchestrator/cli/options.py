@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import override_keys
+from orchestrator.cli.completion import override_keys, run_folders
 from orchestrator.records.metadata import EngineName
 
 Config = Annotated[Path, typer.Argument(help="An experiment or sweep file.")]
+RunOrSweep = Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)]
+OneRun = Annotated[str, typer.Argument(help="The folder of a run.", autocompletion=run_folders)]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the file: optimizer.lr=0.05", autocompletion=override_keys)]
 StorageFlag = Annotated[str, typer.Option("--storage", metavar="URL", help="Where runs are kept: a folder, or s3://...")]
 Name = Annotated[str | None, typer.Option("--name", help="The name of the run's folder; the experiment's own by default.")]

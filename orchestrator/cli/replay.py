@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, OneRun
 from orchestrator.cli.output import echo, print_json, print_table, talk
 from orchestrator.cli.post_mortem import post_mortem, refuse_without_terminal
 from orchestrator.errors import UsageError
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def replay(
-    run: Annotated[str, typer.Argument(help="The folder of a run.", autocompletion=run_folders)],
+    run: OneRun,
     iteration: Annotated[int, typer.Option("--iteration", min=1, help="Where to stop: a training iteration, as its row counts it.")],
     rank: Annotated[int, typer.Option("--rank", min=0, help="Whose row is shown.")] = 0,
     pdb: Annotated[bool, typer.Option("--pdb", help="Open Python's debugger at that iteration's batch; of one rank.")] = False,

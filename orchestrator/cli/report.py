@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
+from orchestrator.cli.options import RunOrSweep
 from orchestrator.cli.output import echo
 from orchestrator.errors import StorageError, UsageError
 
@@ -17,7 +17,7 @@ PAGE = "report.html"
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
+    run: RunOrSweep,
     output: Annotated[
         str | None,
         typer.Option(

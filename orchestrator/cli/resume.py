@@ -8,14 +8,13 @@ import typer
 
 from orchestrator.cli import run as of_run
 from orchestrator.cli import sweep as of_sweep
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import Address, AsJson, SkipPreflight
+from orchestrator.cli.options import Address, AsJson, RunOrSweep, SkipPreflight
 from orchestrator.cli.output import talk
 from orchestrator.errors import UsageError
 
 
 def resume(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
+    run: RunOrSweep,
     address: Address = None,
     failed: Annotated[bool, typer.Option("--failed", help="Of a sweep: try the trials again that failed.")] = False,
     accept_changes: Annotated[

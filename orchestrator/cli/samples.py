@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, OneRun
 from orchestrator.cli.output import echo, talk
 from orchestrator.cli.stats import Form, Output, check_form, show
 
 
 def samples(
-    run: Annotated[str, typer.Argument(help="The folder of a run.", autocompletion=run_folders)],
+    run: OneRun,
     where: Annotated[str, typer.Option("--where", metavar="EXPR", help="Of which rows: loss > 5; of train, unless the phase is named.")],
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Of this rank alone.")] = None,
     form: Form = "table",

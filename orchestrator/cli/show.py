@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import cell, echo, print_json, print_table
 from orchestrator.terminal.printable import printable_data
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
+    run: RunOrSweep,
     trial: Annotated[str | None, typer.Option("--trial", help="A trial of the sweep, by number or name.")] = None,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the experiment, ready to be run again.")] = False,
     as_json: AsJson = False,

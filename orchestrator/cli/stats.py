@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from orchestrator.cli.completion import run_folders
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import cell, print_table
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import printable, printable_json
@@ -28,7 +27,7 @@ Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="W
 
 
 def stats(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
+    run: RunOrSweep,
     by: Annotated[By | None, typer.Option("--by", help="One row for each of these; `row` is every row as it was recorded.")] = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     where: Annotated[str | None, typer.Option("--where", metavar="EXPR", help="Only these rows: rank == 0 and epoch >= 3")] = None,

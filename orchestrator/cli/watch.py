@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.completion import run_folders
 from orchestrator.cli.errors import FAILED, INTERRUPTED, SOME_FAILED
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, print_json
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _CODES = {"failed": FAILED, "lost": FAILED, "interrupted": INTERRUPTED}
 
 
 def watch(
-    run: Annotated[str, typer.Argument(help="The folder of a run or a sweep.", autocompletion=run_folders)],
+    run: RunOrSweep,
     once: Annotated[bool, typer.Option("--once", help="Print how it stands, and leave.")] = False,
     as_json: AsJson = False,
 ) -> None:
