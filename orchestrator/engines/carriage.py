@@ -13,12 +13,10 @@ from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.resolve import ResolvedExperiment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.loop.report import Report
+from orchestrator.loop.riders import TURN
 from orchestrator.loop.world import World
 
 _log = logging.getLogger("hookyard")
-
-TURN = "in the turn of run "
-"""How a failure says of which run it is, in a note."""
 
 
 class Carriage:
@@ -56,7 +54,7 @@ class Carriage:
                         if turn:  # the carrier's own still has what trains
                             everybody[turn].close()
         except Exception as error:  # whatever it is, it goes on with a word of whose turn it was
-            error.add_note(f"{TURN}{turn}")
+            error.add_note(f"{TURN}{turn_of(error, turn)}")
             raise
         finally:
             for reports in reversed(everybody):
@@ -88,12 +86,12 @@ class Carriage:
                 session.assignment = replace(session.assignment, checkpoint=store.path(common[number]))
 
 
-def turn_of(error: BaseException) -> int:
-    """Of which of the runs a failure is, as a note of it says, or of what caused it; the carrier's where none does."""
+def turn_of(error: BaseException, otherwise: int = 0) -> int:
+    """Of which of the runs a failure is, as a note of it says, or of what caused it."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(TURN)]
     if notes:
         return int(notes[0].removeprefix(TURN))
-    return turn_of(error.__cause__) if error.__cause__ else 0
+    return turn_of(error.__cause__, otherwise) if error.__cause__ else otherwise
 
 
 def session_of(assignment: Assignment, world: World, resolved: ResolvedExperiment | None = None, **options: Any) -> Session | Carriage:

@@ -37,6 +37,8 @@ FOLLOWED = (
 )  # fmt: skip
 """What a rider's state has of the training."""
 FOR_A_RIDER = "a rider asks for it"
+TURN = "in the turn of run "
+"""How a failure says of which run it is, in a note."""
 
 
 class Carrier(Loop):
@@ -60,6 +62,8 @@ class Carrier(Loop):
             call.run = _noting(call.run, training)
         everybody: list[Carrier | Rider] = [self, *self.riders]
         files = TrainingFiles(HookedContents.files)
+        for number, rider in enumerate(self.riders, 1):
+            rider.number = number
         for loop in everybody:
             loop.saving.training_files = files
             measuring = [_measuring(call, self.measured) if not loop.is_own(call) else call for call in loop.plan.calls["on_report"]]
@@ -119,7 +123,7 @@ class Carrier(Loop):
         super()._begin()
         self.plan = own
         for rider in self.riders:
-            rider.begin()
+            rider.answer_for(rider.begin)
 
     def _shared_plan(self) -> Plan:
         calls = {event: self._calls_of_all(event) for event in OF_TRAINING}
@@ -155,12 +159,12 @@ class Carrier(Loop):
             reasons[:] = [reason for reason in reasons if reason != FOR_A_RIDER]
             # At the phase's end each does so in its turn.
             for rider in self.riders if self.cursor.stage is Stage.TRAIN else ():
-                rider.save_within()
+                rider.answer_for(rider.save_within)
         super()._save_if_asked()
 
     def _finish_if_written(self) -> None:
         for rider in self.riders:
-            rider.finish_within()
+            rider.answer_for(rider.finish_within)
         super()._finish_if_written()
 
     def _report(self, *, last: bool = False) -> Report:
@@ -180,7 +184,7 @@ class Rider(Loop):
     def __init__(self, carrier: Carrier, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext) -> None:
         own = {name: hook if hook.observes else carrier.plan.hooks.get(name, hook) for name, hook in hooks.items()}
         Rounds.__init__(self, carrier.task, experiment, own, context, carrier.clock)  # all else of a loop is the carrier's
-        self.carrier, self.is_over, self._ridden = carrier, False, 0
+        self.carrier, self.is_over, self._ridden, self.number = carrier, False, 0, 0
         self.data, self.precisions, self.schedules = carrier.data, carrier.precisions, carrier.schedules
         self.state = replace(
             carrier.state,
@@ -201,6 +205,14 @@ class Rider(Loop):
     def is_own(self, call: Call) -> bool:
         """Whether a call is of this run's, and not of the training's."""
         return call.name in self.plan.hooks and self.plan.hooks[call.name].observes
+
+    def answer_for(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Does what is this run's in the midst of the carrier's training; a note says so of what fails."""
+        try:
+            act(*arguments)
+        except Exception as error:
+            error.add_note(f"{TURN}{self.number}")
+            raise
 
     def begin(self) -> None:
         """Begins when the carrier does, where its hooks have begun."""
@@ -236,8 +248,6 @@ class Rider(Loop):
         run, own, within = call.run, self.state, call.event in WITHIN_ITERATION
 
         def ride(state: State, *arguments: Any) -> None:
-            if state is own:
-                return run(own, *arguments)
             self.follow(state)
             run(own, *arguments)
             if within and own.checkpoint_reasons:
@@ -247,9 +257,8 @@ class Rider(Loop):
                     f"hook '{call.name}' of {own.name} asks in the middle of a training phase for the run to end, which the trials that it shares "
                     "its training with do not. Say sweep.riders=false"
                 )
-            return None
 
-        return ride
+        return lambda state, *arguments: run(own, *arguments) if state is own else self.answer_for(ride, state, *arguments)
 
     def follow(self, state: State) -> None:
         """Takes over where the carrier's training stands."""

@@ -282,3 +282,32 @@ def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
     for session in carriage.sessions:
         assert session.prepare().names() == ["step-00000004"]
+
+
+@dataclass
+class Fails(Hook):
+    """Observes, and fails at an event of its own."""
+
+    event: str = ""
+    observes: ClassVar[bool] = True
+
+    def on_start(self, state: State) -> None:
+        self._fail("start")
+
+    def on_update(self, state: State) -> None:
+        self._fail("update" if state.step == 8 else "")
+
+    def on_saved(self, state: State, path: str) -> None:
+        self._fail("saved" if path.endswith("step-00000009") else "")
+
+    def _fail(self, event: str) -> None:
+        if event and event == self.event:
+            raise TypeError(event)
+
+
+def test_a_rider_that_fails_while_its_carrier_trains_fails_alone(tmp_path: Path) -> None:
+    space, hooks = {"hooks.fails.event": {"grid": ["", "start", "update", "saved"]}}, {"fails": {"type": f"{__name__}:Fails"}, "checkpoint": {"every": "3 steps"}}
+    riding, alone = (sweep(searching(space, riders, epochs=2, hooks=hooks), tmp_path / str(riders), local=True) for riders in ("auto", False))
+    assert riding.trials["status"].tolist() == ["finished", *["failed"] * 3]
+    assert [run.folder.metadata().error for run in riding.runs] == [run.folder.metadata().error for run in alone.runs]
+    assert stored(riding.runs[0], "last") == stored(alone.runs[0], "last")
