@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hooks import Hook, State
 from orchestrator import CheckpointError, ConfigError, Run, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.cli import app
-from orchestrator.config.load import to_yaml
+from orchestrator.config.load import to_dict, to_yaml
 from orchestrator.engines.session import Assignment, Session, Subject
+from orchestrator.loop import torch_settings
 from orchestrator.loop.world import World
 from orchestrator.records.removal import Removal
 from orchestrator.records.run_driver import status_of
 from orchestrator.records.run_folder import EVALUATIONS, RunFolder
-from orchestrator.runs.evaluation import Evaluation
+from orchestrator.runs.evaluation import _READ, Evaluation
 from tests.ranks import on_ranks
-from tests.tasks import described
+from tests.tasks import Points, PointSet, described
 
 SETS = {"task": "tests.orchestrator.loop.test_several_sets:Sets", "task_args": {"batch_norm": True, "dropout": 0.5}}
 HOOKS = {
@@ -69,8 +74,8 @@ def test_it_gives_the_run_s_own_report_again_and_leaves_the_run_as_it_is(done: R
 
 
 def test_what_is_evaluated_with_may_be_said(done: Run) -> None:
-    """The raw weights alone, in larger batches, on other data, and with a hook of its own."""
-    asked = ["hooks.ema=false", "loader.eval_batch_size=64", "precision=fp32", f"hooks.noted={{type: {__name__}:Noted}}", "task_args.val=31"]
+    """The raw weights alone, in larger batches, and with a hook of its own."""
+    asked = ["hooks.ema=false", "loader.eval_batch_size=64", "precision=fp32", f"hooks.noted={{type: {__name__}:Noted}}"]
     one = done.evaluate("last", overrides=asked)
     (report,) = one.reports()
     assert {*measures(report, "val")} == {f"val/{name}{metric}" for name in ("", "few/", "noisy/") for metric in ("accuracy", "loss")}
@@ -97,6 +102,56 @@ class Noted(Hook):
 
     def on_end(self, state: State) -> None:
         state.info["noted"] = [*self.seen, "on_end"]
+
+
+@dataclass
+class Drawn(Points):
+    """Validates on points that are drawn as the data are made, with noise that is drawn as they are fetched."""
+
+    def data(self) -> Any:
+        return {**super().data(), "val": PointSet(self.val, noisy=True, seed=int(torch.randint(1000, ())))}
+
+
+@dataclass
+class Told(Hook):
+    """Tells what torch is set to while it measures."""
+
+    def on_phase_end(self, state: State) -> None:
+        state.info["told"] = [torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()]
+
+
+ACTS = (
+    "task_args.val=31", "init.from=zeros.pt", "seed=5", "precision=bf16", "compile=true", "deterministic=true", "float32_matmul_precision=high",
+    "loader.eval_batch_size=64", "loader.num_workers=1", "channels_last=true", "sync_batchnorm=true", "cudnn_benchmark=true",
+)  # fmt: skip
+ARRIVES = {"loader.pin_memory": True, "workers.cpus": 2, "hang.after": 60.0, "max_failures": 7, "environment": ["HOME"], "upload_interval_s": 3.0}
+"""What acts on a GPU, on Ray, in a failure or on a store alone."""
+
+
+def test_each_key_that_an_evaluation_reads_acts_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn = run(described(task=f"{__name__}:Drawn", epochs=1), tmp_path, local=True)
+    torch.save({name: torch.zeros_like(weight) for name, weight in Points().model().state_dict().items()}, "zeros.pt")
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch_settings, "compile_in_place", compiled.append)
+
+    def left(*overrides: str) -> Any:
+        compiled.clear()
+        try:
+            one = drawn.evaluate(overrides=[f"hooks.told={{type: {__name__}:Told}}", *overrides])
+        except ConfigError as refusal:
+            return str(refusal)
+        return one.reports()[0]["val/loss"], len(one.stats), one.folder.metadata().info["told"], len(compiled)
+
+    reference = left()
+    found = {override: left(override) for override in ACTS}
+    assert [override for override, one in found.items() if one == reference] == []
+    assert [override for override, one in found.items() if isinstance(one, str) and override.partition("=")[0] in one] == list(ACTS[-3:])
+    assert found["init.from=zeros.pt"][0] == pytest.approx(math.log(3))
+    experiment = to_dict(Evaluation.of(drawn.folder, "last", "val", [f"{path}={json.dumps(value)}" for path, value in ARRIVES.items()]).experiment)
+    assert {path: reduce(getitem, path.split("."), experiment) for path in ARRIVES} == ARRIVES
+    written = {override.partition("=")[0] for override in ACTS} | ARRIVES.keys()
+    assert all(any(f"{path}.".startswith(f"{read}.") for path in written) for read in _READ), "a key has no line above"
 
 
 def _measure(rank: int, world_size: int, assignments: list[Assignment]) -> None:
