@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.options import AsJson, OneRun
 from orchestrator.cli.output import echo, print_json, print_table, talk
 from orchestrator.cli.post_mortem import post_mortem, refuse_without_terminal
-from orchestrator.errors import UsageError
+from orchestrator.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from hooks import Hook
@@ -71,7 +71,10 @@ def _hook(named: str) -> Hook:
     if file.endswith(".py") and not Path(file).is_file():
         raise UsageError(f"--hook {named}: there is no file {file}")
     extend_import_path([Path(file).parent.absolute()])
-    return make_hook("replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}).hook
+    try:
+        return make_hook("replay_hook", {"type": f"{Path(file).stem if file.endswith('.py') else file}:{name}"}).hook
+    except ConfigError as error:
+        raise UsageError(f"--hook {named}: {'; '.join(problem.message for problem in error.problems)}") from None
 
 
 def _debugger(iteration: int) -> Hook:

@@ -110,7 +110,10 @@ def test_ctrl_c_does_not_reach_its_processes() -> None:
 
 @pytest.mark.parametrize(
     ("hook", "answer"),
-    [("probe.py", "such as probe.py:Probe; got 'probe.py'"), ("", "such as probe.py:Probe; got ''"), ("nowhere.py:Probe", "there is no file nowhere.py")],
+    [
+        ("probe.py", "such as probe.py:Probe; got 'probe.py'"), ("", "such as probe.py:Probe; got ''"), ("nowhere.py:Probe", "there is no file nowhere.py"),
+        ("tests.tasks:Points", "--hook tests.tasks:Points: 'tests.tasks:Points' is no subclass of"),
+    ],
 )
 def test_a_hook_that_is_none_is_a_wrong_call(hook: str, answer: str) -> None:
     told = CliRunner().invoke(app, ["replay", "runs/points", "--iteration", "3", "--hook", hook])
