@@ -37,28 +37,32 @@ class Carriage:
         carrier, *riders = self.sessions
         carrier.carry(riders)
         everybody = [session.reports() for session in self.sessions]
-        under_way = dict(enumerate(everybody))
-        turn = 0
+        under_way, turn = set(range(len(everybody))), 0
         try:
             while under_way:
-                for turn in list(under_way):
-                    report = next(under_way[turn], None)
-                    while report is not None:
-                        yield replace(report, rider=turn)
-                        if not report.stopped or report.final or turn in self._dropped:
-                            break
-                        report = next(under_way[turn], None)  # that of the test, before others train on
-                    if report is None or report.final or turn in self._dropped:
-                        del under_way[turn]
-                        self.sessions[turn].is_over()
-                        if turn:  # the carrier's own still has what trains
-                            everybody[turn].close()
+                for turn in sorted(under_way):
+                    if (yield from self._turn(turn, everybody[turn])):
+                        continue
+                    under_way.remove(turn)
+                    self.sessions[turn].is_over()
+                    if turn:  # the carrier's own still has what trains
+                        everybody[turn].close()
         except Exception as error:  # whatever it is, it goes on with a word of whose turn it was
             error.add_note(f"{TURN}{turn_of(error, turn)}")
             raise
         finally:
             for reports in reversed(everybody):
                 reports.close()
+
+    def _turn(self, turn: int, reports: Generator[Report, None, None]) -> Generator[Report, None, bool]:
+        """The report of a run in its turn, and where it stops that of its test, before others train on; whether it goes on after it."""
+        for report in reports:
+            yield replace(report, rider=turn)
+            if report.final or turn in self._dropped:
+                return False
+            if not report.stopped:
+                return True
+        return False
 
     def drop(self, rider: int) -> None:
         """Ends a run with the report that it has just made."""

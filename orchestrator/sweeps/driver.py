@@ -242,20 +242,26 @@ def _carry_out(
             with standstills:
                 TrialsInTurn(context, interrupts.fail).run()
         else:
-            display.line(connection_line(address))
-            with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
-                from orchestrator.sweeps.tune.launch import launch
-
-                at_once, arithmetic = _concurrency(ray, experiment, settings)
-                left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
-                display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
-                with standstills:
-                    launch(context, at_once)
+            _on_ray(context, address, display, standstills)
             if interrupts.asked:
                 say(f"Interrupted. To go on: {how}")
         if rules.metric_missing:
             raise MetricMissing(rules.metric_missing)
     return _concluded(folder, experiment, interrupts.asked)
+
+
+def _on_ray(sweep: SweepContext, address: str | None, display: Display, standstills: StandstillTeller) -> None:
+    """Runs what is left as trials of Ray Tune, as many at once as there is room for."""
+    experiment, settings, previous = sweep.experiment, sweep.settings, sweep.previous
+    display.line(connection_line(address))
+    with Ray(address, environment=environment_values(experiment.environment) if address else None) as ray:
+        from orchestrator.sweeps.tune.launch import launch
+
+        at_once, arithmetic = _concurrency(ray, experiment, settings)
+        left = f"{len(remaining_trials(settings, previous))} trials{' left,' if previous else ''}"
+        display.line(f"{left} of {experiment.workers.in_words('rank')}, {at_once} at a time: {arithmetic}")
+        with standstills:
+            launch(sweep, at_once)
 
 
 def _race(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from statistics import fmean, variance
 from typing import Any
@@ -29,6 +30,8 @@ from orchestrator.sweeps.results.previous_trials import PreviousTrial
 FILE = "race.jsonl"
 _BELIEVED = 4
 """Degrees of freedom from which on no difference between seeds at all is no accident of a metric in coarse steps."""
+_ROUNDING = 1e-12
+"""What float64 may leave of the difference of equal sums, relative to them: some thousand times its precision."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class RaceLog:
 class Race:
     """Hears of each trial when it reports and ends, and says which one begins next.
 
-    `leaves` hears of each configuration that is left, `expects` how many trials there are to be, and `is_over` tells when trials end as the whole sweep does, which says nothing of them.
+    `leaves` hears of each configuration that is left, `expects` how many trials there are to be. Where `is_over` says that the whole sweep ends,
+    a trial that ends says nothing of its configuration.
     """
 
     def __init__(
@@ -220,7 +224,7 @@ class Race:
             return 0.0 if freedom >= _BELIEVED else None
         return tail(behind * math.sqrt(len(pairs) * self._repeats / (to_come * spread)), freedom)
 
-    def _noise(self, among: Sequence[int], seeds: Any) -> tuple[float, int]:
+    def _noise(self, among: Sequence[int], seeds: AbstractSet[int]) -> tuple[float, int]:
         """The variance of a difference between two configurations from seed to seed, by those of some that are through with all of these
         seeds, and its degrees of freedom."""
         rows = [[self._seeds[one][seed] for seed in seeds] for one in among if seeds <= self._seeds[one].keys()]
@@ -229,5 +233,5 @@ class Race:
             return 0.0, 0
         whole, columns = fmean(map(fmean, rows)), [fmean(column) for column in zip(*rows, strict=True)]
         rest = sum((value - fmean(row) - column + whole) ** 2 for row in rows for value, column in zip(row, columns, strict=True))
-        # What is left of sums that are equal is not noise.
-        return (2 * rest / freedom if rest > 1e-24 * len(rows) * whole**2 else 0.0), freedom
+        is_rounding = rest <= _ROUNDING**2 * len(rows) * whole**2
+        return (0.0 if is_rounding else 2 * rest / freedom), freedom
