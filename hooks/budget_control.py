@@ -1,4 +1,4 @@
-"""Steering: the pace of a hook with a budget is chosen by what looking costs."""
+"""The pace of a hook with a budget, chosen by what its looks cost: a look is a call of the hook at that pace, within an iteration."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from hooks.call import Call
     from hooks.state import State
 
-UNKNOWN_S = 0.005
-"""What looking is taken to cost beside a whole step, until it has been measured: modules are imported, and caches are cold."""
+ASSUMED_S = 0.005
+"""What the first look is taken to cost beside a whole step: modules are imported, and caches are cold."""
 AIM = 0.9
 """The part of its budget that a hook is to take, as what it costs varies."""
+MARGIN = 1.1
+"""A faster pace has to be enough for so many times what is wanted, so that paces do not swing between two powers of two."""
 SETTLE_EVERY_S = 0.1
 """A single rank settles its paces this often; several do as they ask each other whether to stop."""
 LEAST_TIMED = 8
 """Steps that have to be timed before a first pace is chosen."""
 _TIMED, _SEEN = 32, 3
 """The last steps without a look, and the last looks, that medians are of."""
+_KEPT = 2000
+"""Steps that wait to be reckoned, as a device may be behind; of more the oldest go."""
 _ONCE_A_RUN = ("on_load", "on_start", "on_end", "on_exception")
 
 
@@ -77,7 +81,7 @@ class Budgets:
         # With places of their own modulo this, hooks never look in the same step, and there are steps in which none looks.
         apart = _power(len(having) + 1)
         self.all = {name: Steering(name, hook, place, apart) for place, (name, hook) in enumerate(having.items())}
-        self._units: deque[Unit] = deque(maxlen=2000)
+        self._units: deque[Unit] = deque(maxlen=_KEPT)
         self._idle: dict[bool, deque[float]] = {trains: deque(maxlen=_TIMED) for trains in (True, False)}
         self._looked: dict[Steering, int] = {}
         self._accumulate, self._settled_at = 1, 0.0
@@ -201,7 +205,7 @@ class Steering:
             return 0.0
         if not self._costs_s and self.every[trains]:
             return float(self.every[trains])
-        cost_s = fmean(self._costs_s) + max(0.0, median(self._longer_s or (0.0,))) if self._costs_s else step_s + UNKNOWN_S
+        cost_s = fmean(self._costs_s) + max(0.0, median(self._longer_s or (0.0,))) if self._costs_s else step_s + ASSUMED_S
         counted_s = step_s / accumulate if trains and not self.fastest.in_steps else step_s
         return max(cost_s / (AIM * self._share * counted_s), 1.0)
 
@@ -210,7 +214,7 @@ class Steering:
         if not wanted:
             return
         least = self._apart if self.fastest.in_steps else _power(self._apart * accumulate)
-        slower, faster = (min(max(_power(number), least), self._most) for number in (wanted, 1.1 * wanted))
+        slower, faster = (min(max(_power(number), least), self._most) for number in (wanted, MARGIN * wanted))
         present = self.every[trains]
         if slower > present or faster < present or not present:
             self.go_on(trains, slower if slower > present else faster)

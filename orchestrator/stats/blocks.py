@@ -1,4 +1,4 @@
-"""Blocks: rows in short, so that all that is asked of sums and extremes reads a long run once.
+"""Blocks: sums and extremes of neighbouring rows, so that all that is asked of these reads a long run once.
 
 A block is some iterations of one rank, one after the other; of a run that is not long, a single row. For each measurement X it has
 `X high`, `X total` and `X known`, and but for spans `X low`, of the values that are finite: the functions below are what SQL makes of several
@@ -20,6 +20,8 @@ OWN_WORK = "(own work)"
 STALL = '"(stall)"'
 """The longest span in which a rank waited for no other; it began in the iteration `stalled`."""
 _WAIT = "all_reduce_wait_s"
+_KEPT = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
+"""How SQL makes what is kept of a measurement, and what that is called."""
 
 
 def quoted(column: str) -> str:
@@ -69,17 +71,21 @@ def blocks_of(columns: Collection[str], numbers: Sequence[str], rows: int) -> st
     kind, group = ("view", "") if together == 1 else ("table", f" group by rank, phase, iteration // {together}")
 
     def of(how: str, value: str) -> str:
-        return f"{how}({value})" if group else f"({value} is not null)::int" if how == "count" else value
+        if group:
+            return f"{how}({value})"
+        return f"({value} is not null)::int" if how == "count" else value
 
     shown = [
         "rank, phase",
         f"{of('min', 'iteration')} as first, {of('max', 'iteration')} as iteration, {of('max', 'step')} as step",
         f"{of('max', STALL)} as {STALL}, {f'arg_max(iteration, {STALL})' if group else 'iteration'} as stalled",
         f"{'count(*)' if group else '1'} as rows",
-        *(
-            f"{of(how, quoted(name))} as {quoted(f'{name} {what}')}"
-            for name in measured
-            for how, what in (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))[: 1 if name == OWN_WORK else 3 if name in SPANS else 4]
-        ),
+        *(f"{of(how, quoted(name))} as {quoted(f'{name} {what}')}" for name in measured for how, what in _kept_of(name)),
     ]
     return f"create temporary {kind} blocks as select {', '.join(shown)} from (select {each} from rows){group}"
+
+
+def _kept_of(name: str) -> Sequence[tuple[str, str]]:
+    if name == OWN_WORK:
+        return _KEPT[:1]
+    return _KEPT[:3] if name in SPANS else _KEPT

@@ -1,0 +1,54 @@
+"""The model is used while it trains, and the training does not notice."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hooks import State
+from hooks.parts.eval_mode import evaluating, one_batch
+
+
+class Careless(nn.Module):
+    """Draws numbers, counts its calls in place, and puts another tensor in a buffer's place, in whatever mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2).eval()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.last = x[0] + torch.rand(()) + random.random() + np.random.rand()
+        return self.norm(self.layer(x))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_modes_buffers_and_random_numbers_are_as_they_were(fails: bool) -> None:
+    module = Careless().train()
+    module.norm.eval()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    modes, places = [part.training for part in module.modules()], [buffer.data_ptr() for buffer in module.buffers()]
+    drawn: list[Any] = [(random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())]
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), evaluating(State(module=module)):
+        assert not any(part.training for part in module.modules())
+        assert not module(torch.ones(3, 2)).requires_grad
+        if fails:
+            raise ZeroDivisionError
+    drawn.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
+    assert drawn[0] == drawn[1]
+    assert [part.training for part in module.modules()] == modes
+    assert [buffer.data_ptr() for buffer in module.buffers()] == places
+    assert all(torch.equal(buffer, before[name]) for name, buffer in module.named_buffers())
+
+
+def test_without_data_there_is_no_example() -> None:
+    with pytest.raises(ValueError, match="there is no training batch to take as an example"):
+        one_batch(State(fresh_batches=lambda phase: iter(())))
