@@ -1,4 +1,4 @@
-"""Sweeps over the digits written by hand against Ray, which train what Hookyard's trials do: the peers of its sweeps.
+"""Sweeps written by hand against Ray, over the digits where nothing else is said, which train what Hookyard's trials do: the peers of its sweeps.
 
 A trial: some epochs with averaged weights, validated, reported and checkpointed after each. Each trial adds the seconds
 of its own training, validation included and checkpoints not, and the time of day to what it reports.
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from statistics import mean, median
 from typing import Any
 
@@ -58,7 +59,8 @@ class Took:
 Contestant = Callable[[str, int], Took]
 """Runs a sweep of so many trials in a folder."""
 
-SPACE = {"lr": tune.loguniform(0.01, 0.5), "decay": tune.choice([0, 0.5, 0.9, 0.99])}
+DIGITS = {"task": "experiments.digits:Digits", "batch_size": 64}
+SPACE = {**DIGITS, "lr": tune.loguniform(0.01, 0.5), "decay": tune.choice([0, 0.5, 0.9, 0.99])}
 
 
 def hookyard(*overrides: str) -> Contestant:
@@ -78,13 +80,13 @@ def hookyard(*overrides: str) -> Contestant:
     return run
 
 
-def tuned(trainable: Any, *, at_once: int | None = None, reuse: bool = True) -> Contestant:
-    """Ray Tune over a trainable written by hand; `at_once` trials at a time, or as many as fit."""
+def tuned(trainable: Any, *, space: Mapping[str, Any] = SPACE, at_once: int | None = None, reuse: bool = True) -> Contestant:
+    """Ray Tune over a trainable written by hand; `at_once` trials at a time, or as many as fit. A grid in `space` is gone through by each trial."""
 
     def run(folder: str, trials: int) -> Took:
         tuner = tune.Tuner(
             trainable,
-            param_space={**SPACE, "folder": folder},
+            param_space={**space, "folder": folder},
             tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=at_once, reuse_actors=reuse),
             run_config=tune.RunConfig(
                 name="by-hand",
@@ -131,16 +133,14 @@ class Training:
     """One trial's model, data and optimizer, trained epoch by epoch; on each rank of a job where it has several."""
 
     def __init__(self, config: dict[str, Any], epochs: int, prepare: Callable[[nn.Module], nn.Module] = lambda model: model, ranks: int = 1) -> None:
-        from experiments.digits import Digits
-
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        task = Digits(width=32)
+        task = resolve_name(config["task"])()
         self.data, self.module = task.data(), task.model()
         self.model = prepare(self.module)
         self.sampler: Any = DistributedSampler(self.data["train"]) if ranks > 1 else None
-        self.train_loader = DataLoader(self.data["train"], batch_size=64, sampler=self.sampler, shuffle=ranks == 1)
-        self.val_loader = DataLoader(self.data["val"], batch_size=64)
+        self.train_loader = DataLoader(self.data["train"], batch_size=config["batch_size"], sampler=self.sampler, shuffle=ranks == 1)
+        self.val_loader = DataLoader(self.data["val"], batch_size=config["batch_size"])
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"], momentum=0.9)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=epochs)
         self.averages = [parameter.detach().clone() for parameter in self.module.parameters()]

@@ -1,55 +1,49 @@
 """Eight decays of the averaged weights that ride on one training, beside one trial and beside eight that train.
 
-The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. What counts is processor time, in one
-process with one thread, without imports; contestants take turns. An epoch of the network is seconds, so that its training is most of a trial; of the
-digits', which are as `make demo` sweeps them but on one rank, it is hundredths of one, and each trial's checkpoints and folder cost as much.
+The claim: eight decays cost at most 2 times one trial where training is 10 times its validation. They ride in this process and on Ray; beside them
+the same sweep with `riders: false`, on Ray its trials one after the other on warm processes, and Ray Tune over Ray Train as Ray's guide has it.
+An epoch of the network is seconds, so that its training is most of a trial; of the digits', which are as `make demo` sweeps them but on one rank, it
+is hundredths of one, and each trial's checkpoints and folder cost as much.
 
-    python -m benchmarks.riders [rounds]
+What counts is processor time: that of this process, and of all that Ray has started here (its daemons, workers, controllers of Train), those that have
+ended meanwhile among them; less what it all takes in as long a time in which nothing is asked of it. Starting Ray is not counted, starting a
+sweep's workers is. All have one thread; a trial is one rank, one at a time, and contestants take turns.
+
+    python -m benchmarks.riders [rounds in this process] [rounds on Ray]
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import redirect_stderr
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, suppress
+from functools import partial
 from io import StringIO
 from statistics import median
-from time import process_time
-from typing import Any
+from threading import Lock, Thread
+from time import perf_counter, process_time, sleep, thread_time
+from typing import Any, NamedTuple
 
+import psutil
+import ray
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from ray import tune
 
+from benchmarks.handwritten_sweep import DIGITS, by_train_job, tuned
 from benchmarks.timing import print_table, ratio
-from orchestrator import Task, sweep
+from orchestrator import Sweep, sweep
 from orchestrator.config.load import experiment_from_dict, load_experiment
 
 DECAYS = [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999]
-SWEEP = {"metric": "val/loss", "mode": "min", "search": "grid"}
-
-
-@dataclass
-class Layers(Task):
-    """A perceptron of 0.3 million weights on random points, whose training takes about 10 times as long as its validation."""
-
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-
-    def data(self) -> Mapping[str, Dataset[Any]]:
-        points = torch.randn(127_500, 64, generator=torch.Generator().manual_seed(0))
-        labels = points[:, :10].argmax(dim=1)
-        return {"train": TensorDataset(points[:100_000], labels[:100_000]), "val": TensorDataset(points[100_000:], labels[100_000:])}
-
-    def loss(self, output: Tensor, batch: Any) -> Tensor:
-        return functional.cross_entropy(output, batch[1])
+SWEEP = {"metric": "val/loss", "mode": "min", "search": "grid", "max_concurrent": 1}
+LOOK_EVERY_S = 0.25
+IDLE_S = 10
 
 
 def layers(settings: Mapping[str, Any]) -> Any:
-    written = {"name": "layers", "task": "benchmarks.riders:Layers", "epochs": 1, "batch_size": 128, "optimizer": {"type": "SGD", "lr": 0.05}}
+    optimizer = {"type": "SGD", "lr": 0.05, "momentum": 0.9}
+    written = {"name": "layers", "task": "benchmarks.layers:Layers", "epochs": 1, "batch_size": 128, "optimizer": optimizer, "workers": {"count": 1}}
     return experiment_from_dict({**written, "hooks": {"ema": {}}, "sweep": {**SWEEP, **settings}})
 
 
@@ -58,33 +52,144 @@ def digits(settings: Mapping[str, Any]) -> Any:
     return experiment_from_dict({**experiment, "workers": {"count": 1}, "sweep": {**SWEEP, **settings}})
 
 
-def trained(make: Any, decays: list[float], **settings: Any) -> tuple[float, float]:
-    """The processor's seconds that a sweep over decays takes, and how many times as long as its validation the training takes."""
-    experiment = make({"space": {"hooks.ema.decay": {"grid": decays}}, **settings})
-    with tempfile.TemporaryDirectory() as folder, redirect_stderr(StringIO()):
-        began = process_time()
-        done = sweep(experiment, folder, local=True)
-        seconds = process_time() - began
-        assert set(done.trials["status"]) == {"finished"}
-        spent = done.runs[0].load_stats(["phase", "step_s"]).groupby("phase", observed=True)["step_s"].sum()
-    return seconds, float(spent["train"] / spent["val"])
+class Model(NamedTuple):
+    """What is trained: by an experiment, and by hand."""
+
+    experiment: Callable[[Mapping[str, Any]], Any]
+    by_hand: Mapping[str, Any]
+    epochs: int
 
 
-def main(rounds: int = 5) -> None:
+MODELS = {
+    "training 10 times its validation": Model(layers, {"task": "benchmarks.layers:Layers", "batch_size": 128, "lr": 0.05}, 1),
+    "the digits": Model(digits, {**DIGITS, "lr": 0.1}, 5),
+}
+
+
+class Spent(NamedTuple):
+    """What something took."""
+
+    processor_s: float
+    wall_s: float
+
+
+class Watch(Thread):
+    """Adds up the processor's time of this process and of all below it; of one that ends, what it had taken when it was last seen."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._seen: dict[psutil.Process, float] = {}
+        self._own_s, self._idle_s = 0.0, 0.0
+        self._one_at_a_time = Lock()
+
+    def run(self) -> None:
+        while True:
+            sleep(LOOK_EVERY_S)
+            self._look()
+
+    def spent(self, work: Callable[[], object]) -> Spent:
+        """What work takes, less what is taken in as long a time without it."""
+        began, started = self._total_s(), perf_counter()
+        work()
+        wall_s = perf_counter() - started
+        return Spent(self._total_s() - began - self._idle_s * wall_s, wall_s)
+
+    def idle(self) -> None:
+        """Measures what is taken where there is no work."""
+        sleep(IDLE_S)  # until Ray has started
+        processor_s, wall_s = self.spent(lambda: sleep(IDLE_S))
+        self._idle_s = processor_s / wall_s
+
+    def _total_s(self) -> float:
+        self._look()
+        return process_time() - self._own_s + sum(self._seen.values())
+
+    def _look(self) -> None:
+        with self._one_at_a_time:
+            began = thread_time()
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    times = process.cpu_times()
+                    self._seen[process] = times.user + times.system
+            self._own_s += thread_time() - began
+
+
+def sweep_in(folder: str, model: Model, decays: list[float], *, local: bool, **settings: Any) -> Sweep:
+    with redirect_stderr(StringIO()):
+        done = sweep(model.experiment({"space": {"hooks.ema.decay": {"grid": decays}}, **settings}), folder, local=local)
+    assert set(done.trials["status"]) == {"finished"}
+    return done
+
+
+def training_to_validation(model: Model) -> float:
+    """How many times as long as its validation the training of one trial takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = sweep_in(folder, model, DECAYS[:1], local=True).runs[0].load_stats(["phase", "step_s"])
+    took = rows.groupby("phase", observed=True)["step_s"].sum()
+    return float(took["train"] / took["val"])
+
+
+def swept(model: Model, decays: list[float], *, local: bool = False, **settings: Any) -> None:
+    """A sweep over decays."""
+    with tempfile.TemporaryDirectory() as folder:
+        sweep_in(folder, model, decays, local=local, **settings)
+
+
+def swept_by_hand(model: Model, decays: list[float]) -> None:
+    """The same by Ray Tune, a job of Ray Train for each."""
+    job = by_train_job(model.epochs, ranks=1, poll_s=0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        tuned(job, space={**model.by_hand, "decay": tune.grid_search(decays)}, at_once=1, reuse=False)(folder, 1)
+
+
+def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, watch: Watch) -> dict[str, list[Spent]]:
+    took: dict[str, list[Spent]] = {name: [] for name in contestants}
+    for name in [*contestants] * rounds:
+        took[name].append(watch.spent(contestants[name]))
+    return took
+
+
+def in_this_process(model: Model) -> dict[str, Callable[[], object]]:
+    return {
+        "one trial": partial(swept, model, DECAYS[:1], local=True),
+        "8 decays, riding": partial(swept, model, DECAYS, local=True),
+        "8 decays, each trained": partial(swept, model, DECAYS, local=True, riders=False),
+    }
+
+
+def on_ray(model: Model) -> dict[str, Callable[[], object]]:
+    return {
+        "on Ray, one trial": partial(swept, model, DECAYS[:1]),
+        "on Ray, 8 decays, riding": partial(swept, model, DECAYS),
+        "on Ray, 8 decays, each trained on a warm gang": partial(swept, model, DECAYS, riders=False),
+        "Tune over Ray Train by hand, one trial": partial(swept_by_hand, model, DECAYS[:1]),
+        "Tune over Ray Train by hand, 8 decays": partial(swept_by_hand, model, DECAYS),
+    }
+
+
+def rows(took: Mapping[str, list[Spent]]) -> Iterator[tuple[str, ...]]:
+    """Each compared with the one trial before it."""
+    one: list[float] = []
+    for name, spent in took.items():
+        processor_s = [each.processor_s for each in spent]
+        one = processor_s if name.endswith("one trial") else one
+        yield name, f"{median(processor_s):.2f}", f"{ratio(processor_s, one):.2f}", f"{median(each.wall_s for each in spent):.1f}"
+
+
+def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
     torch.set_num_threads(1)
-    for name, make in {"training 10 times its validation": layers, "the digits": digits}.items():
-        contestants = {"one trial": (DECAYS[:1], {}), "8 decays, riding": (DECAYS, {}), "8 decays, each trained": (DECAYS, {"riders": False})}
-        took: dict[str, list[float]] = {contestant: [] for contestant in contestants}
-        shares = []
-        for number in range(rounds + 1):
-            for contestant, (decays, settings) in contestants.items():
-                seconds, share = trained(make, decays, **settings)
-                if number:  # the first round is for what is set up once
-                    took[contestant].append(seconds)
-                    shares.append(share)
-        rows = [(contestant, f"{median(times):.2f}", f"{ratio(times, took['one trial']):.2f}") for contestant, times in took.items()]
-        title = f"Eight decays: {name} (training to validation {median(shares):.1f}; {rounds} rounds, in turns)"
-        print_table(title, ("", "processor s, median", "to one trial"), rows)
+    watch = Watch()
+    watch.start()
+    # A first trial of each is for what is set up once.
+    shares = {name: training_to_validation(model) for name, model in MODELS.items()}
+    took = {name: in_turns(in_this_process(model), rounds, watch) for name, model in MODELS.items()}
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    watch.idle()
+    for name, model in MODELS.items():
+        took[name] |= in_turns(on_ray(model), rounds_on_ray, watch)
+        title = f"Eight decays: {name} (training to validation {shares[name]:.1f}; {rounds} rounds, {rounds_on_ray} on Ray, in turns)"
+        print_table(title, ("", "processor s, median", "to one trial", "wall s, median"), rows(took[name]))
+    ray.shutdown()
 
 
 if __name__ == "__main__":
