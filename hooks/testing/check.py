@@ -18,9 +18,10 @@ from hooks.hook import EVENTS, WITHIN_ITERATION, Hook
 from hooks.rhythm import Rhythm
 from hooks.testing.failure import CheckStopped, Failure, HookCheckFailed
 from hooks.testing.fields import for_each, hypothesis, values_of
-from hooks.testing.lives import NAME, Life, Lives, Moment, Refused, Situation, difference
+from hooks.testing.lives import NAME, Life, Lives, Moment, Refused, Situation
 from hooks.testing.ranks import RanksFailed, on_two_ranks
 from hooks.testing.training import SmallTask, one_thread
+from hooks.testing.trees import difference
 from orchestrator.config.parameters import construct, parameters
 from orchestrator.errors import ConfigError
 from orchestrator.loop.world import World
@@ -259,11 +260,15 @@ class Examination:
             return None
         without = self._lives.without()
         to_do = "leave weights, optimizer, random numbers and the rows of training alone, or take back that it observes"
-        for number, (one, its) in enumerate(zip(whole.moments, without.moments, strict=False)):
-            trained, its_own = ({"parameters": moment.parameters, "buffers": moment.buffers, "optimizer": moment.optimizer} for moment in (one, its))
-            told = self._differ({**trained, "random numbers": whole.random[number]}, {**its_own, "random numbers": without.random[number]})
-            if told:
-                return Failure("observes", f"at report {number + 1} {told}, as without the hook", to_do)
+        for number, (one, its) in enumerate(zip(whole.moments, without.moments, strict=False), 1):
+            drawn = [kind for kind, state in whole.random[number - 1].items() if self._differ(state, without.random[number - 1][kind])]
+            if drawn:
+                return Failure("observes", f"by report {number} random numbers of {' and '.join(drawn)} are drawn that are not without the hook", to_do)
+            for part in ("parameters", "buffers", "optimizer"):
+                if told := self._differ(getattr(one, part), getattr(its, part)):
+                    return Failure("observes", f"at report {number} {part}{told}, as without the hook", to_do)
+        if len(whole.moments) == len(without.moments) and (told := self._differ(whole.end, without.end)):
+            return Failure("observes", f"at the end {told}, as without the hook", to_do)
         rows, its_rows = ([row for row in life.rows if row["phase"] == "train"] for life in (whole, without))
         for row, its_row in zip(rows, its_rows, strict=False):
             if told := self._differ(row, its_row):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hooks.hook import Hook, Ranks
-from hooks.parts import sharded_tensors as shards
+from hooks.parts.error_text import named_text
 from hooks.plan import HookError
 from hooks.testing.failure import CheckStopped, Failure
 from hooks.testing.training import KeepingRecorder, Screen, make_loop
+from hooks.testing.trees import copied, difference
 from hooks.testing.watching import Watch
 from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.config.optimizer import brings_its_own
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.randomness import random_state
+from orchestrator.loop.randomness import storable_random_state
 from orchestrator.loop.world import World
-from orchestrator.stats.quantities import unit
 from orchestrator.storage import Storage
 from orchestrator.task import Task, takes_turns
 
@@ -73,6 +73,8 @@ class Life:
     moments: list[Moment] = field(default_factory=list)
     random: list[Any] = field(default_factory=list)
     """The generators' states at each report."""
+    end: dict[str, Any] = field(default_factory=dict)
+    """What was trained, once the run is over."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
 
@@ -127,22 +129,23 @@ class Lives:
         place = self._folder / str(self._lived)
         life, recorder = Life(), KeepingRecorder()
         loop = self._loop(hook, beside, place, recorder, life)
-        reports = self._reports(loop)
-        while (report := next(reports, None)) is not None:
-            life.random.append(random_state())
-            path = loop.save() if saved else None
-            life.moments.append(self._moment(hook, report.metrics, loop))
-            number = len(life.moments)
-            between(number, loop)
-            next_hook = None if report.final else follower(number)
-            if next_hook is None or path is None:
-                continue
-            reports.close()
-            # The same recorder, as what is looked back on is no part of a checkpoint.
-            hook, loop = next_hook, self._loop(next_hook, beside, place, recorder, life)
-            loop.restore(path.rpartition("/")[2])
-            reports = self._reports(loop)
-        life.rows = recorder.rows
+        reports = loop.run()
+        with self._failures_told():
+            while (report := next(reports, None)) is not None:
+                life.random.append(storable_random_state())
+                path = loop.save() if saved else None
+                life.moments.append(self._moment(hook, report.metrics, loop))
+                number = len(life.moments)
+                between(number, loop)
+                next_hook = None if report.final else follower(number)
+                if next_hook is None or path is None:
+                    continue
+                reports.close()
+                # The same recorder, as what is looked back on is no part of a checkpoint.
+                hook, loop = next_hook, self._loop(next_hook, beside, place, recorder, life)
+                loop.restore(path.rpartition("/")[2])
+                reports = loop.run()
+        life.rows, life.end = recorder.rows, _trained(loop)
         return life
 
     def _loop(self, hook: Hook, beside: Mapping[str, Hook], place: Path, recorder: KeepingRecorder, life: Life) -> Loop:
@@ -160,29 +163,42 @@ class Lives:
             name=NAME,
         )
         if NAME in loop.plan.hooks:
-            life.watches.append(Watch(hook, loop.plan, collectives=self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL))
+            collectives = self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL
+            life.watches.append(Watch(hook, loop.plan, collectives=collectives, observes=hook.observes and self._situation.ranks == 1))
         return loop
 
-    def _reports(self, loop: Loop) -> Generator[Any, None, None]:
+    @contextmanager
+    def _failures_told(self) -> Iterator[None]:
         try:
-            yield from loop.run()
+            yield
         except HookError as error:
             cause = error.__cause__
             if error.event == "on_start" and isinstance(cause, ValueError):
                 raise Refused(str(cause)) from error
             raise CheckStopped(Failure("runs", str(error), "where fields are the reason, let their bounds or __post_init__ refuse them; where it is meant to fail, give fields= with which it does not")) from error
+        except Exception as error:
+            if self._situation.ranks > 1:
+                raise
+            to_do = "leave what training needs as it is; where the task is the reason, give task= with one that trains"
+            raise CheckStopped(Failure("runs", f"a run with it fails: {named_text(error)}", to_do)) from error
 
     def _moment(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> Moment:
-        state = loop.state
         runs_here = NAME in loop.plan.hooks
         return Moment(
             dict(metrics),
-            copied(dict(state.module.named_parameters())),
-            copied(dict(state.module.named_buffers())),
-            copied({name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}),
-            read_back("state_dict", hook.state_dict()) if runs_here else {},
-            read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},
+            **_trained(loop),
+            state_dict=read_back("state_dict", hook.state_dict()) if runs_here else {},
+            rank_state_dict=read_back("rank_state_dict", hook.rank_state_dict()) if runs_here else {},
         )
+
+
+def _trained(loop: Loop) -> dict[str, Any]:
+    state = loop.state
+    return {
+        "parameters": copied(dict(state.module.named_parameters())),
+        "buffers": copied(dict(state.module.named_buffers())),
+        "optimizer": copied({name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}),
+    }
 
 
 def _written_for(task: Task) -> dict[str, Any]:
@@ -193,15 +209,6 @@ def _written_for(task: Task) -> dict[str, Any]:
         each = {**written["optimizer"], "scheduler": written["scheduler"]}
         return {"optimizers": dict.fromkeys(task.parameters(task.model()), each)}
     return {part: entry for part, entry in written.items() if not brings_its_own(type(task), part)}
-
-
-def copied(tree: Any) -> Any:
-    """Plain containers with copies of their tensors; of a sharded one, of this rank's shard."""
-    if isinstance(tree, Tensor):
-        return shards.local(tree).detach().clone()
-    if isinstance(tree, dict):
-        return {key: copied(value) for key, value in tree.items()}
-    return [copied(value) for value in tree] if isinstance(tree, (list, tuple)) else tree
 
 
 def read_back(method: str, state: Any) -> Any:
@@ -219,35 +226,3 @@ def read_back(method: str, state: Any) -> Any:
     if found:
         raise CheckStopped(Failure("state", f"what {method}() gives comes back from a checkpoint as something else: {found}", to_do))
     return again
-
-
-def difference(found: Any, expected: Any, place: str = "", varies: Collection[str] = ()) -> str:
-    """The first place where two trees differ by a bit, with both values; empty where none does. What is measured in
-    seconds, bytes and the like, by its name, may differ, and so may what `varies`."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        for key in (key for key in {**expected, **found} if key not in varies and not _is_measured(str(key))):
-            if key not in found or key not in expected:
-                return f"{place}[{key!r}] is {'missing' if key not in found else 'there, and should not be'}"
-            if told := difference(found[key], expected[key], f"{place}[{key!r}]", varies):
-                return told
-        return ""
-    if isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
-        if len(found) != len(expected):
-            return f"{place} has {len(found)} entries, not {len(expected)}"
-        told_all = (difference(one, other, f"{place}[{index}]", varies) for index, (one, other) in enumerate(zip(found, expected, strict=True)))
-        return next(filter(None, told_all), "")
-    if isinstance(expected, Tensor) and isinstance(found, Tensor):
-        alike = found.dtype == expected.dtype and found.shape == expected.shape
-        return "" if alike and torch.equal(found.nan_to_num(), expected.nan_to_num()) else f"{place} is {_shown(found)}, not {_shown(expected)}"
-    same = type(found) is type(expected) and (found == expected or (found != found and expected != expected))
-    return "" if same else f"{place} is {found!r}, not {expected!r}"
-
-
-def _shown(tensor: Tensor) -> str:
-    values = tensor.flatten()[:4].tolist()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {values}{'...' if tensor.numel() > 4 else ''}"
-
-
-def _is_measured(name: str) -> bool:
-    """Whether a name says that its value differs from run to run: a time, a speed, or what the machine has in use."""
-    return bool(unit(name)) or name.rpartition("_")[2] == "seconds"

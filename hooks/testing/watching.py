@@ -17,6 +17,7 @@ from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.rhythm import Rhythm, under_way
 from hooks.state import State
 from hooks.testing.failure import CheckStopped, Failure
+from hooks.testing.shared_state import SharedState
 from orchestrator.loop.iterations import COUNTERS
 from orchestrator.stats.spans import TIMES
 
@@ -82,8 +83,8 @@ class Collectives(TorchDispatchMode):
 class Watch:
     """Looks at a hook's calls of one loop; raises CheckStopped where it does what it has not declared."""
 
-    def __init__(self, hook: Hook, plan: Plan, *, collectives: bool) -> None:
-        self._hook, self._kind = hook, type(hook).__name__
+    def __init__(self, hook: Hook, plan: Plan, *, collectives: bool, observes: bool) -> None:
+        self._hook, self._observes = hook, observes
         self._event = ""
         self._modes: dict[bool, list[Any]] = {
             True: [Collectives(self._collective)] if not (collectives or hook.collective) else [],
@@ -103,12 +104,14 @@ class Watch:
 
         def watched(state: State, *arguments: Any) -> None:
             self._event = call.event
-            before = dict(state.row)
+            before, shared = dict(state.row), SharedState(state) if self._observes else None
             says_so = call.event in type(self._hook).waits_for_device or call.pace is not None
             with ExitStack() as stack:
                 for mode in self._modes[True] + (self._modes[False] if within and not says_so else []):
                     stack.enter_context(mode)
                 run(state, *arguments)
+            if shared and (told := shared.changed_to(SharedState(state))):
+                self._stop("observes", told, "leave it as it is (torch.random.fork_rng(), a copy of a tensor), or take back that it observes")
             if within:
                 self._look_at({name: value for name, value in state.row.items() if before.get(name) is not value}, call, state)
 

@@ -308,6 +308,53 @@ class Draws(Hook):
 
 
 @dataclass
+class SetsTorch(Hook):
+    """Says that it observes, and sets what all of the process trains by."""
+
+    observes: ClassVar[bool] = True
+
+    def on_load(self, state: State, checkpoint: Any) -> None:
+        torch.set_float32_matmul_precision("medium")
+
+
+@dataclass
+class Scales(Hook):
+    """Says that it observes, and changes a batch that hooks after it look at."""
+
+    observes: ClassVar[bool] = True
+
+    def on_backward(self, state: State) -> None:
+        state.batch[0].mul_(2)
+
+
+@dataclass
+class EndsOtherwise(Hook):
+    """Says that it observes, and at its end changes weights, with which others may train on."""
+
+    observes: ClassVar[bool] = True
+
+    @torch.no_grad()
+    def on_end(self, state: State) -> None:
+        next(state.module.parameters()).zero_()
+
+
+@dataclass
+class Spoils(Hook):
+    """Changes a buffer between forward and backward pass."""
+
+    def on_forward(self, state: State) -> None:
+        state.module.get_buffer("1.running_mean").add_(1)
+
+
+@dataclass
+class CannotSave(Hook):
+    """Fails where a checkpoint is written."""
+
+    def on_save(self, state: State, checkpoint: Any) -> None:
+        raise OSError("no place")
+
+
+@dataclass
 class Records(Hook):
     """Says that it observes, and adds to the rows of training."""
 
@@ -352,7 +399,12 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Bound, "runs", "failed in on_update on rank 0: ZeroDivisionError"),
     (Demanding, "runs", "Demanding.path: is missing"),
     (Bare, "class", "put @dataclass above the class"),
-    (Draws, "observes", "at report 1 ['random numbers']['torch'] is"),
+    (Draws, "observes", "on_phase_end draws random numbers of torch"),
+    (SetsTorch, "observes", "on_load sets torch's float32_matmul_precision to medium, where it was highest"),
+    (Scales, "observes", "on_backward changes what training and other hooks share: state.batch[0] is torch.float32 (4, 5)"),
+    (EndsOtherwise, "observes", "at the end ['parameters']['0.weight'] is torch.float32 (8, 5) [0.0, 0.0, 0.0, 0.0]..., not"),
+    (Spoils, "runs", "a run with it fails: RuntimeError: one of the variables needed for gradient computation has been modified"),
+    (CannotSave, "runs", "failed in on_save on rank 0: OSError: no place"),
     (Records, "observes", "the row of train iteration 1: ['seen'] is there, and should not be, as without the hook"),
     (Nudges, "pace", "acting every 2, at report 1 parameters['0.weight'] is"),
     (Mutable, "class", "mutable names decay, which is no field"),
@@ -367,6 +419,7 @@ def test_a_hook_that_does_not_is_told_what_and_where(cls: type[Hook], check: str
     assert text.startswith(f"{cls.__name__} fails the check '{check}'")
     assert said in text
     assert "\n  to do:  " in text
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_what_waits_for_the_device_and_says_so_passes() -> None:
