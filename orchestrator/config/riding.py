@@ -18,10 +18,8 @@ from orchestrator.config.sweep import Fifo, HyperBand, Population, Race, Sweep
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import trains_itself
 
-_IN_TRAINING_ALONE = frozenset((
-    "on_load", "on_start", "on_backward", "on_gradients", "on_update", "on_save", "on_saved", "on_end", "on_exception",
-))  # fmt: skip
-"""Events that do not depend on how often a run validates, or what comes of that."""
+_IN_TRAINING_ALONE = frozenset(("on_load", "on_start", "on_backward", "on_gradients", "on_update", "on_end", "on_exception"))
+"""Events that do not depend on how often a run validates or saves, or what comes of that."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,10 @@ def _of_the_training(resolved: ResolvedExperiment) -> Iterator[str]:
             if monitor and phase_of(monitor) != "train":
                 yield f"hooks.{name} steps the scheduler by {monitor}, which is each trial's own"
         elif type(hook) not in HOOKS.values() and (heard := _heard(hook)):
-            yield f"hooks.{name} ({type(hook).__name__}) does not say that it observes, and in {heard} it may act on what each trial validates"
+            yield (
+                f"hooks.{name} ({type(hook).__name__}) does not say that it observes, and in {heard} it may act on what is each trial's own; write "
+                "observes: ClassVar[bool] = True into it where training and its rows are the same without it"
+            )
 
 
 def _heard(hook: Hook) -> str:

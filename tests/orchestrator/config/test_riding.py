@@ -26,6 +26,14 @@ class Watches(Hook):
 
 
 @dataclass
+class Saves(Hook):
+    """Could train otherwise after each checkpoint."""
+
+    def on_saved(self, state: State, path: str) -> None:
+        """Nothing that anybody knows of."""
+
+
+@dataclass
 class Observes(Watches):
     """Does."""
 
@@ -59,6 +67,7 @@ def test_what_observes_rides_and_what_trains_does_not() -> None:
         ({"sweep": {"engine": "train"}}, "engine: train makes each trial a job of its own"),
         ({"hooks": {"ema": {}, "param_scheduler": {"monitor": "val/loss"}}, "scheduler": {"type": "ReduceLROnPlateau"}}, "steps the scheduler by val/loss"),
         ({"hooks": {"ema": {}, "own": {"type": f"{__name__}:Watches"}}}, "hooks.own (Watches) does not say that it observes, and in on_phase_end it may act"),
+        ({"hooks": {"ema": {}, "own": {"type": f"{__name__}:Saves"}}}, "in on_saved it may act on what is each trial's own; write observes: ClassVar[bool] = True"),
         ({"changes": [{"at": "1 epochs", "set": {"optimizer.lr": 0.01}}]}, "changes gives hooks and optimizer other values"),
         ({"accumulate": "auto"}, "accumulate: auto cuts batches by the memory there is"),
     ],
