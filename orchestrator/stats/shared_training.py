@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from orchestrator.stats.reading import described, recorded_schema, recorded_tabl
 from orchestrator.stats.recorded_files import recorded_files
 from orchestrator.storage import Storage
 
+_log = logging.getLogger("hookyard")
 _NEEDED = ("attempt", "phase", "iteration")
 
 
@@ -23,8 +26,11 @@ def columns_of(storage: Storage, attempts: Sequence[Attempt]) -> list[str]:
 
 def shared_schema(storage: Storage, attempts: Sequence[Attempt]) -> tuple[pa.Schema, int]:
     """Every column of the rows that a run shares, and how many rows there are at most; `storage` is the run's folder."""
-    carriers = {attempt.rides_on.trial for attempt in attempts if attempt.rides_on}
-    told = [described(place, recorded_files(place, "rows")) for place in (storage.parent / trial for trial in carriers)]
+    carriers = [storage.parent / trial for trial in {attempt.rides_on.trial for attempt in attempts if attempt.rides_on}]
+    told = [described(place, recorded_files(place, "rows")) for place in carriers]
+    for place, (_, rows) in zip(carriers, told, strict=True):
+        if not rows and not place.exists():
+            _tell_missing(str(storage), str(place))
     schemas = [schema for schema, _ in told]
     return pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([]), sum(rows for _, rows in told)
 
@@ -43,6 +49,11 @@ def shared_tables(storage: Storage, attempts: Sequence[Attempt], schema: pa.Sche
         for table in recorded_tables(place, files, needed, lambda rows, counting=counting: rows.filter(counting), where):  # type: ignore[misc]
             number = pa.repeat(pa.scalar(attempt.number, table.schema.field("attempt").type), len(table))
             yield table.set_column(table.column_names.index("attempt"), "attempt", number)
+
+
+@cache
+def _tell_missing(rider: str, carrier: str) -> None:
+    _log.warning("the rows of the training of %s are not there: they lie with the trial that carried it, %s; put both beside each other", rider, carrier)
 
 
 def _counts(attempt: Attempt, attempts: Sequence[Attempt]) -> Any:

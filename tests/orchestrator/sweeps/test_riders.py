@@ -261,6 +261,14 @@ def come_to(given: Sequence[Assignment]) -> list[Any]:
     return [(of_one, reports(run), stored(run, "best"), stored(run, "last")) for of_one, run in zip(rows, runs, strict=True)]
 
 
+def test_a_rider_away_from_its_carrier_says_where_its_rows_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    riding = sweep(searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=1), tmp_path, local=True)
+    moved = Run(RunFolder(shutil.copytree(riding.runs[1].path, tmp_path / "moved")))
+    assert set(moved.load_stats(["phase"])["phase"]) == {"val", "test"}
+    assert "they lie with the trial that carried it" in caplog.text
+    assert f"{tmp_path}/trial-0000" in caplog.text
+
+
 def test_on_two_ranks_too_sharded_and_after_a_kill(tmp_path: Path) -> None:
     killed = assignments(tmp_path / "killed", "fsdp")
     assert -signal.SIGKILL in until_killed(together, 2, [replace(one, source=one.source.with_values({"hooks.dies.iteration": 13})) for one in killed])
