@@ -231,6 +231,8 @@ class Examination:
 
     def _resumed(self, whole: Life) -> Failure | None:
         to_do = "give what must survive in state_dict() (in rank_state_dict() where ranks differ), and take it back in load_state_dict()"
+        if self._cls.observes:
+            to_do += "; leave training alone in on_start and on_load"
         return self._unlike("resumed", self._lives.resumed(self._make), whole, "stopped and resumed at every report", to_do)
 
     def _changed_in_flight(self) -> Failure | None:
@@ -261,6 +263,10 @@ class Examination:
         without = self._lives.without()
         to_do = "leave weights, optimizer, random numbers and the rows of training alone, or take back that it observes"
         for number, (one, its) in enumerate(zip(whole.moments, without.moments, strict=False), 1):
+            step, its_step = one.metrics.get("step"), its.metrics.get("step")
+            if step != its_step:
+                what = f"report {number} comes after step {step}, not {its_step}, as without the hook"
+                return Failure("observes", what, "ask for an end by state.request_stop in on_phase_end alone, or take back that it observes")
             drawn = [kind for kind, state in whole.random[number - 1].items() if self._differ(state, without.random[number - 1][kind])]
             if drawn:
                 return Failure("observes", f"by report {number} random numbers of {' and '.join(drawn)} are drawn that are not without the hook", to_do)

@@ -18,15 +18,19 @@ def _of_cudnn(name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
 
 TORCH: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default_device": (torch.get_default_device, torch.set_default_device),
     "num_threads": (torch.get_num_threads, torch.set_num_threads),
     "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic_debug_mode": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "detect_anomaly": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    "flush_denormal": (lambda: float(torch.full((), 1e-40, dtype=torch.float32) * 2) == 0, torch.set_flush_denormal),
+    "flush_denormal": (lambda: float(torch.full((), 1e-40, dtype=torch.float32, device="cpu") * 2) == 0, torch.set_flush_denormal),
     **{f"backends.cudnn.{name}": _of_cudnn(name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")},
 }
 """What is set for the whole process: how it is asked for, and how it is set."""
+
+
+COUNTERS = ("epoch", "iteration", "step", "samples", "phase_iteration")
 
 
 class SharedState:
@@ -39,6 +43,7 @@ class SharedState:
             "state.batch": copied(state.batch),
             "state.output": copied(state.output),
             "state.loss": copied(state.loss),
+            "state": {name: getattr(state, name) for name in COUNTERS},
             "requires_grad of parameter ": {name: parameter.requires_grad for name, parameter in state.module.named_parameters()},
             "training of module ": {name: module.training for name, module in state.module.named_modules()},
         }

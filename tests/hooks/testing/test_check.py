@@ -328,6 +328,16 @@ class Scales(Hook):
 
 
 @dataclass
+class StopsInAStep(Hook):
+    """Says that it observes, and ends training within a phase, where others train on."""
+
+    observes: ClassVar[bool] = True
+
+    def on_step(self, state: State) -> None:
+        state.request_stop("enough")
+
+
+@dataclass
 class EndsOtherwise(Hook):
     """Says that it observes, and at its end changes weights, with which others may train on."""
 
@@ -402,6 +412,7 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Draws, "observes", "on_phase_end draws random numbers of torch"),
     (SetsTorch, "observes", "on_load sets torch's float32_matmul_precision to medium, where it was highest"),
     (Scales, "observes", "on_backward changes what training and other hooks share: state.batch[0] is torch.float32 (4, 5)"),
+    (StopsInAStep, "observes", "report 1 comes after step 1, not 4, as without the hook"),
     (EndsOtherwise, "observes", "at the end ['parameters']['0.weight'] is torch.float32 (8, 5) [0.0, 0.0, 0.0, 0.0]..., not"),
     (Spoils, "runs", "a run with it fails: RuntimeError: one of the variables needed for gradient computation has been modified"),
     (CannotSave, "runs", "failed in on_save on rank 0: OSError: no place"),
