@@ -79,7 +79,7 @@ class Watch(Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self._seen: dict[psutil.Process, float] = {}
-        self._own_s, self._idle_s = 0.0, 0.0
+        self._own_s, self.idle_s = 0.0, 0.0  # the latter in each second
         self._one_at_a_time = Lock()
 
     def run(self) -> None:
@@ -92,13 +92,13 @@ class Watch(Thread):
         began, started = self._total_s(), perf_counter()
         work()
         wall_s = perf_counter() - started
-        return Spent(self._total_s() - began - self._idle_s * wall_s, wall_s)
+        return Spent(self._total_s() - began - self.idle_s * wall_s, wall_s)
 
     def idle(self) -> None:
         """Measures what is taken where there is no work."""
         sleep(IDLE_S)  # until Ray has started
         processor_s, wall_s = self.spent(lambda: sleep(IDLE_S))
-        self._idle_s = processor_s / wall_s
+        self.idle_s = processor_s / wall_s
 
     def _total_s(self) -> float:
         self._look()
@@ -189,6 +189,7 @@ def main(rounds: int = 3, rounds_on_ray: int = 1) -> None:
         took[name] |= in_turns(on_ray(model), rounds_on_ray, watch)
         title = f"Eight decays: {name} (training to validation {shares[name]:.1f}; {rounds} rounds, {rounds_on_ray} on Ray, in turns)"
         print_table(title, ("", "processor s, median", "to one trial", "wall s, median"), rows(took[name]))
+    print(f"\nWithout work, and not counted: {watch.idle_s:.3f} processor s in each second of those on Ray.")
     ray.shutdown()
 
 
