@@ -78,9 +78,10 @@ def finish(done: Run, as_json: bool) -> None:
         print_json(brief(done.folder))
     else:
         show_brief(done.folder)
-        hints = [f"hookyard stats {done.path} --by rank", f"hookyard report {done.path}"]
+        path = shlex.quote(done.path)
+        hints = [f"hookyard stats {path} --by rank", f"hookyard report {path}"]
         if "tensorboard" in done.folder.storage.names():
-            hints.append(f"tensorboard --logdir {done.path}")
+            hints.append(f"tensorboard --logdir {path}")
         echo(f"Look at it: {'   or   '.join(hints)}", err=True)
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,7 +49,7 @@ def finish(done: Sweep, as_json: bool) -> None:
     from orchestrator.sweeps import driver
 
     show_sweep(done, as_json)
-    hints = [f"hookyard report {done.path}"]
+    hints = [f"hookyard report {shlex.quote(done.path)}"]
     # The first trial stands for all: asking thousands of folders on a remote storage would take longer than the hint is worth.
     if any("tensorboard" in trial.folder.storage.names() for trial in done.runs[:1]):
         hints.append(f"tensorboard --logdir {done.path}/trials")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -222,7 +223,7 @@ class Lease:
         return (
             f"{self._run} is run by {rival.driver} since {rival.since}, and whether that still lives cannot be seen from here: it "
             f"counts as gone {LAPSE_S:g} s after its last sign of life. End it there, or wait; where it is gone for certain: "
-            f"hookyard resume {self._run} --take-over"
+            f"hookyard resume {shlex.quote(str(self._run))} --take-over"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -46,7 +47,7 @@ def _refuse_if_driven(folder: RunFolder, take_over: bool) -> None:
     if not driver.is_visible() and not take_over:
         raise UsageError(
             f"{folder} is run by {driver}, and whether that still lives cannot be seen from here. End it there; where it is "
-            f"gone: hookyard resume {folder} --take-over"
+            f"gone: hookyard resume {shlex.quote(str(folder))} --take-over"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -111,7 +112,7 @@ class RunFolder:
         is neither."""
         if self.exists():
             raise UsageError(
-                f"{self} exists already. To go on with it: hookyard resume {self}\nTo start another run beside it, give another name: --name, or name= in Python."
+                f"{self} exists already. To go on with it: hookyard resume {shlex.quote(str(self))}\nTo start another run beside it, give another name: --name, or name= in Python."
             )
         names = self.storage.names()
         foreign = [name for name in names if name != DRIVERS and not any(name == first or name.startswith(f".{first}.") for first in _FIRST_FILES)]

@@ -216,13 +216,13 @@ def _nearest(folder: RunFolder, iteration: int) -> tuple[str | None, int]:
     """The last whole checkpoint before an iteration, and the iterations that it has."""
     store = _store(folder)
     for name in reversed(store.names()):
-        position = store.position(name)
-        if position.iteration < iteration:
-            try:
+        try:
+            begun = store.position(name).iteration
+            if begun < iteration:
                 store.verify(name)
-            except CheckpointError:
-                continue
-            return name, position.iteration
+                return name, begun
+        except CheckpointError:  # damaged, or deleted meanwhile by a run that is under way
+            continue
     return None, 0
 
 

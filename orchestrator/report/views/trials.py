@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ def trials(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pag
 def _left_out(shown: int, count: int, path: str) -> str:
     if shown == count:
         return ""
-    return f"{shown:,} of {count:,} trials, the best first, and some that failed; {count - shown:,} are left out. All of them: hookyard show {path} --json"
+    return f"{shown:,} of {count:,} trials, the best first, and some that failed; {count - shown:,} are left out. All of them: hookyard show {shlex.quote(path)} --json"
 
 
 def ordered(table: pd.DataFrame, objectives: Mapping[str, str]) -> list[str]:
@@ -73,7 +74,7 @@ def details(table: pd.DataFrame, objectives: Mapping[str, str], path: str) -> pa
         for trial, row in table.loc[detailed, columns].astype(object).iterrows()
     ]
     if len(detailed) < len(table):
-        words = f"{len(detailed):,} of {len(table):,} trials: the best, and some that failed. Of others: hookyard show {path} --trial NAME"
+        words = f"{len(detailed):,} of {len(table):,} trials: the best, and some that failed. Of others: hookyard show {shlex.quote(path)} --trial NAME"
         pieces.insert(0, page.nothing(words))
     return page.Section("details", "Trial by trial", joined(pieces))
 
@@ -87,7 +88,7 @@ def detailed_trials(table: pd.DataFrame, columns: int) -> list[str]:
 def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
     chosen = {key.removeprefix(CONFIG): value for key, value in values.items() if key.startswith(CONFIG)}
     taken = {key: value for key, value in values.items() if "/" not in key and key not in ("error", "status")}
-    folder, error = f"{path}/trials/{name}", values.get("error")
+    folder, error = shlex.quote(f"{path}/trials/{name}"), values.get("error")
     facts = [tables.facts("Values", chosen), _reached(values), tables.facts("What it took", taken)]
     return element(
         "details",
@@ -95,7 +96,7 @@ def _trial(name: str, values: Mapping[str, Any], path: str) -> Markup:
         page.failure(f"Error of {name}", error),
         element("div", *facts, class_="charts"),
         element("p", element("code", f"hookyard report {folder}")),
-        element("p", element("code", f"hookyard show {path} --trial {name} --yaml > again.yaml")),
+        element("p", element("code", f"hookyard show {shlex.quote(path)} --trial {name} --yaml > again.yaml")),
         class_="trial",
         id=name,
     )

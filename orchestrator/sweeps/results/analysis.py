@@ -52,11 +52,11 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str) -> pd.Dat
     """One row per configuration, the best first: its values, what its trials reached together, and the best of them."""
     found = configurations_of(trials, metric, mode)
     paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
-    values = trials.groupby("configuration")[paths].first() if len(found) else pd.DataFrame()
+    values = trials.groupby("configuration")[paths].first().to_dict("index") if paths and found else {}
     rows = [
         {
             "configuration": one.number,
-            **(values.loc[one.number].to_dict() if paths else {}),
+            **values.get(one.number, {}),
             **{name: getattr(one, name) for name in ("n", "mean", "std", "low", "high", "failed", "stopped")},
             "best": one.trials[0] if one.trials else None,
         }
@@ -66,12 +66,13 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str) -> pd.Dat
 
 
 def judged(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The trials that have a metric; of those that repeat each other one, with the mean, and without the seed."""
+    """The trials that have a metric; of those that repeat each other one, with the mean of those that ended well, and without the seed."""
     known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
-    return first.assign(**{metric: known.groupby("configuration")[metric].transform("mean")})
+    means = {one.number: one.mean for one in configurations_of(known, metric, "min")}
+    return first.assign(**{metric: first["configuration"].map(means)})
 
 
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:

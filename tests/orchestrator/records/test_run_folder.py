@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import uuid
 from dataclasses import replace
@@ -40,9 +41,10 @@ def test_a_run_is_made_and_opened_again(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_name_that_is_taken_is_refused_with_what_to_type(tmp_path: Path) -> None:
-    folder = make(tmp_path, seed=1)
-    with pytest.raises(UsageError, match=f"exists already. To go on with it: hookyard resume {folder}\n.*--name"):
-        make(tmp_path, seed=2)
+    folder = make(tmp_path / "it's mine", seed=1)
+    with pytest.raises(UsageError, match=r"exists already.*\n.*--name") as refused:
+        make(tmp_path / "it's mine", seed=2)
+    assert shlex.split(str(refused.value).splitlines()[0].partition("To go on with it: ")[2]) == ["hookyard", "resume", str(folder)]
     assert folder.metadata().seed == 1
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from hooks import Hook, State
 from orchestrator import RunError, UsageError, open_run, run
+from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.cli import app
 from orchestrator.config.load import to_yaml
 from orchestrator.engines.session import Assignment, Session
@@ -75,6 +76,12 @@ def test_one_rank_comes_to_the_same_numbers_and_the_run_stays_as_it_is(tmp_path:
     assert "the losses of iterations 12 to 13 agree bit for bit with the stored ones" in told.stdout
     with pytest.raises(UsageError, match="no training row of iteration 99 on rank 0; the last is 14"):
         replay(done, 99)
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, names = run(described(), tmp_path, local=True), CheckpointStore.names
+    monkeypatch.setattr(CheckpointStore, "names", lambda store: [*names(store), "epoch-0009"])
+    assert replay(done, 12).checkpoint == "epoch-0001"
 
 
 def test_the_iteration_in_which_a_run_failed_fails_again(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from scipy.stats import kruskal
 
 from orchestrator.sweeps.results import analysis
-from orchestrator.sweeps.results.analysis import importance, importance_table, non_dominated
+from orchestrator.sweeps.results.analysis import (
+    configurations_table,
+    importance,
+    importance_table,
+    judged,
+    non_dominated,
+)
 
 NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan), st.just(math.inf))
 MODES = st.sampled_from(["max", "min"])
@@ -43,6 +49,17 @@ def test_equal_trials_stay_together_and_the_best_come_first() -> None:
 
 
 # Importance
+
+
+def test_repeats_are_judged_by_those_that_ended_well_and_whole_numbers_stay_whole() -> None:
+    columns = ["configuration", "status", "config/seed", "config/width", "config/lr", "val/loss"]
+    rows = [(0, "finished", 0, 16, 0.5, 0.4), (0, "failed", 1, 16, 0.5, 0.9), (1, "finished", 0, 32, 0.5, 0.6), (1, "stopped", 1, 32, 0.5, 0.8)]
+    trials = pd.DataFrame(rows, [f"trial-000{place}" for place in range(4)], columns)
+    table = configurations_table(trials, "val/loss", "min")
+    means = judged(trials, "val/loss").set_index("configuration")["val/loss"]
+    assert table["mean"].to_dict() == means.to_dict() == pytest.approx({1: 0.7, 0: 0.4})
+    assert table["config/width"].tolist() == [32, 16]
+    assert table["config/width"].dtype == "int64"
 
 
 def drawn(count: int, seed: int = 0) -> pd.DataFrame:
@@ -135,7 +152,7 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(monkeyp
     assert found["importance"].to_dict() == pytest.approx({"a": 0.5, "b": 0.5})
     assert found["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
     # Of trials that repeat each other the mean counts, and their seed is no parameter.
-    seeds = [table.assign(**{"configuration": range(5), "config/seed": seed, "score": reached + off}) for seed, off in enumerate((0.05, -0.05))]
+    seeds = [table.assign(**{"configuration": range(5), "status": "finished", "config/seed": seed, "score": reached + off}) for seed, off in enumerate((0.05, -0.05))]
     repeated = pd.concat(seeds, ignore_index=True)
     assert importance_table(repeated, "score", "max", "mean")["spread"].tolist() == pytest.approx(found["spread"].tolist())
     # Of very many not all are drawn, and the spread is still that of all.
