@@ -116,14 +116,6 @@ def _numbers(rows: pa.Table, name: str) -> NDArray[Any]:
     return cast(NDArray[Any], column.to_numpy())
 
 
-def stats_table(recorded: pa.Table, attempts: Sequence[Attempt]) -> pd.DataFrame:
-    """One row per rank, phase, epoch and iteration of the training that counted."""
-    if not recorded.column_names:
-        return pd.DataFrame(columns=FIRST)
-    rows = in_order(recorded.filter(~superseded(attempts, recorded.column_names)))
-    return _frame(rows.select(FIRST + [name for name in rows.column_names if name not in FIRST]))
-
-
 def _frame(rows: pa.Table) -> pd.DataFrame:
     """A DataFrame in the smallest types that are safe."""
     categories = [name for name in CATEGORIES if name in rows.column_names]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from orchestrator.stats.query import Rows
 from orchestrator.stats.summaries import all_seconds, by_hook, by_node, by_phase, by_rank, by_span, summarize
-from orchestrator.stats.tables import stats_table
 from tests.orchestrator.stats.test_query import NUMBERS, drawn
-from tests.orchestrator.stats.test_tables import FRESH, row, table
+from tests.orchestrator.stats.test_tables import loaded, row
 
 
 def two_ranks() -> pd.DataFrame:
@@ -21,10 +19,10 @@ def two_ranks() -> pd.DataFrame:
         for rank, times in enumerate(((1.0, 2.0, 3.0), (2.0, 4.0, 9.0)))
         for n, seconds in enumerate(times, start=1)
     ]
-    return stats_table(table(rows), [FRESH])
+    return loaded(rows)
 
 
-EMPTY = stats_table(pa.schema([]).empty_table(), [])
+EMPTY = loaded([])
 
 
 def test_the_summary_is_over_all_rows_and_names_the_slowest_rank() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,10 @@ from orchestrator.checkpoint.position import Position, Stage
 from orchestrator.errors import UsageError
 from orchestrator.records.metadata import Attempt
 from orchestrator.stats.compaction import compact
-from orchestrator.stats.reading import read_recorded
 from orchestrator.stats.recorded_files import recorded_files
 from orchestrator.stats.recorder import Recorder
 from orchestrator.stats.segments import pack
-from orchestrator.stats.tables import costs_table, load, stats_table
+from orchestrator.stats.tables import costs_table, load
 from orchestrator.storage import Storage
 
 FRESH = Attempt(0)
@@ -66,12 +67,19 @@ def record(storage: Storage, rows: list[dict[str, Any]], costs: list[dict[str, A
         recorder.close()
 
 
+def loaded(rows: list[dict[str, Any]], attempts: Sequence[Attempt] = (FRESH,)) -> pd.DataFrame:
+    """The table of rows that ranks have written."""
+    storage = Storage(f"memory://{uuid.uuid4()}")
+    record(storage, rows)
+    return load(storage, attempts)
+
+
 # Which rows count
 
 
 def test_one_attempt_counts_whole_and_is_in_order() -> None:
     rows = [row(0, "val", 0, 1, 2), row(0, "train", 0, 2, 2), row(0, "train", 0, 1, 1), row(0, "test", 0, 1, 2)]
-    stats = stats_table(table(rows), [FRESH])
+    stats = loaded(rows)
     assert keys(stats, "phase", "iteration") == [("train", 1), ("train", 2), ("val", 1), ("test", 1)]
     assert list(stats.columns) == ["rank", "node", "phase", "epoch", "iteration", "step", "attempt", "samples", "loss"]
 
@@ -80,7 +88,7 @@ def test_training_past_the_start_of_a_later_attempt_is_superseded() -> None:
     """Two micro-batches make a step; the second attempt begins at iteration 4, which is step 2."""
     first = [row(0, "train", 0, n, n // 2) for n in range(1, 8)]
     second = [row(1, "train", 0, n, n // 2) for n in range(5, 9)]
-    stats = stats_table(table(first + second), [FRESH, attempt(1, 4, 2, Stage.TRAIN)])
+    stats = loaded(first + second, [FRESH, attempt(1, 4, 2, Stage.TRAIN)])
     assert keys(stats, "iteration", "attempt") == [(n, 0) for n in (1, 2, 3, 4)] + [(n, 1) for n in (5, 6, 7, 8)]
 
 
@@ -96,32 +104,32 @@ def test_validation_is_done_again_only_from_a_checkpoint_before_it(stage: Stage,
     """Epochs of five steps, validated in two iterations; the checkpoint is of the end of the second epoch."""
     first = [row(0, "val", epoch, n, 5 * epoch + 5) for epoch in (0, 1, 2) for n in (1, 2)]
     second = [row(1, "val", 1, n, 10) for n in (1, 2)] if stage is Stage.TRAINED else []
-    stats = stats_table(table(first + second), [FRESH, attempt(1, 10, 10, stage)])
+    stats = loaded(first + second, [FRESH, attempt(1, 10, 10, stage)])
     assert sorted(keys(stats, "epoch", "iteration", "attempt")) == counting
 
 
 def test_validation_at_a_step_before_a_checkpoint_within_the_epoch_stays() -> None:
     rows = [row(0, "val", 0, 1, 4), row(0, "val", 0, 2, 8), row(1, "val", 0, 2, 8)]
-    stats = stats_table(table(rows), [FRESH, attempt(1, 6, 6, Stage.TRAIN)])
+    stats = loaded(rows, [FRESH, attempt(1, 6, 6, Stage.TRAIN)])
     assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 1)]
 
 
 def test_a_validation_at_the_same_step_but_before_an_iteration_that_made_none_stays() -> None:
     """Validated at step 7, then a step was left out, then came the checkpoint: still step 7, eight samples later."""
     rows = [row(0, "val", 0, n, 7, samples=56) for n in (1, 2)] + [row(0, "val", 0, 3, 7, samples=64)]
-    stats = stats_table(table(rows), [FRESH, attempt(1, 8, 7, Stage.TRAINED, samples=64)])
+    stats = loaded(rows, [FRESH, attempt(1, 8, 7, Stage.TRAINED, samples=64)])
     assert keys(stats, "iteration", "attempt") == [(1, 0), (2, 0)]
 
 
 def test_a_test_phase_is_always_done_again() -> None:
     rows = [row(0, "test", 1, 1, 10), row(1, "test", 1, 1, 10)]
-    stats = stats_table(table(rows), [FRESH, attempt(1, 10, 10, Stage.REPORTED)])
+    stats = loaded(rows, [FRESH, attempt(1, 10, 10, Stage.REPORTED)])
     assert keys(stats, "iteration", "attempt") == [(1, 1)]
 
 
 def test_an_attempt_that_began_anew_supersedes_all() -> None:
     rows = [row(0, "train", 0, 1, 0), row(0, "val", 0, 1, 0), row(1, "train", 0, 1, 0)]
-    stats = stats_table(table(rows), [FRESH, Attempt(1)])
+    stats = loaded(rows, [FRESH, Attempt(1)])
     assert keys(stats, "phase", "iteration", "attempt") == [("train", 1, 1)]
 
 
@@ -129,12 +137,12 @@ def test_a_third_attempt_may_go_back_behind_the_second() -> None:
     """The newest checkpoint was damaged, so the third began at an older one than the second had."""
     rows = [row(number, "train", 0, n, n) for number, begin in ((0, 1), (1, 7), (2, 5)) for n in range(begin, 10)]
     attempts = [FRESH, attempt(1, 6, 6, Stage.TRAIN), attempt(2, 4, 4, Stage.TRAIN)]
-    stats = stats_table(table(rows), attempts)
+    stats = loaded(rows, attempts)
     assert keys(stats, "iteration", "attempt") == [(n, 0) for n in range(1, 5)] + [(n, 2) for n in range(5, 10)]
 
 
 def test_without_rows_the_table_has_its_first_columns() -> None:
-    assert list(stats_table(pa.schema([]).empty_table(), []).columns) == ["rank", "node", "phase", "epoch", "iteration", "step"]
+    assert list(loaded([]).columns) == ["rank", "node", "phase", "epoch", "iteration", "step"]
     assert len(costs_table([], [])) == 0
 
 
@@ -151,8 +159,7 @@ ATTEMPTS = [FRESH, attempt(1, 3, 3, Stage.TRAIN)]
 
 def test_rows_of_all_ranks_and_attempts_are_read(tmp_path: Path) -> None:
     record(Storage(tmp_path), ROWS)
-    stats = stats_table(read_recorded(Storage(tmp_path), "rows"), ATTEMPTS)
-    pd.testing.assert_frame_equal(stats, load(Storage(tmp_path), ATTEMPTS))
+    stats = load(Storage(tmp_path), ATTEMPTS)
     assert keys(stats[stats["phase"] == "train"], "rank", "iteration", "attempt") == [
         (rank, n, 0 if n <= 3 else 1) for n in range(1, 8) for rank in (0, 1)
     ]
