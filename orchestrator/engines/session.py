@@ -181,8 +181,8 @@ class Session:
         elif trains_itself(type(resolved.task)):
             kind = OwnLoop
         else:
-            found = partial(Carrier if self._riders else Loop, data_of=self._data_of, origin=self._origin(experiment))
-            kind = partial(found, resumes=attempt.checkpoint is not None)
+            loop_class = Carrier if self._riders else Loop
+            kind = partial(loop_class, data_of=self._data_of, origin=self._origin(experiment), resumes=attempt.checkpoint is not None)
         loop = kind(resolved.task, experiment, resolved.hooks, self._context(experiment, attempt))
         self._put_where_it_goes_on(loop, attempt)
         if isinstance(loop, Carrier):

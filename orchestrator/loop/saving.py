@@ -66,7 +66,7 @@ class Saving:
         cursor: TrainingCursor,
         world: World,
         ledger: Ledger,
-        send_artifacts: Callable[[], None] = lambda: None,
+        send_artifacts: Callable[[], None],
     ) -> None:
         self.store, self._state, self._plan, self._world = store, state, plan, world
         self._contents, self._cursor = contents, cursor

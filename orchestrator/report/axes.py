@@ -14,6 +14,8 @@ from orchestrator.stats import quantities
 
 LOGARITHMIC_FROM = 100.0
 """From how many times the smallest value the largest has to be for a logarithmic axis."""
+LABELS = 5
+"""About how many values are labelled."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,7 @@ class Axis:
         return np.where(np.isfinite(numbers), (numbers - self.low) / (self.high - self.low), np.nan)
 
 
-def axis(
-    name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: bool | None = None, count: int = 5
-) -> Axis:
+def axis(name: str, values: ArrayLike, *, from_zero: bool = False, logarithmic: bool | None = None) -> Axis:
     """The axis for the finite ones of a column's values, whose name tells their unit.
 
     `logarithmic` None leaves it to the values: all above zero, and the largest LOGARITHMIC_FROM times the smallest;
@@ -57,9 +57,9 @@ def axis(
     if logarithmic is None:
         logarithmic = not from_zero and quantities.unit(name) != "bytes" and low > 0 and high / low >= LOGARITHMIC_FROM
     if logarithmic and low > 0 and high > low:
-        return Axis(low, high, _decades(name, low, high, count), logarithmic=True)
+        return Axis(low, high, _decades(name, low, high), logarithmic=True)
     low, high = _widened(low, high)
-    return Axis(low, high, _steps(name, low, high, count))
+    return Axis(low, high, _steps(name, low, high))
 
 
 def integer_axis(name: str, values: ArrayLike) -> Axis:
@@ -84,9 +84,9 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _steps(name: str, low: float, high: float, count: int) -> tuple[tuple[float, str], ...]:
+def _steps(name: str, low: float, high: float) -> tuple[tuple[float, str], ...]:
     label, size = units.scale(name, max(abs(low), abs(high)))
-    step = _round((high - low) / size / count)
+    step = _round((high - low) / size / LABELS)
     first, last = math.ceil(low / size / step - 1e-9), math.floor(high / size / step + 1e-9)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return tuple((index * step * size, _labelled(index * step, decimals, label)) for index in range(first, last + 1))
@@ -103,10 +103,10 @@ def _round(step: float) -> float:
     return power * next(nice for nice in (1, 2, 5, 10) if nice * power >= step * (1 - 1e-9))
 
 
-def _decades(name: str, low: float, high: float, count: int) -> tuple[tuple[float, str], ...]:
+def _decades(name: str, low: float, high: float) -> tuple[tuple[float, str], ...]:
     """Powers of ten; where there are few, also twice and five times of each."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    every = max(1, math.ceil((last - first) / count))
+    every = max(1, math.ceil((last - first) / LABELS))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     values = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
     return tuple((value, quantities.text(name, value)) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9))

@@ -28,11 +28,11 @@ def best_and_others(ordered: Sequence[Entry], most: int) -> list[Entry]:
     return [*ordered[:best], *(ordered[place] for place in others)]
 
 
-def told(shown: int, count: int, what: str = "drawn") -> str:
+def told(shown: int, count: int) -> str:
     """Says how many of the trials `best_and_others` has taken; nothing where that is all."""
     if shown >= count:
         return ""
-    return f"{shown:,} of {count:,} trials are {what}: the best {shown // 2:,}, and others evenly down to the worst."
+    return f"{shown:,} of {count:,} trials are drawn: the best {shown // 2:,}, and others evenly down to the worst."
 
 
 def shortened(table: pd.DataFrame) -> pd.DataFrame:

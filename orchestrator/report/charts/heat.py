@@ -20,17 +20,17 @@ TOP = 0.95
 """The share of cells that the colours tell apart; those above it have the last colour."""
 
 
-def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: str, note: str = "") -> Markup:
-    """A picture of a grid, its first row above; `column` tells the unit."""
+def heat_map(title: str, column: str, grid: Grid, note: str) -> Markup:
+    """A picture of a grid of ranks by iterations, its first row above; `column` tells the unit."""
     known = grid.values[np.isfinite(grid.values)]
     low, top, most = float(known.min()), float(np.quantile(known, TOP)), float(known.max())
     at = np.nanargmax(grid.values)
-    worst = f"{row_name} {grid.rows.flat[at]} at {column_name} {grid.columns.flat[at]}"
+    worst = f"rank {grid.rows.flat[at]} at iteration {grid.columns.flat[at]}"
     picture = element(
         "img", src=f"data:image/png;base64,{_base64(png(_shades(grid.values, low, top)))}", alt="", class_="heat",
         data_values=_base64(grid.values.astype("<f4").tobytes()), data_rows=_packed(grid.rows),
         data_columns=_packed(grid.columns), data_width=grid.values.shape[1], data_height=grid.values.shape[0],
-        data_row=row_name, data_column=column_name, data_unit=quantities.unit(column),
+        data_row="rank", data_column="iteration", data_unit=quantities.unit(column),
     )  # fmt: skip
     x = axes.category_axis([quantities.number(int(last)) for _, last in grid.column_groups], most=6)
     down = axes.category_axis(_stretches(grid.row_groups))
@@ -45,19 +45,19 @@ def heat_map(title: str, column: str, grid: Grid, row_name: str, column_name: st
         frame.plot([], x, y, label, over=picture, style=f"--rows:{len(grid.row_groups)}", class_="plot short"),
         note=note,
         legend=scale,
-        data=_table(title, column, grid, row_name, column_name),
+        data=_table(title, column, grid),
         wide=True,
     )
 
 
-def _table(title: str, column: str, grid: Grid, row_name: str, column_name: str) -> Markup:
+def _table(title: str, column: str, grid: Grid) -> Markup:
     """Each row of the picture in a few numbers."""
     rows = []
     for name, values, origin, at in zip(_stretches(grid.row_groups), grid.values, grid.rows, grid.columns, strict=True):
         if np.isfinite(values).any():
             largest = int(np.nanargmax(values))
             rows.append((name, np.nanmedian(values), values[largest], origin[largest], at[largest]))
-    columns = (row_name, f"median/{column}", f"largest/{column}", f"of {row_name}", f"at {column_name}")
+    columns = ("rank", f"median/{column}", f"largest/{column}", "of rank", "at iteration")
     return table(title, columns, rows, headings={columns[1]: "median of its cells", columns[2]: "largest"})
 
 

@@ -90,7 +90,7 @@ def _heat_maps(rows: Rows) -> Markup:
     within = int(rows.aggregate({"all": "max(iteration - first) + 1"}, [], TRAINING, rows.blocks)["all"].iloc[0])
     # A span in which nothing ever happened makes no picture.
     panels = [
-        (name.strip("()"), heat_map(f"{name.strip('()')}, by rank and iteration", "step_s", grid, "rank", "iteration", _note(grid, within)))
+        (name.strip("()"), heat_map(f"{name.strip('()')}, by rank and iteration", "step_s", grid, _note(grid, within)))
         for name, grid in grids.items()
         if np.nanmax(grid.values, initial=0.0) > 0
     ]

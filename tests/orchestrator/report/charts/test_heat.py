@@ -34,7 +34,7 @@ def made() -> str:
     values[2, 0] = np.nan
     ranks, iterations = (places.ravel() for places in np.mgrid[0:3, 1:5])
     grid = worst_of_bins(Rows.of(pd.DataFrame({"rank": ranks, "iteration": iterations, "x": values.ravel() / 1000})), ["x"], 9, 9)["x"]
-    return heat_map("own work", "step_s", grid, "rank", "iteration", "How.")
+    return heat_map("own work", "step_s", grid, "How.")
 
 
 def test_larger_numbers_have_later_shades_and_missing_ones_none() -> None:
