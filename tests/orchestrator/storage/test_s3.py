@@ -230,6 +230,12 @@ def requests(bucket: str, caplog: pytest.LogCaptureFixture) -> Iterator[Callable
 
 
 def test_what_is_asked_of_the_store_is_counted(bucket: str, requests: Callable[[], list[str]]) -> None:
+    from pyarrow import ArrowInvalid, fs
+
+    try:
+        fs.FileSystem.from_uri("s3://anything?allow_delayed_open=true")
+    except ArrowInvalid:
+        pytest.skip("an older pyarrow, which writes what is small in parts too")
     storage = Storage(f"{bucket}/counted")
     for number in range(40):
         storage.write(f"run-{number:02d}/run.json", b"{}")
