@@ -15,6 +15,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from hooks.parts.error_text import named_text
 from orchestrator.cluster.job import Job
 from orchestrator.cluster.packing import Pack
 from orchestrator.engines.ray_environment import environment_values, set_environment
@@ -163,7 +164,7 @@ class Jobs:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].split(". ")[0].rstrip(".:")
+    return named_text(error).removeprefix(f"{type(error).__name__}: ").splitlines()[0].split(". ")[0].rstrip(".:")
 
 
 def _dashboard(address: str | None) -> str:

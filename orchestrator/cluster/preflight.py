@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hooks.parts.error_text import named_text
 from orchestrator.cluster.checks import Finding, Level, Node, findings
 from orchestrator.cluster.probe import Facts, Probe
 from orchestrator.config.experiment import Experiment
@@ -153,8 +154,8 @@ class _Gathering:
         for answer in ready:
             try:
                 answers[asked[answer]] = self._ray.get(answer)
-            except Exception as error:
-                self._silent[asked[answer]] = str(error).strip().splitlines()[-1]
+            except Exception as error:  # whatever a node raises, the others are asked on; the last line of Ray's is the node's own
+                self._silent[asked[answer]] = named_text(error).strip().splitlines()[-1]
         self._silent.update({asked[answer]: f"nothing came within {ANSWER_S:g} s" for answer in late})
         return answers
 

@@ -97,6 +97,14 @@ def test_a_node_that_is_silent_and_one_that_fails_are_named_and_the_others_go_on
         looked.refuse()
 
 
+def test_a_node_that_fails_without_a_word_is_told_with_the_error_s_class(tmp_path: Path) -> None:
+    def speechless() -> None:
+        raise AssertionError
+
+    looked = look_at_cluster(StandIn(a={}, b={"facts": speechless}), str(tmp_path))
+    assert [error.what for error in looked.errors] == ["did not answer: AssertionError"]
+
+
 def test_a_clock_that_is_wrong_is_measured(tmp_path: Path) -> None:
     looked = look_at_cluster(StandIn(a={"clock": lambda: time.time() - 100}), str(tmp_path))
     assert looked.nodes[0].clock_offset_s == pytest.approx(-100, abs=0.5)
