@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from functools import cache
+from operator import methodcaller
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +47,7 @@ def shared_tables(storage: Storage, attempts: Sequence[Attempt], schema: pa.Sche
         there, _ = described(place, files)
         needed = pa.schema([field for field in there if field.name in schema.names or field.name in _NEEDED])
         counting = (pc.field("attempt") == attempt.rides_on.attempt) & (pc.field("phase") == "train") & _counts(attempt, attempts)
-        for table in recorded_tables(place, files, needed, lambda rows, counting=counting: rows.filter(counting), where):  # type: ignore[misc]
+        for table in recorded_tables(place, files, needed, methodcaller("filter", counting), where):
             number = pa.repeat(pa.scalar(attempt.number, table.schema.field("attempt").type), len(table))
             yield table.set_column(table.column_names.index("attempt"), "attempt", number)
 
