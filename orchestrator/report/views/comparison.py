@@ -62,7 +62,10 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.
     rows = [(str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns)) for number, row in shown.iterrows()]
     headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"} | {name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)}
     listed = table("Those with the most trials that ended well first, then by their mean", ("configuration", *columns), rows, headings=headings, class_="sortable")
-    note = "A dot is the mean over seeds, a line its 95 % interval by Student's t; the best configuration is in gold, and the best of its trials is called the best."
+    note = (
+        "In the order of the table, which is not their number: a dot is the mean over seeds, a line its 95 % interval by Student's t; the best configuration is in gold, "
+        "and the best of its trials is called the best."
+    )
     some = f" {len(shown):,} of {len(found):,} configurations, the best first." if len(shown) < len(found) else ""
     return page.Section("configurations", title, joined([listed, intervals(f"{metric} of each configuration", shown, metric, note)]), some.strip())
 
