@@ -19,7 +19,7 @@ BIN = Path(sys.executable).parent
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "hookyard --help": [str(BIN / "hookyard"), "--help"],
-    "hookyard ls": [str(BIN / "hookyard"), "ls"],
+    "hookyard ls": [str(BIN / "hookyard"), "ls", "--storage", str(Path(__file__).parent)],
     "ray --help": [str(BIN / "ray"), "--help"],
     "accelerate --help": [str(BIN / "accelerate"), "--help"],
 }
