@@ -48,12 +48,13 @@ def curves(random: np.random.Generator, configurations: int, seeds: int, kind: s
         noise = 0.007 * random.standard_t(2, noise.shape)
     if kind == "a seed in 20 goes wrong":
         noise = 0.6 * noise - 0.2 * (random.random(noise.shape) < 0.05)
-    height = (ends[:, None] + noise + random.normal(0, 0.01, seeds))[:, :, None]
+    of_seed = random.normal(0, 0.05 if kind == "good and bad seeds" else 0.01, seeds)
+    height = (ends[:, None] + noise + of_seed)[:, :, None]
     rise = 0.7 * np.exp(-np.arange(1, REPORTS + 1) / pace[:, None])[:, None, :]
     return height - rise + random.normal(0, 0.003, (configurations, seeds, REPORTS))
 
 
-KINDS = ("plain", "crossing", "noisier where worse", "heavy tails", "a seed in 20 goes wrong", "nearly equal")
+KINDS = ("plain", "crossing", "noisier where worse", "heavy tails", "a seed in 20 goes wrong", "good and bad seeds", "nearly equal")
 
 
 def digits_pool() -> Curves:
@@ -96,19 +97,22 @@ def settings(found: Curves, scheduler: Any) -> Sweep:
 
 
 def race(found: Curves, at_once: int) -> tuple[int, int]:
-    """So many trials at a time, all of the same length."""
-    run, reached, steps = Race(settings(found, "race"), {}), found.max(2), 0
+    """So many trials at a time, which report in turn."""
+    run, steps, under_way = Race(settings(found, "race"), {}), 0, dict[int, Iterator[float]]()
     while True:
-        together = []
-        while len(together) < at_once and (number := run.next_trial()) is not None:
-            together.append(number)
-        if not together:
+        while len(under_way) < at_once and (number := run.next_trial()) is not None:
+            under_way[number] = iter(found.reshape(-1, found.shape[2])[number])
+        if not under_way:
             break
-        for number in together:
-            steps += found.shape[2]
-            run.reported(number, {"m": reached.ravel()[number]})
-            run.ended(number, failed=False)
-    return max(set(range(len(found))) - run.left.keys(), key=lambda one: reached[one].mean()), steps
+        for number, curve in [*under_way.items()]:
+            value = None if run.reason_to_stop(number) else next(curve, None)
+            if value is None:
+                del under_way[number]
+                run.ended(number, failed=False)
+                continue
+            steps += 1
+            run.reported(number, {"m": value})
+    return max(set(range(len(found))) - run.left.keys(), key=lambda one: found[one].max(1).mean()), steps
 
 
 def asha(found: Curves, grace_period: int, folder: RunFolder) -> tuple[int, int]:

@@ -125,7 +125,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     from orchestrator.sweeps.results.analysis import CONFIG, best_first
 
     metric, _ = sweep.objective
-    trials = best_first(sweep.trials, dict(sweep.objectives))
+    trials = best_first(sweep.trials, dict(sweep.objectives), sweep.judge)
     summary = _summary(sweep, trials)
     if as_json:
         return print_json({**summary, "trials": trials.reset_index().to_dict("records")})
@@ -169,7 +169,7 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
 
     told = [name for name in rows[0] if name not in ("failed", "stopped") or any(row[name] for row in rows)]
     headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
-    quantity = dict.fromkeys(("mean", "std", "low", "high"), metric)
+    quantity = dict.fromkeys(("mean", "std", "low", "high", "bound"), metric)
     print_table(
         [headings.get(name, name.removeprefix(CONFIG)) for name in told],
         [[cell(quantity.get(name, name), row[name]) for name in told] for row in rows],
@@ -177,12 +177,12 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
     echo("")
 
 
-def _of_configurations(trials: pd.DataFrame, metric: str, mode: str) -> list[str]:
+def _of_configurations(trials: pd.DataFrame, metric: str, mode: str, judge: str) -> list[str]:
     """Which configuration is the best, and which of fewer trials is ahead of it."""
     from orchestrator.stats.configurations import ahead_with_fewer
     from orchestrator.sweeps.results.analysis import configurations_of
 
-    ordered = configurations_of(trials, metric, mode)
+    ordered = configurations_of(trials, metric, mode, judge)
     ahead = ahead_with_fewer(ordered, mode)
     best = f"best configuration: {ordered[0].number} with {metric} {ordered[0].in_words(metric)}; the best of them is called best"
     return [best, *([f"of fewer trials, configuration {ahead.number} is better: {ahead.in_words(metric)}"] if ahead else [])]
@@ -215,7 +215,7 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     values: Any = trials[metric].dropna() if len(trials) else ()
     best = values.index[0] if len(values) else None
     reached = sweep.trial(best).best if best else None
-    mattered = importance_table(trials, metric, mode, "variance") if len(judged(trials, metric)) >= ENOUGH else None
+    mattered = importance_table(trials, metric, mode, "variance", sweep.judge) if len(judged(trials, metric, mode, sweep.judge)) >= ENOUGH else None
     repeated = sweep.repeats > 1 and best is not None
     known = len(trials) and len(sweep.objectives) > 1 and {*dict(sweep.objectives)} <= {*trials.columns}
     return {
@@ -226,9 +226,9 @@ def _summary(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "riders": _riders(trials),
         "best": str(sweep.folder.storage / "trials" / best) if best else None,
         "value": values[best] if best else None,
-        "configurations": configurations_table(trials, metric, mode).reset_index().to_dict("records") if repeated else [],
+        "configurations": configurations_table(trials, metric, mode, sweep.judge).reset_index().to_dict("records") if repeated else [],
         "left": [left.configuration for left in RaceLog(sweep.folder).read()],
-        "of_configurations": _of_configurations(trials, metric, mode) if repeated else [],
+        "of_configurations": _of_configurations(trials, metric, mode, sweep.judge) if repeated else [],
         "reached": asdict(reached) if reached else None,
         "use": asdict(Use.of(sweep.folder, "best")) if reached and reached.checkpoint else None,
         "importance": {} if mattered is None else mattered["importance"].to_dict(),

@@ -87,7 +87,7 @@ class Median(Model):
 
 
 class Race(Model):
-    """Configurations race over seeds: all are run with the first, and one is left when paired differences say that it will not win."""
+    """Configurations race over seeds: all are run with the first, and one is left when differences between seeds say that it will not win."""
 
     type: Literal["race"] = "race"
     level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
@@ -195,6 +195,9 @@ class Sweep(Model):
     """How many trials there are; by default those of the grid, or of one configuration."""
     repeats: Annotated[int, Ge(1)] = 1
     """Trials of each configuration: with the experiment's `seed`, with the next whole number, and so on."""
+    judge: Literal["mean", "bound"] = "mean"
+    """What `repeats` of a configuration are judged by: their `mean`, or its lower confidence `bound`, a standard error below the mean
+    (above it where less is better)."""
     search: Literal["grid", "random", "optuna"] = "random"
     """Where the next configuration comes from; `optuna` (TPE) learns from the trials before, and needs that extra."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MOST_LISTED)
@@ -268,6 +271,10 @@ def contradictions(sweep: Sweep) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("repeats", "scheduler"), f"repeats does not go with {kind}, whose trials take over each other's weights and values; write trials for a larger population"
     if kind == "race" and sweep.repeats == 1:
         yield ("repeats", "scheduler"), "race compares configurations over seeds, and repeats: 1 has one of each; write repeats: 5, say"
+    if sweep.judge == "bound" and sweep.repeats == 1:
+        yield ("judge", "repeats"), "judge: bound is of the trials of a configuration, and repeats: 1 has one of each; write repeats: 5, say"
+    if sweep.judge == "bound" and kind == "race":
+        yield ("judge", "scheduler"), "judge: bound does not go with race, whose winner has the best mean; leave out one of them"
     if kind == "race" and sweep.search == "optuna":
         yield ("scheduler", "search"), "race begins with all configurations, and search: optuna chooses each by those before; write search: random or grid"
     if kind == "race" and sweep.budget and sweep.budget.trials:

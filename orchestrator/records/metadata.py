@@ -37,6 +37,8 @@ class SweepMetadata:
     """Each metric with its mode."""
     repeats: int = 1
     """Trials of each configuration."""
+    judge: str = "mean"
+    """What these are judged by."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ class Configuration:
     """Between seeds; NaN of fewer than two."""
     half_width: float
     """Of the mean's interval, by Student's t."""
+    merit: float
+    """What it is judged by: the mean, or its bound."""
     failed: int
     stopped: int
 
@@ -63,8 +65,17 @@ class Configuration:
         return f"{quantities.text(metric, self.mean)}{around} ({over}){f', {self.failed} failed' if self.failed else ''}"
 
 
-def configurations(repeats: Iterable[Repeat], mode: str) -> list[Configuration]:
-    """All configurations, the best first: those with the most trials that ended well, and among these by their mean, `max` or `min`.
+def group_merit(values: Sequence[float], mode: str, judge: str) -> float:
+    """What the repeats of a configuration are judged by: their `mean`, or its `bound`, a standard error worse; one alone by itself."""
+    mean = fmean(values)
+    if judge == "mean" or len(values) < 2 or not math.isfinite(mean):
+        return mean
+    error = stdev(values) / math.sqrt(len(values))
+    return mean - error if mode == "max" else mean + error
+
+
+def configurations(repeats: Iterable[Repeat], mode: str, judge: str = "mean") -> list[Configuration]:
+    """All configurations, the best first: those with the most trials that ended well, and among these by their mean or its bound, `max` or `min`.
 
     So a configuration whose trials failed, or were not begun, is never called better than one that has held with more seeds.
     """
@@ -72,18 +83,19 @@ def configurations(repeats: Iterable[Repeat], mode: str) -> list[Configuration]:
     for repeat in repeats:
         groups.setdefault(repeat.configuration, []).append(repeat)
     sign = -1 if mode == "max" else 1
-    found = [_of(number, group, sign) for number, group in sorted(groups.items())]
-    return sorted(found, key=lambda one: (-one.n, math.isnan(one.mean), sign * one.mean))
+    found = [_of(number, group, mode, judge) for number, group in sorted(groups.items())]
+    return sorted(found, key=lambda one: (-one.n, math.isnan(one.merit), sign * one.merit))
 
 
 def ahead_with_fewer(ordered: Sequence[Configuration], mode: str) -> Configuration | None:
-    """The configuration whose mean is better than that of the first, though it is of fewer trials; None where there is none."""
+    """The configuration that is judged better than the first, though it is of fewer trials; None where there is none."""
     sign = -1 if mode == "max" else 1
-    better = [one for one in ordered[1:] if one.n and sign * one.mean < sign * ordered[0].mean]
-    return min(better, key=lambda one: sign * one.mean, default=None)
+    better = [one for one in ordered[1:] if one.n and sign * one.merit < sign * ordered[0].merit]
+    return min(better, key=lambda one: sign * one.merit, default=None)
 
 
-def _of(number: int, group: Sequence[Repeat], sign: int) -> Configuration:
+def _of(number: int, group: Sequence[Repeat], mode: str, judge: str) -> Configuration:
+    sign = -1 if mode == "max" else 1
     judged = sorted((one for one in group if one.value is not None and one.value == one.value), key=lambda one: (sign * (one.value or 0), one.trial))
     ended = [one for one in judged if one.status in ENDED]
     values = [float(one.value or 0) for one in ended or judged]
@@ -95,6 +107,7 @@ def _of(number: int, group: Sequence[Repeat], sign: int) -> Configuration:
         fmean(values) if values else math.nan,
         spread,
         quantile((1 + CONFIDENCE) / 2, len(values) - 1) * spread / math.sqrt(len(values)) if len(values) > 1 else math.nan,
+        group_merit(values, mode, judge) if values else math.nan,
         sum(one.status in ("failed", "lost", "damaged") for one in group),
         sum(one.status == "stopped" for one in group),
     )

@@ -144,13 +144,12 @@ def go_on(folder: RunFolder, lease: Lease, *, failed: bool, accept_changes: bool
         settings = experiment.sweep
         assert settings is not None
         previous = previous_trials(folder, settings, failed_again=failed, unbegun=_left_trials(folder, settings))
-    if not remaining_trials(settings, previous):
+    if not _is_left_to_do(folder, settings, previous):
+        begun = sum(trial.begun for trial in previous.values())
         if metadata.status in ("running", "interrupted"):
-            say(f"All {len(previous)} trials of {folder} are over; nothing is left but to write that down.")
+            say(f"All {begun} trials of {folder} are over; nothing is left but to write that down.")
             return _concluded(folder, experiment)
-        tried = sum(trial.failed for trial in previous.values())
-        hint = f"; with --failed, the {tried} that failed are tried again" if tried else ""
-        raise UsageError(f"all {len(previous)} trials of {folder} are over; there is nothing to resume{hint}")
+        raise UsageError(f"all {begun} trials of {folder} are over; there is nothing to resume{_hint_of_failed(folder, settings, previous, failed)}")
     _refuse_what_is_missing(experiment, settings, metadata.local, address)
     again = {"status": "running", "error": None, "stopped": [], "sweep": _described(settings), "resumed": [*metadata.resumed, now()]}
     with nothing_started():
@@ -206,7 +205,7 @@ def _is_trained_here(trial: RunMetadata) -> bool:
 def _described(settings: Settings) -> dict[str, Any]:
     """What trials are judged by, with several metrics the first and all of them; and how many there are to be."""
     metric, mode = settings.objectives[0]
-    counts = {"trials": count_trials(settings), "repeats": settings.repeats}
+    counts = {"trials": count_trials(settings), "repeats": settings.repeats, "judge": settings.judge}
     return {"metric": metric, "mode": mode, "objectives": settings.objectives, **counts}
 
 
@@ -283,6 +282,22 @@ def _race(
     return Race(settings, previous, log.read(), leaves=leaves, expects=expects, is_over=is_over)
 
 
+def _is_left_to_do(folder: RunFolder, settings: Settings, previous: Mapping[int, PreviousTrial]) -> bool:
+    """Whether a trial is yet to begin, or to go on. A race needs no more of configurations that it left or of which more trials failed than of others."""
+    if isinstance(settings.scheduler, RaceSettings):
+        return Race(settings, previous, RaceLog(folder).read()).has_more
+    return bool(remaining_trials(settings, previous))
+
+
+def _hint_of_failed(folder: RunFolder, settings: Settings, previous: Mapping[int, PreviousTrial], asked: bool) -> str:
+    """What can be done about trials that failed, where there are some."""
+    failed = {number for number, trial in previous.items() if trial.failed}
+    needed = failed - {*_left_trials(folder, settings)}
+    if needed and not asked:
+        return f"; with --failed, the {len(needed)} that failed {'are' if len(needed) > 1 else 'is'} tried again"
+    return f"; the race has left the configurations of the {len(failed)} that failed" if failed else ""
+
+
 def _left_trials(folder: RunFolder, settings: Settings) -> Iterator[int]:
     """The trials of configurations that a race has left."""
     for left in RaceLog(folder).read():
@@ -313,7 +328,7 @@ def _best_trial(done: Sweep) -> dict[str, Any] | None:
         return None
     if trial.best is None:
         return None
-    leader = configurations_of(done.trials, *done.objective)[0] if done.repeats > 1 else None
+    leader = configurations_of(done.trials, *done.objective, done.judge)[0] if done.repeats > 1 else None
     of_group = {"configuration": leader.number, "mean": leader.mean, "in_words": leader.in_words(done.objective[0])} if leader else {}
     return {"trial": trial.name, **asdict(trial.best), **of_group}
 

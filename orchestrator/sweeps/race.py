@@ -1,12 +1,9 @@
 """A race of configurations over seeds: which trial begins next, and which configurations are left as they will not win. Driver; needs no Ray.
 
-All are trained with the first seed to their end, as curves may cross. From then on seed follows seed, the best so far first, and a
-configuration is left when it is too unlikely that its mean over all seeds will pass that of the leader. Trials with the same seed see the
-same samples in the same order, so their differences are paired. With n pairs of R, whose mean is d and whose variance is v, the mean over
-all R is predicted as in stochastic curtailment (Lan, Simon and Halperin 1982): the leader falls behind with the probability that
-Student's t is above d * sqrt(n * R / ((R - n) * v)). The variance is the larger of that of the pairs themselves and of what is left of
-all configurations at least as good when the means of configurations and seeds are taken off. Each of C configurations may be left
-with a probability up to level / (C - 1), so that whichever would have won is left with no more than `level`, as far as differences between seeds are normal.
+All are trained with the first seed to their end, as curves may cross. Then the best so far goes on with the seeds it has not had, and the others seed
+by seed. A configuration is left when it is too unlikely that its mean over all seeds will pass that of the leader, the one with the best mean to be expected;
+from its second trial on that is asked at each report. Each of C configurations may be left with a probability up to level / (C - 1), so that whichever
+would have won is left with no more than `level`, as far as differences between seeds are normal.
 """
 
 from __future__ import annotations
@@ -14,24 +11,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
-from statistics import fmean, variance
+from statistics import fmean
 from typing import Any
 
 from orchestrator.config.space import count_trials
 from orchestrator.config.sweep import Race as RaceSettings
 from orchestrator.config.sweep import Sweep
 from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.stats.student_t import tail
 from orchestrator.storage.stored_data import append_line, read_lines
+from orchestrator.sweeps.prognosis import Prognosis
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 
 FILE = "race.jsonl"
-_BELIEVED = 4
-"""Degrees of freedom from which on no difference between seeds at all is no accident of a metric in coarse steps."""
-_ROUNDING = 1e-12
-"""What float64 may leave of the difference of equal sums, relative to them: some thousand times its precision."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +33,9 @@ class Left:
     configuration: int
     leader: int
     seeds: int
-    """Pairs there were."""
+    """Of how many of its trials that was told, with those under way."""
     behind: float
-    """By how much its mean over these was worse."""
+    """By how much its mean was worse, as far as it could be told."""
     probability: float
     """That it would have passed the leader with all seeds."""
     time: str = ""
@@ -94,16 +86,17 @@ class Race:
         self._metric, self._sign = metric, 1 if mode == "max" else -1
         self._leaves, self._expects, self._is_over = leaves, expects, is_over
         self.left = {one.configuration: one for one in left}
-        self._reached: dict[int, float] = {}
-        """The best of each trial so far, more is better."""
-        self._seeds: defaultdict[int, dict[int, float]] = defaultdict(dict)
-        """Configuration to what it reached with each seed that is through."""
+        self._curves: defaultdict[int, list[float]] = defaultdict(list)
+        """The best of each trial after each of its reports, more is better."""
+        self._through: defaultdict[int, dict[int, list[float]]] = defaultdict(dict)
+        """Configuration to these of each seed that is through."""
         self._failed: defaultdict[int, set[int]] = defaultdict(set)
         self._begun: set[int] = set()
-        self._again = [number for number, trial in sorted(previous.items()) if not trial.over]
+        begun = (number for number, trial in sorted(previous.items()) if not trial.over)
+        self._again = [number for number in begun if not (previous[number].failed and number // self._repeats in self.left)]
         for number, trial in previous.items():
             for report in trial.reports:
-                self.reported(number, report)
+                self._keep(number, report)
             if trial.over and trial.begun:
                 self._begun.add(number)
                 self._count_end(number, failed=trial.failed)
@@ -119,6 +112,11 @@ class Race:
         """How many trials there may be yet, with those begun, as far as is known by now."""
         return len(self._begun.union(*map(self._trials_of, self._contenders())))
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a trial is yet to begin, or to go on."""
+        return bool(self._again) or self.most > len(self._begun)
+
     def next_trial(self) -> int | None:
         """The trial that begins now; None where it takes others that are under way to tell, or all is told."""
         chosen = self._again.pop(0) if self._again else self._next()
@@ -132,20 +130,32 @@ class Race:
         return not self._under_way()
 
     def reported(self, number: int, report: Mapping[str, Any]) -> None:
-        """A trial has reported."""
-        value = self._sign * report[self._metric]
-        if math.isfinite(value):
-            self._reached[number] = max(value, self._reached.get(number, value))
+        """A trial has reported; those that will not win are left. Where none of its configuration is through nothing is told from how it
+        begins, and from its last report when it has ended."""
+        self._keep(number, report)
+        through = self._through[number // self._repeats].values()
+        if len(self._curves[number]) < max(map(len, through), default=0) and not self._is_over():
+            self._leave()
 
     def ended(self, number: int, *, failed: bool) -> None:
         """A trial is over; those that will not win are left."""
         if self._is_over():
             return
         self._count_end(number, failed=failed)
+        self._leave()
+        self._expect()
+
+    def _keep(self, number: int, report: Mapping[str, Any]) -> None:
+        value, curve = self._sign * report[self._metric], self._curves[number]
+        if report.get("training_iteration", len(curve) + 1) <= len(curve):
+            return  # made again, after its rank or process was replaced
+        best = curve[-1] if curve else -math.inf
+        curve.append(max(best, value) if math.isfinite(value) else best)
+
+    def _leave(self) -> None:
         for left in self._that_will_not_win():
             self.left[left.configuration] = left
             self._leaves(left)
-        self._expect()
 
     def _expect(self) -> None:
         """Says how many trials there are to be where that is another number than before."""
@@ -160,27 +170,33 @@ class Race:
 
     def _count_end(self, number: int, *, failed: bool) -> None:
         configuration, seed = divmod(number, self._repeats)
-        if failed or number not in self._reached:
+        curve = self._curves[number]
+        if failed or not curve or math.isinf(curve[-1]):
             self._failed[configuration].add(seed)
         else:
-            self._seeds[configuration][seed] = self._reached[number]
+            self._through[configuration][seed] = curve
 
     # Which begins
 
     def _next(self) -> int | None:
         contenders = self._contenders()
-        to_come = {one: next((number for number in self._trials_of(one) if number not in self._begun), None) for one in contenders}
-        seeds = {one: number % self._repeats for one, number in to_come.items() if number is not None}
+        seeds: dict[int, int] = {one: min(to_come) % self._repeats for one in contenders if (to_come := {*self._trials_of(one)} - self._begun)}
         if not seeds:
             return None
-        seed, under_way = min(seeds.values()), [number for number in self._under_way() if number // self._repeats in contenders]
+        under_way = [number % self._repeats for number in self._under_way() if number // self._repeats in contenders]
+        seed, best_first = min(seeds.values()), sorted(seeds, key=lambda one: (-self._mean(one), one))
+        if seed and 0 in under_way:
+            return None
+        leader = max(contenders, key=lambda one: (self._mean(one), -one))
+        if seed and leader in seeds:
+            return self._trials_of(leader)[seeds[leader]]
         if not under_way:
             # Half of them, so that the worse half is judged by the better one before it begins.
             self._to_begin = math.ceil(len(contenders) / 2)
-        if seed and (any(number % self._repeats < seed for number in under_way) or not self._to_begin):
+        if seed and (any(earlier < seed for earlier in under_way) or not self._to_begin):
             return None
         self._to_begin = max(0, self._to_begin - 1)
-        return to_come[min((one for one in seeds if seeds[one] == seed), key=lambda one: (-self._mean(one), one))]
+        return self._trials_of(next(one for one in best_first if seeds[one] == seed))[seed]
 
     def _contenders(self) -> list[int]:
         """Those not left; one of which more trials failed than of another cannot be the best."""
@@ -193,45 +209,28 @@ class Race:
 
     def _under_way(self) -> list[int]:
         through = ((number, *divmod(number, self._repeats)) for number in self._begun)
-        return [number for number, one, seed in through if seed not in self._seeds[one] and seed not in self._failed[one]]
+        return [number for number, one, seed in through if seed not in self._through[one] and seed not in self._failed[one]]
 
     def _mean(self, configuration: int) -> float:
-        return fmean(self._seeds[configuration].values()) if self._seeds[configuration] else -math.inf
+        through = self._through[configuration].values()
+        return fmean(curve[-1] for curve in through) if through else -math.inf
 
     # Which is left
 
     def _that_will_not_win(self) -> Iterator[Left]:
-        known = [one for one in self._contenders() if self._seeds[one]]
-        shared = set[int]().union(*(self._seeds[one] for one in known)).intersection(*(self._seeds[one] for one in known))
-        if not shared:
+        through = {one: self._through[one] for one in self._contenders() if self._through[one]}
+        under_way: defaultdict[int, dict[int, list[float]]] = defaultdict(dict)
+        for number in self._under_way():
+            if curve := self._curves[number]:
+                under_way[number // self._repeats][number % self._repeats] = curve
+        if not through:
             return
-        mean = {one: fmean(self._seeds[one][seed] for seed in shared) for one in known}
-        leader, *others = ordered = sorted(known, key=lambda one: -mean[one])
-        for place, other in enumerate(others, 2):
-            pairs = [self._seeds[leader][seed] - self._seeds[other][seed] for seed in self._seeds[leader].keys() & self._seeds[other].keys()]
-            probability = self._probability(pairs, ordered[:place])
-            if probability is not None and probability <= self._level:
-                yield Left(other, leader, len(pairs), fmean(pairs), probability)
-
-    def _probability(self, pairs: Sequence[float], among: Sequence[int]) -> float | None:
-        """That the mean over all seeds is against the leader; None where there is nothing to tell from, or to save."""
-        behind, to_come = fmean(pairs), self._repeats - len(pairs)
-        spread, freedom = max((self._noise(among, self._seeds[one].keys()) for one in among), key=lambda noise: noise[1])
-        if behind <= 0 or not to_come or not freedom:
-            return None
-        spread = max(spread, variance(pairs)) if len(pairs) > 1 else spread
-        if not spread:
-            return 0.0 if freedom >= _BELIEVED else None
-        return tail(behind * math.sqrt(len(pairs) * self._repeats / (to_come * spread)), freedom)
-
-    def _noise(self, among: Sequence[int], seeds: AbstractSet[int]) -> tuple[float, int]:
-        """The variance of a difference between two configurations from seed to seed, by those of some that are through with all of these
-        seeds, and its degrees of freedom."""
-        rows = [[self._seeds[one][seed] for seed in seeds] for one in among if seeds <= self._seeds[one].keys()]
-        freedom = (len(rows) - 1) * (len(seeds) - 1)
-        if freedom < 1:
-            return 0.0, 0
-        whole, columns = fmean(map(fmean, rows)), [fmean(column) for column in zip(*rows, strict=True)]
-        rest = sum((value - fmean(row) - column + whole) ** 2 for row in rows for value, column in zip(row, columns, strict=True))
-        is_rounding = rest <= _ROUNDING**2 * len(rows) * whole**2
-        return (0.0 if is_rounding else 2 * rest / freedom), freedom
+        told = Prognosis(self._repeats, through, under_way)
+        leader = max(through, key=lambda one: told.predicted[one].mean)
+        for other in through:
+            if other == leader or len(through[other]) == self._repeats:
+                continue
+            probability = told.passes(other, leader)
+            if probability <= self._level:
+                own = told.predicted[other]
+                yield Left(other, leader, own.seeds, told.predicted[leader].mean - own.mean, probability)

@@ -108,7 +108,7 @@ class LiveSweep:
             self._settled = {name: _of_record(record, metric) for name, record in known.items() if record.status in SETTLED}
         self._look_at_failed()
         trials = sorted((self._trial(name, metric, mode) for name in self._begun_trials()), key=lambda trial: _sort_key(trial, mode))
-        leader = next(iter(configurations(_repeats(trials), mode)), None)
+        leader = next(iter(configurations(_repeats(trials), mode, sweep.judge)), None)
         judged = [trial for trial in trials if trial.best is not None and (leader is None or trial.name in leader.trials[:1])]
         best = min(judged, key=lambda trial: (_merit(trial, mode), trial.name), default=None)
         status, total = status_of(self.folder, metadata), max(sweep.trials, len(trials))

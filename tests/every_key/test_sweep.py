@@ -86,7 +86,7 @@ SWEEP: dict[str, Key] = {
     "median.min_samples_required": Key(3, MEDIAN),
     "grid.seed": Key(1, GRID),
 }
-SWEEP_NOT_SHOWN = {"race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py", "max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py", "engine": "needs Ray: tests/ray/test_engines.py"}
+SWEEP_NOT_SHOWN = {"judge": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py", "race.level": "needs trials with noise: tests/orchestrator/sweeps/test_race.py", "max_concurrent": "is asked of Ray: tests/orchestrator/config/test_space.py", "engine": "needs Ray: tests/ray/test_engines.py"}
 """The schedulers `hyperband`, `pbt` and `pb2` too: they need trials side by side (tests/ray), and are refused in one process."""
 
 

@@ -49,19 +49,19 @@ def coordinates(trials: pd.DataFrame, objectives: Mapping[str, str], logarithmic
     return page.Section("coordinates", "Values and what they led to", drawn)
 
 
-def configurations(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+def configurations(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> page.Section:
     """What the repeats of each configuration reached together."""
     metric, mode = next(iter(objectives.items()))
     title = "Configurations, over their seeds"
-    found = configurations_table(trials, metric, mode)
+    found = configurations_table(trials, metric, mode, judge)
     if not len(found) or not found["mean"].notna().any():
         return page.Section("configurations", title, "No trial has reported yet.")
     shown = found.head(MOST_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
-    of_metric = ("mean", "std", "low", "high")
+    of_metric = ("mean", "std", "low", "high", "bound")
     rows = [(str(number), *(Quantity(metric if name in of_metric else name, row[name]) for name in columns)) for number, row in shown.iterrows()]
     headings = {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"} | {name: name.removeprefix(CONFIG) for name in columns if name.startswith(CONFIG)}
-    listed = table("Those with the most trials that ended well first, then by their mean", ("configuration", *columns), rows, headings=headings, class_="sortable")
+    listed = table(f"Those with the most trials that ended well first, then by their {judge}", ("configuration", *columns), rows, headings=headings, class_="sortable")
     note = (
         "In the order of the table, which is not their number: a dot is the mean over seeds, a line its 95 % interval by Student's t; the best configuration is in gold, "
         "and the best of its trials is called the best."
@@ -70,14 +70,14 @@ def configurations(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.
     return page.Section("configurations", title, joined([listed, intervals(f"{metric} of each configuration", shown, metric, note)]), some.strip())
 
 
-def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Section:
+def parameter_importance(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> page.Section:
     """Which parameters mattered for the sweep's first metric."""
     metric, mode = next(iter(objectives.items()))
-    title, units = "What mattered", judged(trials, metric)
+    title, units = "What mattered", judged(trials, metric, mode, judge)
     if len(units) < ENOUGH:
         what = "configurations" if "configuration" in trials else "trials"
         return page.Section("mattered", title, f"{len(units)} {what} have reported {metric}; what mattered takes {ENOUGH} to tell.")
-    found = importance_table(trials, metric, mode, "variance")
+    found = importance_table(trials, metric, mode, "variance", judge)
     rows = [(name, Share(float(row["importance"])), Quantity("share", row["spread"])) for name, row in found.iterrows()]
     drawn = table(f"Shares of what sets {metric} apart", ("parameter", "share", "spread"), rows, class_="shares")
     note = (

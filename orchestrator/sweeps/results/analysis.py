@@ -26,7 +26,7 @@ BINS = 5
 """How many groups a parameter's numbers are put into, by size."""
 
 
-def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFrame:
+def best_first(trials: pd.DataFrame, objectives: Mapping[str, str], judge: str = "mean") -> pd.DataFrame:
     """The trials by the sweep's first metric; of equal ones the first comes first, and those without it at the end. Those that repeat
     each other stay together, in the order of their configurations."""
     metric, mode = next(iter(objectives.items()))
@@ -35,29 +35,31 @@ def best_first(trials: pd.DataFrame, objectives: Mapping[str, str]) -> pd.DataFr
     ordered = trials.sort_values(metric, ascending=mode == "min", kind="stable")
     if "configuration" not in trials:
         return ordered
-    known = configurations_of(trials, metric, mode)
+    known = configurations_of(trials, metric, mode, judge)
     places = {trial: place for place, trial in enumerate(trial for one in known for trial in one.trials)}
     last = {trial: len(places) + place for place, trial in enumerate(ordered.index)}
     return ordered.loc[sorted(ordered.index, key=lambda trial: places.get(trial, last[trial]))]
 
 
-def configurations_of(trials: pd.DataFrame, metric: str, mode: str) -> list[Configuration]:
+def configurations_of(trials: pd.DataFrame, metric: str, mode: str, judge: str = "mean") -> list[Configuration]:
     """The configurations of a sweep with repeats, by its table of trials, the best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
     rows = zip(known["configuration"], known.index, known["status"], known[metric], strict=True) if len(known) else ()
-    return configurations((Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode)
+    return configurations((Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows), mode, judge)
 
 
-def configurations_table(trials: pd.DataFrame, metric: str, mode: str) -> pd.DataFrame:
+def configurations_table(trials: pd.DataFrame, metric: str, mode: str, judge: str = "mean") -> pd.DataFrame:
     """One row per configuration, the best first: its values, what its trials reached together, and the best of them."""
-    found = configurations_of(trials, metric, mode)
+    found = configurations_of(trials, metric, mode, judge)
     paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
     values = trials.groupby("configuration")[paths].first().to_dict("index") if paths and found else {}
     rows = [
         {
             "configuration": one.number,
             **values.get(one.number, {}),
-            **{name: getattr(one, name) for name in ("n", "mean", "std", "low", "high", "failed", "stopped")},
+            **{name: getattr(one, name) for name in ("n", "mean", "std", "low", "high")},
+            **({"bound": one.merit} if judge == "bound" else {}),
+            **{name: getattr(one, name) for name in ("failed", "stopped")},
             "best": one.trials[0] if one.trials else None,
         }
         for one in found
@@ -65,14 +67,14 @@ def configurations_table(trials: pd.DataFrame, metric: str, mode: str) -> pd.Dat
     return pd.DataFrame(rows).set_index("configuration") if rows else pd.DataFrame()
 
 
-def judged(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The trials that have a metric; of those that repeat each other one, with the mean of those that ended well, and without the seed."""
+def judged(trials: pd.DataFrame, metric: str, mode: str, judge: str) -> pd.DataFrame:
+    """The trials that have a metric; of those that repeat each other one, with the mean of those that ended well, or its bound, and without the seed."""
     known = trials[trials[metric].notna()] if metric in trials else trials.iloc[:0]
     if "configuration" not in known:
         return known
     first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
-    means = {one.number: one.mean for one in configurations_of(known, metric, "min")}
-    return first.assign(**{metric: first["configuration"].map(means)})
+    merits = {one.number: one.merit for one in configurations_of(known, metric, mode, judge)}
+    return first.assign(**{metric: first["configuration"].map(merits)})
 
 
 def non_dominated(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.DataFrame:
@@ -105,7 +107,7 @@ def _unbeaten(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
 # Importance
 
 
-def importance(trials: pd.DataFrame, metric: str, mode: str, method: str) -> pd.Series:
+def importance(trials: pd.DataFrame, metric: str, mode: str, method: str, judge: str = "mean") -> pd.Series:
     """How much each parameter mattered for the metric, the most first; the shares add up to 1, or are all 0.
 
     Both methods look at orders alone, of the metric and of numbers among the drawn ones, so that a diverged trial
@@ -113,7 +115,7 @@ def importance(trials: pd.DataFrame, metric: str, mode: str, method: str) -> pd.
     a trial because the hook it belongs to was off there is judged where it was drawn; whether the hook was on
     is the other parameter's merit. Trials without the metric are left out; of those that repeat each other their mean is judged.
     """
-    return _importance(judged(trials, metric), metric, mode, method)
+    return _importance(judged(trials, metric, mode, judge), metric, mode, method)
 
 
 def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.Series:
@@ -124,7 +126,7 @@ def _importance(units: pd.DataFrame, metric: str, mode: str, method: str) -> pd.
     return (found / total if total > 0 else found * 0).sort_values(ascending=False, kind="stable").rename(method)
 
 
-def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str) -> pd.DataFrame:
+def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str, judge: str = "mean") -> pd.DataFrame:
     """The importance of each parameter, and how far it would lie from that with other trials: its `spread`.
 
     The spread is the bootstrap's standard error (Efron 1979): the standard deviation over `RESAMPLES` sets of as many trials, drawn
@@ -132,7 +134,7 @@ def importance_table(trials: pd.DataFrame, metric: str, mode: str, method: str) 
     it. Of more than `RESAMPLED` sets have so many, and the spread is that times the root of the ratio (m out of n; Bickel, Goetze and
     van Zwet 1997).
     """
-    units = judged(trials, metric)
+    units = judged(trials, metric, mode, judge)
     random, size = np.random.RandomState(0), min(len(units), RESAMPLED)
     sets = [units.iloc[random.randint(len(units), size=size)].reset_index(drop=True) for _ in range(RESAMPLES)]
     shares = [_importance(drawn, metric, mode, method) for drawn in sets]

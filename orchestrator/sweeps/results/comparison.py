@@ -41,13 +41,13 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     that had the same seed too.
     """
     objectives = dict(entry for sweep in reversed(sweeps) for entry in sweep.objectives)
-    tables = [best_first(sweep.trials, dict(sweep.objectives)) for sweep in sweeps]
+    tables = [best_first(sweep.trials, dict(sweep.objectives), sweep.judge) for sweep in sweeps]
     return {
         "sweeps": [sweep.name for sweep in sweeps],
         "trials": [table["status"].value_counts().to_dict() if len(table) else {} for table in tables],
         "config": config_differences([sweep.config for sweep in sweeps]),
         "chosen": _chosen(tables, [sweep.objective[0] for sweep in sweeps]),
-        "metrics": _metrics(tables, objectives),
+        "metrics": _metrics(tables, objectives, [sweep.judge for sweep in sweeps]),
         "same_values": _same_values(tables, objectives),
         "costs": _costs(tables),
     }
@@ -61,13 +61,13 @@ def _chosen(tables: Sequence[pd.DataFrame], metrics: Sequence[str]) -> dict[str,
     return {"best trial": [None if one is None else one.name for one in best], **values}
 
 
-def _metrics(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
+def _metrics(tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], judges: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
     found = {}
     for metric, mode in objectives.items():
-        series = [_numbers(judged(table, metric), metric) for table in tables]
+        series = [_numbers(judged(table, metric, mode, "mean"), metric) for table in tables]
         best = np.max if mode == "max" else np.min
         if all("configuration" in table and metric in table for table in tables):
-            leaders = [next(iter(configurations_of(table, metric, mode)), None) for table in tables]
+            leaders = [next(iter(configurations_of(table, metric, mode, judge)), None) for table, judge in zip(tables, judges, strict=True)]
             found[f"{metric} best configuration"] = _of_leaders(leaders)
         else:
             found[f"{metric} best"] = comparison(series, best, series, _dealt_over_trials(best))

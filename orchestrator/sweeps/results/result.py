@@ -54,11 +54,11 @@ class Sweep(Result):
         trials, (metric, mode) = self.trials, self.objective
         if trials.empty:
             return result_html(self.path, self.status, ["no trial has begun yet"], None)
-        first = best_first(trials, dict(self.objectives))
+        first = best_first(trials, dict(self.objectives), self.judge)
         counts = ", ".join(f"{count} {status}" for status, count in trials["status"].value_counts().items())
         best = f"best {metric} {first[metric].iloc[0]:.4g} in {first.index[0]}" if trials[metric].notna().any() else ""
         if best and self.repeats > 1:
-            leader = configurations_of(trials, metric, mode)[0]
+            leader = configurations_of(trials, metric, mode, self.judge)[0]
             best = f"best configuration {leader.number}: {metric} {leader.in_words(metric)}, the best of them {leader.trials[0]}"
         chosen = [name for name in map(str, trials) if name == "status" or name.startswith("config/") or name in dict(self.objectives)]
         rest = f"and {len(trials) - _BEST_TRIALS} more trials" if len(trials) > _BEST_TRIALS else None
@@ -82,6 +82,13 @@ class Sweep(Result):
         sweep = self.folder.metadata().sweep
         assert sweep is not None
         return sweep.repeats
+
+    @cached_property
+    def judge(self) -> str:
+        """What `repeats` of a configuration are judged by: `mean` or `bound`."""
+        sweep = self.folder.metadata().sweep
+        assert sweep is not None
+        return sweep.judge
 
     @property
     def runs(self) -> list[Run]:
@@ -134,12 +141,12 @@ class Sweep(Result):
         """One row per configuration of a sweep with `repeats`, the best first: its values, and of the sweep's first metric `mean`,
         `std` between seeds, and `low` to `high`, the mean's 95 % interval by Student's t.
 
-        `n` trials are in that: those that ended well, or while there are none, 0, what the others have reached so far. How many
+        `n` trials are in that: those that ended well, or while there are none, 0, what the others have reached so far. With `judge: bound` the `bound` beside them. How many
         `failed`, how many were `stopped` before their own end, and the `best` trial. Raises UsageError where nothing is repeated.
         """
         if self.repeats == 1:
             raise UsageError(f"{self.path} repeats no configuration; its trials are the table (with sweep.repeats each runs with several seeds)")
-        return configurations_table(self.trials, *self.objective)
+        return configurations_table(self.trials, *self.objective, self.judge)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
         """What the files of each trial say of it, by name, or how they are damaged."""
@@ -216,7 +223,7 @@ class Sweep(Result):
         metric, _ = self.objective
         if not any(isinstance(record, TrialRecord) and record.best for record in self.records().values()):
             raise UsageError(f"no trial of {self.path} has reported {metric} yet")
-        return Run(RunFolder(self.folder.storage / "trials", str(best_first(self.trials, dict(self.objectives)).index[0])))
+        return Run(RunFolder(self.folder.storage / "trials", str(best_first(self.trials, dict(self.objectives), self.judge).index[0])))
 
     def load(self, label: str = "best") -> nn.Module:
         """The best trial's model with the weights of one of its checkpoints, as `Run.load` gives it."""
@@ -247,7 +254,7 @@ class Sweep(Result):
         """How much each parameter mattered for a metric (the sweep's first), the most first, as shares of 1.
 
         `method` is `ped_anova`, Optuna's, where that is installed: what sets the best trials apart; or `variance`: how
-        far the values of a parameter explain the ranks of all trials. With `repeats` the means of configurations are judged, and `seed` is
+        far the values of a parameter explain the ranks of all trials. With `repeats` the means of configurations, or their bounds, are judged, and `seed` is
         no parameter. Raises UsageError where fewer than 10 trials, or configurations, have the metric.
         """
         return importance(*self._judged_importance(metric, method))
@@ -257,22 +264,23 @@ class Sweep(Result):
         standard error). With `ped_anova` that takes seconds."""
         return importance_table(*self._judged_importance(metric, method))
 
-    def _judged_importance(self, metric: str | None, method: str | None) -> tuple[pd.DataFrame, str, str, str]:
-        """Trials, metric, mode and method; raises UsageError where that is not enough, or not known."""
+    def _judged_importance(self, metric: str | None, method: str | None) -> tuple[pd.DataFrame, str, str, str, str]:
+        """Trials, metric, mode, method and what repeats are judged by; raises UsageError where that is not enough, or not known."""
         trials, (first, _) = self.trials, self.objective
         metric = metric or first
         method = method or default_method()
         if method not in METHODS:
             raise UsageError(f"method={method!r} is none of {', '.join(METHODS)}")
         check_columns([metric], [*trials.columns])
-        known = len(judged(trials, metric))
+        known = len(judged(trials, metric, "max", "mean"))
         if known < ENOUGH:
             units = "trials" if self.repeats == 1 else "configurations"
             raise UsageError(f"{known} {units} of {self.path} have {metric}; what mattered takes {ENOUGH} to tell")
         mode = direction(metric, dict(self.objectives))
         if mode is None and method != "variance":
             raise UsageError(f"is more or less of {metric} better? That is not known, and method='variance' need not know it")
-        return trials, metric, mode or "max", method
+        # Which end of a mean is its bound is not known of a metric without a mode.
+        return trials, metric, mode or "max", method, self.judge if mode else "mean"
 
 
 def _each(

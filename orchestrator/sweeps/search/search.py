@@ -6,7 +6,6 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 from ray.tune.search import Searcher
@@ -14,6 +13,7 @@ from ray.tune.search import Searcher
 from orchestrator.config.riding import Riding
 from orchestrator.config.space import count_trainings, count_trials, ride_points
 from orchestrator.config.sweep import Sweep
+from orchestrator.stats.configurations import group_merit
 from orchestrator.sweeps.race import Race
 from orchestrator.sweeps.results.previous_trials import PreviousTrial, remaining_trials
 from orchestrator.sweeps.search.sampling import as_optuna, drawn_trials, repeated, suggested
@@ -180,15 +180,18 @@ class OptunaTrials(Search):
         self._optuna.on_trial_complete(str(suggestion), best, error=best is None)
 
     def _best(self, reached: Mapping[int, Mapping[str, Any] | None]) -> dict[str, float] | None:
-        """Of the configurations of a suggestion the best, each by the mean over its seeds; None where no trial has reached anything."""
+        """Of the configurations of a suggestion the best, each by the mean over its seeds or its bound; None where no trial has reached anything."""
         judged: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
         metric, mode = self._settings.objectives[0]
         for number, last in reached.items():
             if last and metric in last:
                 judged[number // self._settings.repeats].append(last)
-        means = [{name: fmean(one[name] for one in trials) for name in self._settings.metrics} for trials in judged.values()]
+        merits = [
+            {name: group_merit([one[name] for one in trials], mode, self._settings.judge) for name, mode in self._settings.objectives}
+            for trials in judged.values()
+        ]
         sign = 1 if mode == "max" else -1
-        return max(means, key=lambda mean: -math.inf if math.isnan(mean[metric]) else sign * mean[metric], default=None)
+        return max(merits, key=lambda merit: -math.inf if math.isnan(merit[metric]) else sign * merit[metric], default=None)
 
 
 def _suggest(settings: Sweep, trial: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from orchestrator.config.sweep import PB2, PBT, Sweep
 from orchestrator.private_api.ray_tune import ask_before_next_step
 from orchestrator.private_api.ray_tune_schedulers import Bands, Exploiting, Halving, Median
 from orchestrator.records.sweep_folder import trial_name
+from orchestrator.stats.configurations import group_merit
 from orchestrator.sweeps.results.population_history import History
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
 from orchestrator.sweeps.search.sampling import bounds, clipped, mutated
@@ -135,14 +135,14 @@ class _ReplayingScheduler(FIFOScheduler):
         return [self._sharing.setdefault(one["number"], _TrialStandIn(one["number"])) for one in (chosen, *chosen["riders"])]
 
     def _of_the_group(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """A trial's result with the mean of its configuration in place of its metric."""
-        metric, repeats = self._settings.metrics[0], self._settings.repeats
+        """A trial's result with the mean of its configuration, or its bound, in place of its metric."""
+        (metric, mode), repeats = self._settings.objectives[0], self._settings.repeats
         if repeats == 1 or metric not in result:
             return result
         number = trial.config[TRIAL]["number"]
         there = self._repeated[number // repeats, result[TRAINING_ITERATION]]
         there[number] = result[metric]
-        return {**result, metric: fmean(there.values())}
+        return {**result, metric: group_merit([*there.values()], mode, self._settings.judge)}
 
     def _replay(self, trial: Any, previous: PreviousTrial) -> None:
         """Hands a trial's earlier reports to a rule that compares it with others; nothing is decided by it."""

@@ -83,6 +83,9 @@ def test_times_are_seconds_or_say_their_unit(written: Any, seconds: float) -> No
         ({"engine": "ray"}, "sweep.engine: must be 'gang' or 'train', got 'ray'"),
         ({"repeats": 0}, "sweep.repeats: must be at least 1, got 0"),
         ({"repeats": 2, "scheduler": "pbt"}, "repeats does not go with pbt"),
+        ({"judge": "median", "repeats": 2}, "sweep.judge: must be 'mean' or 'bound', got 'median'"),
+        ({"judge": "bound"}, "judge: bound is of the trials of a configuration, and repeats: 1 has one of each"),
+        ({"judge": "bound", "repeats": 2, "scheduler": "race", "search": "grid"}, "judge: bound does not go with race"),
         ({"points": [{}], "search": "grid"}, "points do not go with search: grid"),
     ],
 )

@@ -63,6 +63,7 @@ def test_pages_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sweeps, "mean_spans", lambda sweep, names: finished[["step_s"]].rename(columns={"step_s": "forward_s"}))
     told: Any = SimpleNamespace(
         repeats=1,
+        judge="mean",
         name="s",
         path="s",
         status="finished",

@@ -53,6 +53,7 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(count: int, columns: in
     told: Any = SimpleNamespace(
         name="s",
         repeats=1,
+        judge="mean",
         path="runs/s",
         status="finished",
         folder=SimpleNamespace(storage=storage, experiment_text=str, metadata=lambda: RunMetadata("s", "finished", "2026-11-21T09:00:00Z")),
@@ -61,7 +62,7 @@ def test_a_page_of_very_many_trials_is_small_and_says_so(count: int, columns: in
         trial=lambda name: SimpleNamespace(name=name, best=None, reports=lambda: asked.append(name) or curve),
     )
     monkeypatch.setattr(sweeps, "mean_spans", lambda sweep, names: pd.DataFrame())
-    monkeypatch.setattr(sweeps, "parameter_importance", lambda trials, objectives: Section("mattered", "What mattered", ""))
+    monkeypatch.setattr(sweeps, "parameter_importance", lambda trials, objectives, judge: Section("mattered", "What mattered", ""))
     html = sweeps.sweep_page(told, "now")
     assert len(html) < 4e6
     assert len(asked) == sweeps.MOST_CURVES

@@ -56,7 +56,7 @@ def test_repeats_are_judged_by_those_that_ended_well_and_whole_numbers_stay_whol
     rows = [(0, "finished", 0, 16, 0.5, 0.4), (0, "failed", 1, 16, 0.5, 0.9), (1, "finished", 0, 32, 0.5, 0.6), (1, "stopped", 1, 32, 0.5, 0.8)]
     trials = pd.DataFrame(rows, [f"trial-000{place}" for place in range(4)], columns)
     table = configurations_table(trials, "val/loss", "min")
-    means = judged(trials, "val/loss").set_index("configuration")["val/loss"]
+    means = judged(trials, "val/loss", "min", "mean").set_index("configuration")["val/loss"]
     assert table["mean"].to_dict() == means.to_dict() == pytest.approx({1: 0.7, 0: 0.4})
     assert table["config/width"].tolist() == [32, 16]
     assert table["config/width"].dtype == "int64"

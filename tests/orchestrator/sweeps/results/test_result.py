@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from orchestrator import UsageError, open_run, open_sweep, run, sweep
 from orchestrator.cli import app
 from orchestrator.records.run_folder import RunFolder
+from orchestrator.report.sweep import sweep_page
 from orchestrator.sweeps.results.analysis import best_first
+from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.tasks import described
@@ -300,3 +302,24 @@ def test_the_times_of_reports_are_times(outcome: Sweep) -> None:
     times = outcome.best.metrics["time"]
     assert (times.dtype.kind, str(times.dt.tz)) == ("M", "UTC")
     assert [time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in times] == [report["time"] for report in outcome.best.reports()]
+
+
+@pytest.mark.parametrize(("judge", "first", "best"), [("mean", 0, "trial-0000"), ("bound", 1, "trial-0003")])
+def test_the_best_configuration_is_that_of_its_mean_or_its_bound_wherever_it_is_told(tmp_path: Path, judge: str, first: int, best: str) -> None:
+    """Means of 0.7 and 0.65, with standard errors of 0.2 and 0.05."""
+    told = {"metric": "val/accuracy", "mode": "max", "trials": 4, "repeats": 2, "judge": judge}
+    made = Sweep(RunFolder.create(tmp_path, "sweep", "hooks: {}\n", sweep=told, status="finished"))
+    for number, value in enumerate((0.9, 0.5, 0.6, 0.7)):
+        trial = RunFolder.create(f"{made.path}/trials", f"trial-{number:04d}", "hooks: {}\n", values={"seed": number % 2}, configuration=number // 2)
+        trial.begin_attempt()
+        trial.append_metrics({"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": value})
+        trial.end("finished")
+    table = made.configurations
+    assert (table.index[0], made.best.name) == (first, best)
+    assert ([*table.get("bound", ())], table["mean"].max()) == (pytest.approx([0.6, 0.5] if judge == "bound" else []), pytest.approx(0.7))
+    live = LiveSweep(made.folder).look()
+    assert (live.best, live.configuration and live.configuration.number) == (best, first)
+    shown = json.loads(CliRunner().invoke(app, ["show", made.path, "--json"]).stdout)
+    assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
+    assert f"then by their {judge}" in sweep_page(made, "now")
+    assert compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"] == pytest.approx([0.7 - 0.05 * first] * 2)

@@ -153,9 +153,10 @@ def test_repeats_of_a_random_search_have_the_values_that_it_draws_without_them()
     assert list(Draws(sweep(trials=12, repeats=3, budget={"trials": 4}), 0)) == list(enumerate(drawn[:4]))
 
 
-def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_failed() -> None:
+@pytest.mark.parametrize("judge", ["mean", "bound"])
+def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_failed(judge: str) -> None:
     pytest.importorskip("optuna")
-    draws = Draws(sweep(search="optuna", trials=9, repeats=3), 5)
+    draws = Draws(sweep(search="optuna", trials=9, repeats=3, judge=judge), 5)
     reached = iter([1.0, 2.0, 6.0, 4.0, None, 8.0, None, None, None])
     drawn = []
     for number, values in draws:
@@ -168,7 +169,9 @@ def test_optuna_is_told_the_mean_of_a_suggestion_s_repeats_without_those_that_fa
         assert all({**values, "seed": 5} == one[1] for _, values in others)
     trials = draws.search._optuna._ot_study.trials
     assert [trial.state.name for trial in trials] == ["COMPLETE", "COMPLETE", "FAIL"]
-    assert [trial.value for trial in trials] == [3.0, 6.0, None]
+    # Sums of squares of 14 and 8 over 2 and 1 degrees of freedom.
+    errors = [math.sqrt(14 / 2 / 3), math.sqrt(8 / 2)] if judge == "bound" else [0, 0]
+    assert [trial.value for trial in trials] == [pytest.approx(3.0 - errors[0]), pytest.approx(6.0 - errors[1]), None]
 
 
 def test_repeats_that_end_out_of_order_are_told_with_their_own_suggestion() -> None:

@@ -206,13 +206,15 @@ def test_trials_one_after_the_other_end_where_tunes_own_scheduler_ends_them(
     assert 1 < len(set(ends)) <= 12
 
 
-def test_of_repeats_a_scheduler_sees_the_mean_of_those_that_have_come_as_far(tmp_path: Path) -> None:
-    """With a rung after the first report half go on. By itself the second seed of the second configuration, 0.4, would be below the rung's median."""
-    settings = Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "grid", "repeats": 2, "scheduler": "asha", "space": {"a": {"grid": [1, 2]}}})
+@pytest.mark.parametrize(("judge", "goes_on", "seen_as"), [("mean", True, [0.55, 0.6]), ("bound", False, [0.5, 0.4])])
+def test_of_repeats_a_scheduler_sees_the_mean_of_those_that_have_come_as_far(tmp_path: Path, judge: str, goes_on: bool, seen_as: list[float]) -> None:
+    """With a rung after the first report half go on. By itself the second seed of the second configuration, 0.4, would be below the rung's median, and
+    so it is by the bound: of two values the standard error is half of what they differ by."""
+    settings = Sweep.model_validate({"metric": "val/score", "mode": "max", "search": "grid", "repeats": 2, "judge": judge, "scheduler": "asha", "space": {"a": {"grid": [1, 2]}}})
     scheduler, seen = SequentialScheduler(settings, History(RunFolder(tmp_path)), {}), []
     for number, value in enumerate([0.5, 0.6, 0.8, 0.4]):
         scheduler.begins(number)
         seen.append(scheduler.stops(number, {"val/score": value}, 1))
-    assert seen == [False, False, False, False]
+    assert seen[-1] is not goes_on
     rung = [*scheduler._scheduler._brackets[0]._rungs[-1][1].values()]
-    assert rung == pytest.approx([0.5, 0.55, 0.8, 0.6])
+    assert rung == pytest.approx([0.5, seen_as[0], 0.8, seen_as[1]])
