@@ -68,7 +68,8 @@ class StoppingRules:
         """Whether a trial ends with this report, `seconds` into its own training; the reason is kept."""
         progress = self._trials.setdefault(trial, _Progress())
         self._count_report(progress, metrics)
-        reason = self._reason(progress, metrics[self._metric], seconds) or self._by_race(trial, metrics)
+        by_race = self._by_race(trial, metrics)  # which hears of a report that ends its trial too
+        reason = self._reason(progress, metrics[self._metric], seconds) or by_race
         if reason:
             self.reasons[trial] = reason
         return reason is not None

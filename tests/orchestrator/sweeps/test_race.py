@@ -10,11 +10,12 @@ import pytest
 from scipy.stats import t as student
 
 from orchestrator import ConfigError, UsageError, open_sweep, resume_sweep, sweep
-from orchestrator.config.sweep import Sweep
+from orchestrator.config.sweep import Stop, Sweep
 from orchestrator.records.run_folder import RunFolder
 from orchestrator.sweeps.prognosis import Prognosis
 from orchestrator.sweeps.race import Left, Race, RaceLog
 from orchestrator.sweeps.results.previous_trials import PreviousTrial
+from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.test_in_process import searching
 
 
@@ -105,6 +106,16 @@ def test_a_trial_under_way_of_a_configuration_that_is_left_is_stopped_and_a_fail
     race.ended(11, failed=True)
     assert [race.next_trial(), race.next_trial()] == [12, 13], "the only one of which a trial has ended"
     assert expected == [10, 6, 10]
+
+
+def test_a_report_at_which_a_rule_ends_the_trial_counts() -> None:
+    chosen = settings(2).model_copy(update={"stop": Stop(target=0.6)})
+    race = Race(chosen, {})
+    rules = StoppingRules(chosen, race=race)
+    assert race.next_trial() == 0
+    assert rules.stops("trial-0000", {"val/loss": 0.5}, 0)
+    race.ended(0, failed=False)
+    assert [race.next_trial(), race.most] == [5, 10], "it has not failed"
 
 
 def test_what_an_earlier_life_has_left_counts_and_an_ending_sweep_says_nothing() -> None:
