@@ -167,7 +167,7 @@ def test_steps_are_compared_in_the_time_of_the_device_by_events_that_are_used_ag
     for module in TIMED:
         monkeypatch.setattr(module, "perf_counter", device)
     recorder = Recorder(Storage(tmp_path), "stats/attempt=0/rank=0", {"rank": 0}, flush_rows=10)
-    list(Loop(Points(train=8 * 600, val=0), experiment(epochs=1), {"trains": trains, "looks": looks}, recorder=recorder).run())
+    list(Loop(Points(train=8 * 600, val=0), experiment(epochs=1), {"trains": trains, "looks": looks}, RunContext(recorder=recorder)).run())
     # 50 ms in steps of 10 ms: 111 steps at nine tenths of 5 %
     assert looks.every == Rhythm(128, "steps")
     assert device.events < 300

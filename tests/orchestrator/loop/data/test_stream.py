@@ -136,7 +136,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     some, none = (Shuffled(PointSet(size, False, 0)) for size in (40, 0))
     for name, task in (("nothing to train", Streams(train=1)), ("nothing to validate", Given(given=some, others={"val": none}))):
         try:
-            list(Loop(task, experiment(steps=2, loader={"when_dry": "stop"}), {}, world=world).run())
+            list(Loop(task, experiment(steps=2, loader={"when_dry": "stop"}), {}, RunContext(world=world)).run())
         except RunError as error:
             found[name] = str(error)
     store = CheckpointStore(Storage(root), master=world.is_master)
