@@ -276,10 +276,11 @@ class Rider(Loop):
         if carrier.trained == self._ridden:
             carrier.train_phase()
         self._ridden = carrier.trained
-        state.row, self.iterations.means = {}, Means()
+        state.row = {}
         self.cursor.follow(carrier.cursor, carrier.stage)
         restore_random_state(carrier.after_phase)
         if self.cursor.stage is not Stage.TRAIN:
+            self.iterations.means = Means()
             return self._save_if_asked()
         self.stopping.reasons, self.stopping.interrupted = carrier.stopped, carrier.interrupted
         self._save()

@@ -288,8 +288,11 @@ def test_all_are_interrupted_where_they_stand(tmp_path: Path) -> None:
     carriage = Carriage(replace(first, riders=(second,)), World(), stop_asked=lambda: next(asked) > 2, end_standing=None)
     made = [(report.rider, report.metrics["iteration"], report.interrupted, report.final, report.cut_short) for report in carriage.reports()]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
-    for session in carriage.sessions:
-        assert session.prepare().names() == ["step-00000004"]
+    stores = [session.prepare() for session in carriage.sessions]
+    assert [store.names() for store in stores] == [["step-00000004"]] * 2
+    # Whichever carries the training on goes on with the means of its phase.
+    own, ridden = (plain(store.load("step-00000004", "rank-0000.pt")) for store in stores)
+    assert own == ridden
 
 
 @dataclass
