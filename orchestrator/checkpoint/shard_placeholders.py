@@ -32,6 +32,8 @@ def without_shards(tree: Any, sharded: dict[str, Any], path: str = "") -> Any:
             return tree
         sharded[path] = tree
         return {_KEY: path}
+    if not isinstance(tree, dict | list | tuple):
+        return tree
     return _rebuilt(tree, lambda key, value: without_shards(value, sharded, f"{path}/{key}"))
 
 

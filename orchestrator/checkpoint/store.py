@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from hooks.private_torch import tree_leaves
 from hooks.state import evaluation_of
 from orchestrator.checkpoint import shard_placeholders as placeholders
 from orchestrator.checkpoint.file_writing import SummingWriter, write_file, write_object
@@ -62,7 +61,7 @@ class CheckpointStore:
     def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Writes objects into the unfinished checkpoint `name`, and verifies them; returns the manifest's entries for them."""
         write = partial(write_object, self.storage, self.staging(name))
-        if self.storage.local and sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(files) if isinstance(leaf, torch.Tensor)) < _WORTH_THREADS_BYTES:
+        if self.storage.local and _tensor_bytes(files) < _WORTH_THREADS_BYTES:
             return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
             return dict(zip(files, threads.map(write, files, files.values()), strict=True))
@@ -384,6 +383,13 @@ class CheckpointStore:
 
         filled: dict[str, Any] = placeholders.filled(content, shards.read(self, name, keys, mesh))
         return filled
+
+
+def _tensor_bytes(tree: Any) -> int:
+    """About how much memory the tensors in nested dicts take."""
+    if isinstance(tree, torch.Tensor):
+        return tree.numel() * tree.element_size()
+    return sum(map(_tensor_bytes, tree.values())) if isinstance(tree, Mapping) else 0
 
 
 def shared_files(files: Iterable[str]) -> list[str]:

@@ -51,7 +51,7 @@ def samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) ->
             order = orders[key] = orders.get(key) or _Order(folder, attempt)
             begun = begins[number, rank, phase, epoch] if phase != "train" else None
             of_stream[group.index] = order.is_stream(phase)
-            given: list[Any] = _read(group) if order.is_stream(phase) else order.indices(attempt, rank, phase, epoch, group["iteration"], begun)
+            given: list[Any] = _read(group) if order.is_stream(phase) else order.indices(attempt, int(rank), phase, int(epoch), group["iteration"], begun)
             places.loc[group.index] = pd.Series(given, group.index, dtype=object)
     finally:
         restore_random_state(before)
