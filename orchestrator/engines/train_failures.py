@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from time import sleep
 from typing import Any
 
 import ray
@@ -14,6 +15,10 @@ from orchestrator.engines.rank_failures import RankFailed, culprit, loss_line
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.private_api.ray_train import unwrapped
 from orchestrator.records.run_folder import RunFolder
+
+_ORPHANED_S = 2.0
+"""How long a controller waits before it replaces workers. Where they are gone as the trial is that it belongs to, Ray ends it meanwhile; what it
+took for new ones by then would be held by nobody, and the trial's next life would wait for it."""
 
 
 class OnFailure(UserCallback):
@@ -28,6 +33,10 @@ class OnFailure(UserCallback):
         failure = first_of(worker_exceptions, RunFolder(self._location))
         if failure.mistake:
             raise failure
+        self._tell(failure)
+        sleep(_ORPHANED_S)
+
+    def _tell(self, failure: RankFailed) -> None:
         if self._mailbox is None:
             return
         with suppress(HookyardError, OSError, ValueError):

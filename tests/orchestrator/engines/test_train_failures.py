@@ -19,15 +19,25 @@ ATTEMPTS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that a controller leaves Ray to end it."""
+    waits: list[float] = []
+    monkeypatch.setattr("orchestrator.engines.train_failures.sleep", waits.append)
+    return waits
+
+
 def test_a_mistake_ends_the_run_and_is_told_in_its_own_words() -> None:
     with pytest.raises(RankFailed) as raised:
         OnFailure(None, "nowhere").after_exception(None, {0: LOST, 1: MISTAKE})
     assert str(first_failure(ControllerError(raised.value))) == "rank 1: TypeError: no"
 
 
-def test_what_need_not_come_again_is_left_to_ray_train() -> None:
+def test_what_need_not_come_again_is_left_to_ray_train_after_a_while(waited: list[float]) -> None:
+    """A controller whose trial was killed must not take places for new workers before Ray ends it too."""
     OnFailure(None, "nowhere").after_exception(None, {0: LOST})
     OnFailure(None, "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
+    assert waited == [2.0, 2.0]
 
 
 def test_the_line_names_the_attempt_and_the_rank_and_its_node() -> None:
