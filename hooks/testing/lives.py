@@ -176,7 +176,7 @@ class Lives:
             if error.event == "on_start" and isinstance(cause, ValueError):
                 raise Refused(str(cause)) from error
             raise CheckStopped(Failure("runs", str(error), "where fields are the reason, let their bounds or __post_init__ refuse them; where it is meant to fail, give fields= with which it does not")) from error
-        except Exception as error:
+        except Exception as error:  # training itself fails in any way where a hook has harmed it
             if self._situation.ranks > 1:
                 raise
             to_do = "leave what training needs as it is; where the task is the reason, give task= with one that trains"

@@ -210,7 +210,7 @@ class Rider(Loop):
         """Does what is this run's in the midst of the carrier's training; a note says so of what fails."""
         try:
             act(*arguments)
-        except Exception as error:
+        except Exception as error:  # whatever it is, it goes on with a word of whose it was
             error.add_note(f"{TURN}{self.number}")
             raise
 
